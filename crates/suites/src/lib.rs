@@ -1,0 +1,20 @@
+//! Programs that test a file system from outside, through system calls and the `onfs` command only.
+//!
+//! Nothing here links against ONFS: what is tested is what a user gets. Every program also runs on a plain
+//! directory (`--dir`), so that the tests themselves are tested on ext4 and tmpfs.
+//!
+//! - [`op`] what can be done, and a seeded generator of it; [`tree`] and [`semantics`] the reference file system in
+//!   memory; [`perform`] the same operations as system calls; [`compare`] both side by side.
+//! - [`crash`] a worker that records what was acknowledged, and what may be true after a crash.
+//! - [`rig`] an ONFS mount that can be killed, rebooted and mounted again; [`tally`] one line per test case.
+
+pub mod compare;
+pub mod crash;
+pub mod op;
+pub mod perform;
+pub mod random;
+pub mod rig;
+pub mod semantics;
+pub mod shrink;
+pub mod tally;
+pub mod tree;
