@@ -21,55 +21,114 @@ pub struct RequestId(pub u64);
 pub enum Input {
     /// A tier exists, with this limit, and holds `used` bytes (objects' data of any kind). Sent for each tier before
     /// anything else; later it corrects the machine's own count.
-    Space { tier: TierId, limit: u64, used: u64 },
+    Space {
+        tier: TierId,
+        limit: u64,
+        used: u64,
+    },
     /// The limit alone changed (a smaller one makes data move out).
-    LimitChanged { tier: TierId, limit: u64 },
+    LimitChanged {
+        tier: TierId,
+        limit: u64,
+    },
 
     /// The shell loaded or created the state of an object: what each tier holds now, absolute, and in `dirty` the
     /// tiers that hold bytes which no slower tier has. Creates the record, or corrects it. Leaves `used` alone: that
     /// was in [`Input::Space`]. Objects attached at start-up count as closed now, in the order given.
-    Attached { ino: Ino, bytes: [u64; 3], dirty: TierSet },
+    Attached {
+        ino: Ino,
+        bytes: [u64; 3],
+        dirty: TierSet,
+    },
     /// The shell dropped its state of the object. The record goes too if nothing needs it (closed, no bytes in a
     /// tier that can be moved out of, not moving, no request); otherwise it stays until then.
-    Detached { ino: Ino },
+    Detached {
+        ino: Ino,
+    },
     /// The object is gone from every tier: its bytes are free, its movement is cancelled, its requests fail.
-    Removed { ino: Ino },
+    Removed {
+        ino: Ino,
+    },
 
     /// One more open. The first one cancels a normal-out movement and may start a promotion.
-    Opened { ino: Ino },
+    Opened {
+        ino: Ino,
+    },
     /// One less. `dirty_bytes`: how much is in memory only (for reports).
-    Closed { ino: Ino, dirty_bytes: u64 },
+    Closed {
+        ino: Ino,
+        dirty_bytes: u64,
+    },
     /// A read or write at `offset`. Only the first MiB of a SAU counts, and only when the SAU is not the one of the
     /// call before; the shell should filter by the same rule ([`crate::touch_counts`]) to save the call.
-    Touched { ino: Ino, offset: u64 },
+    Touched {
+        ino: Ino,
+        offset: u64,
+    },
 
     /// What a tier holds of an object changed by `delta` bytes, other than through [`crate::Tiering::place`] and
     /// [`crate::Tiering::admit`] (which count at once): truncation, hole punching, progress of a movement on either
     /// side, or a placement that was not used in full.
-    Stored { ino: Ino, tier: TierId, delta: i64 },
-    /// `tier` now holds bytes that no slower tier has. For memory: bytes without a persistent copy. Repeated for later
+    Stored {
+        ino: Ino,
+        tier: TierId,
+        delta: i64,
+    },
+    /// `tier` now holds bytes that no slower tier has. For memory: bytes without a persistent copy. Said by
+    /// [`crate::Tiering::place`] and [`crate::Tiering::admit`] too, so only needed for overwrites. Repeated for later
     /// writes (it restarts the idle clock and cancels a write-behind copy), at least for the first write after each
     /// [`Effect::StartMove`]; more often than about once a second is not needed otherwise.
-    Dirty { ino: Ino, tier: TierId },
+    Dirty {
+        ino: Ino,
+        tier: TierId,
+    },
     /// Every byte that `tier` holds has a copy in a slower tier. The shell sends it *before* the `MoveDone` that made
     /// it true; the machine never infers it.
-    Clean { ino: Ino, tier: TierId },
+    Clean {
+        ino: Ino,
+        tier: TierId,
+    },
 
     /// The kernel reads the object file itself: it stays where it is until the end (copies may still be made).
-    PassthroughBegan { ino: Ino },
-    PassthroughEnded { ino: Ino },
+    PassthroughBegan {
+        ino: Ino,
+    },
+    PassthroughEnded {
+        ino: Ino,
+    },
     /// What this tier holds of the object is not moved out of it. Does not bring it there: ask for a migration.
-    Pinned { ino: Ino, tier: TierId },
-    Unpinned { ino: Ino, tier: TierId },
-    Policy { ino: Ino, policy: ObjectPolicy },
+    Pinned {
+        ino: Ino,
+        tier: TierId,
+    },
+    Unpinned {
+        ino: Ino,
+        tier: TierId,
+    },
+    Policy {
+        ino: Ino,
+        policy: ObjectPolicy,
+    },
 
-    Request { id: RequestId, request: Request },
+    Request {
+        id: RequestId,
+        request: Request,
+    },
     /// The caller no longer waits. Ends with `RequestDone{Err(Cancelled)}`; its movements are cancelled.
-    RequestCancelled { id: RequestId },
+    RequestCancelled {
+        id: RequestId,
+    },
 
     /// The movement or drop is over. `bytes` copied in `elapsed` (0 for a drop).
-    MoveDone { id: MoveId, bytes: u64, elapsed: Duration },
-    MoveFailed { id: MoveId, reason: MoveFailure },
+    MoveDone {
+        id: MoveId,
+        bytes: u64,
+        elapsed: Duration,
+    },
+    MoveFailed {
+        id: MoveId,
+        reason: MoveFailure,
+    },
     /// Take a sample of the rates now and adapt the thresholds. Optional: any input a second after the last sample
     /// does so too.
     RateSample,
@@ -118,15 +177,33 @@ pub enum Effect {
     /// Copy what `from` holds of the object to `to` (bytes that `to` has already need no copy), and free it in `from`
     /// unless `keep_source`. Report progress with `Stored` on both sides, then `Clean` where it holds, then
     /// `MoveDone` or `MoveFailed`.
-    StartMove { id: MoveId, ino: Ino, from: TierId, to: TierId, kind: MoveKind, keep_source: bool },
+    StartMove {
+        id: MoveId,
+        ino: Ino,
+        from: TierId,
+        to: TierId,
+        kind: MoveKind,
+        keep_source: bool,
+    },
     /// Free what `tier` holds: slower tiers have it all (check it, and answer `MoveFailed{Uncovered}` if not). Ends
     /// like a movement.
-    DropCopy { id: MoveId, ino: Ino, tier: TierId },
+    DropCopy {
+        id: MoveId,
+        ino: Ino,
+        tier: TierId,
+    },
     /// Stop as soon as may be. The answer is still `MoveDone` or `MoveFailed`.
-    CancelMove { id: MoveId },
+    CancelMove {
+        id: MoveId,
+    },
     /// Writers that were told to wait for this tier should ask again.
-    WakeWriters { tier: TierId },
-    RequestDone { id: RequestId, result: Result<RequestReport, RequestError> },
+    WakeWriters {
+        tier: TierId,
+    },
+    RequestDone {
+        id: RequestId,
+        result: Result<RequestReport, RequestError>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -279,6 +356,8 @@ pub struct Settings {
     pub write_behind_closed: Duration,
     /// After the last write to a file that stays open. 10 s.
     pub write_behind_idle: Duration,
+    /// After the first write without a persistent copy, whatever happens to the file meanwhile. 30 s.
+    pub write_behind_latest: Duration,
     /// A writer waits for a tier only if the room it needs is expected within this time, and no longer. 50 ms.
     pub write_wait_max: Duration,
     /// How long a request waits without any progress. 60 s.
@@ -302,6 +381,7 @@ impl Default for Settings {
         Settings {
             write_behind_closed: Duration::from_secs(2),
             write_behind_idle: Duration::from_secs(10),
+            write_behind_latest: Duration::from_secs(30),
             write_wait_max: Duration::from_millis(50),
             request_patience: Duration::from_secs(60),
             parallel: [4, 2, 2],

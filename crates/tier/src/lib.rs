@@ -1,63 +1,44 @@
-//! Decides all movement of data between the tiers of one data server. (Signatures first; bodies follow.)
+//! Decides all movement of data between the tiers of one data server: what is written where, what moves out, what
+//! gets a persistent copy and when, what comes up.
+//!
+//! An event machine without clock, file, thread or lock. The shell owns one [`Tiering`] behind its lock:
+//! [`Tiering::handle`] an input, or [`Tiering::place`] a write; then take [`Tiering::poll_effect`] until it is empty and
+//! start what it says; call [`Tiering::handle_deadline`] when [`Tiering::next_deadline`] comes.
+//!
+//! Invariants (checked by `tests/simulation.rs`):
+//! - I-TIER-1: bytes placed, admitted and reserved for movements never take a tier above its limit.
+//! - I-TIER-2: an object is in one movement at most.
+//! - I-TIER-3: a movement reserves its room at the start; nothing moves out of a tier where it is pinned or where
+//!   passthrough reads it, and a copy is dropped only while the object is clean there.
+//! - I-TIER-4: the copy of a dirty object starts in its bounded time when a slot and room are there.
+//! - I-TIER-5: `NoSpace` only when no tier has the room and nothing moves.
+//! - I-TIER-6: every request ends once.
+//! - I-TIER-7: when load stops, every tier comes back above C_n-m as far as slower tiers have room.
+//!
+//! It does not know what a SAU map, a device or a file handle is: "bytes of an object in a tier" is all. It never infers
+//! that data is safe: the shell says so with [`Input::Clean`], and checks before it drops anything.
 #![forbid(unsafe_code)]
 
 mod api;
+mod coolness;
+mod evict;
+mod lru;
+mod machine;
+mod movement;
+mod object;
+mod place;
+mod request;
+mod space;
+mod table;
+mod write_behind;
 
 pub use api::*;
-use types::{Ino, SAU_BYTES, TierId};
+pub use machine::Tiering;
+use types::SAU_BYTES;
 
-/// Would a read or write at `offset`, after one in SAU `last` (if any), move an open file to the tail of the LRU table?
-/// If so, the SAU to remember.
+/// Does a read or write at `offset`, after one in SAU `last` (if any), move an open file to the tail of the LRU table
+/// (paper, section 6.3: the first MiB of a SAU, each address once)? If so, the SAU to remember.
 pub fn touch_counts(offset: u64, last: Option<u32>) -> Option<u32> {
-    let sau = u32::try_from(offset / SAU_BYTES).unwrap_or(u32::MAX);
+    let sau = u32::try_from(offset / SAU_BYTES).unwrap_or(u32::MAX - 1).min(u32::MAX - 1);
     (offset % SAU_BYTES < 1 << 20 && last != Some(sau)).then_some(sau)
-}
-
-/// The machine.
-pub struct Tiering {
-    _settings: Settings,
-}
-
-impl Tiering {
-    pub fn new(settings: Settings) -> Tiering {
-        Tiering { _settings: settings }
-    }
-    /// One input. Afterwards: drain [`Self::poll_effect`].
-    pub fn handle(&mut self, _now: Time, _input: Input) {
-        todo!()
-    }
-    /// A write that needs new space in any tier. Counts it as stored when the answer is a tier. Drain effects after it.
-    pub fn place(&mut self, _now: Time, _need: Need) -> Placement {
-        todo!()
-    }
-    /// A write that needs new space in one given tier. Counts it as stored when the answer is yes. Drain effects after it.
-    pub fn admit(&mut self, _now: Time, _tier: TierId, _need: Need) -> Admit {
-        todo!()
-    }
-    /// When [`Self::handle_deadline`] should next be called, unless something else happens before.
-    pub fn next_deadline(&self) -> Option<(Time, Why)> {
-        todo!()
-    }
-    pub fn handle_deadline(&mut self, _now: Time) {
-        todo!()
-    }
-    pub fn poll_effect(&mut self) -> Option<Effect> {
-        todo!()
-    }
-    /// For `onfs file`. `None`: no record, so nothing of it is in a tier that data can leave.
-    pub fn coolness(&self, _ino: Ino, _now: Time) -> Option<CoolnessReport> {
-        todo!()
-    }
-    /// `None`: there is no such tier.
-    pub fn tier(&self, _tier: TierId) -> Option<TierReport> {
-        todo!()
-    }
-    /// Movements and drops under way, oldest first.
-    pub fn moves(&self) -> impl Iterator<Item = MoveReport> + '_ {
-        std::iter::empty()
-    }
-    /// Objects with bytes that are only in memory, and how many bytes were so at their last close.
-    pub fn dirty(&self) -> (u64, u64) {
-        todo!()
-    }
 }

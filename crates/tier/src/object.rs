@@ -1,0 +1,222 @@
+//! What happens to one object: found, opened, written, pinned, removed.
+
+use std::time::Duration;
+
+use types::{Ino, TierId, TierSet};
+
+use crate::api::{Effect, MoveKind, ObjectPolicy};
+use crate::coolness;
+use crate::machine::Tiering;
+use crate::movement::Start;
+use crate::table::{NIL, Ob, Object};
+
+impl Tiering {
+    pub(crate) fn attached(&mut self, ino: Ino, bytes: [u64; 3], dirty: TierSet) {
+        let ob = self.table.ensure(ino, self.now_us());
+        let Some(object) = self.table.get_mut(ob) else { return };
+        object.bytes = bytes;
+        object.dirty = dirty;
+        object.set(Object::DETACHED, false);
+        if dirty.contains(TierId::Memory) {
+            self.note_unsaved(ob);
+        } else {
+            self.note_saved(ob);
+        }
+        self.relink(ob);
+        self.requests_ready = true;
+    }
+
+    pub(crate) fn detached(&mut self, ino: Ino) {
+        let ob = self.table.find(ino).unwrap_or(NIL);
+        if let Some(object) = self.table.get_mut(ob) {
+            object.set(Object::DETACHED, true);
+            self.forget_if_done(ob);
+        }
+    }
+
+    pub(crate) fn removed(&mut self, ino: Ino) {
+        let ob = self.table.find(ino).unwrap_or(NIL);
+        self.cancel_move_of(ob);
+        let Some(object) = self.forget(ob) else { return };
+        for (space, bytes) in self.spaces.iter_mut().zip(object.bytes) {
+            if let Some(space) = space {
+                space.used = space.used.saturating_sub(bytes);
+            }
+        }
+        // Its number may be another object's by the time the movement ends.
+        if let Some(m) = self.moves.values_mut().find(|m| m.ob == ob) {
+            m.ob = NIL;
+        }
+        self.stir();
+    }
+
+    pub(crate) fn opened(&mut self, ino: Ino) {
+        let (ob, now_us) = (self.table.find(ino).unwrap_or(NIL), self.now_us());
+        let Some(object) = self.table.get(ob) else { return };
+        if object.is_open() {
+            if let Some(object) = self.table.get_mut(ob) {
+                object.opens = object.opens.saturating_add(1);
+            }
+            return;
+        }
+        self.unlink(ob);
+        if let Some(object) = self.table.get_mut(ob) {
+            coolness::note_open(object, now_us);
+            object.opens = 1;
+            object.last_sau = u32::MAX;
+        }
+        if self.move_of(ob).is_some_and(|(_, m)| m.is_eviction()) {
+            self.cancel_move_of(ob);
+        }
+        self.relink(ob);
+        self.promote(ob);
+    }
+
+    pub(crate) fn closed(&mut self, ino: Ino, dirty_bytes: u64) {
+        let (ob, now_us) = (self.table.find(ino).unwrap_or(NIL), self.now_us());
+        let Some(object) = self.table.get_mut(ob) else { return };
+        if object.opens > 1 {
+            object.opens -= 1;
+            return;
+        }
+        if object.opens == 1 {
+            self.unlink(ob);
+            if let Some(object) = self.table.get_mut(ob) {
+                object.opens = 0;
+                coolness::note_close(object, now_us);
+            }
+        }
+        if let Some(unsaved) = self.unsaved.get_mut(&ob) {
+            unsaved.bytes = dirty_bytes;
+        }
+        self.relink(ob);
+        self.arm_copy(ob);
+        self.forget_if_done(ob);
+    }
+
+    /// What a tier holds changed. Progress of the object's own movement is set against what was promised to it.
+    pub(crate) fn stored(&mut self, ino: Ino, tier: TierId, delta: i64) {
+        let ob = self.table.find(ino).unwrap_or(NIL);
+        let (mut came, mut went) = (delta.max(0) as u64, 0);
+        let moving = self.table.get(ob).is_some_and(|o| o.has(Object::MOVING));
+        let mover = self.moves.values_mut().find(|m| moving && m.ob == ob);
+        let Some(space) = self.spaces[tier.index()].as_mut() else { return };
+        if let Some(m) = mover {
+            if delta > 0 && m.to == tier && m.from != tier {
+                let landed = came.min(m.reserved);
+                m.reserved -= landed;
+                space.reserved -= landed;
+                came -= landed;
+            } else if delta < 0 && m.from == tier {
+                went = delta.unsigned_abs().min(m.draining);
+                m.draining -= went;
+                space.draining -= went;
+            }
+        }
+        space.came += came;
+        space.went += went;
+        space.change_used(delta);
+        let Some(object) = self.table.get_mut(ob) else { return };
+        let held = &mut object.bytes[tier.index()];
+        *held = held.saturating_add_signed(delta);
+        self.relink(ob);
+        if delta < 0 {
+            self.stir();
+            self.forget_if_done(ob);
+        }
+    }
+
+    pub(crate) fn dirtied(&mut self, ino: Ino, tier: TierId) {
+        let ob = self.table.find(ino).unwrap_or(NIL);
+        let Some(object) = self.table.get_mut(ob) else { return };
+        object.dirty = object.dirty.with(tier);
+        if tier == TierId::Memory {
+            self.note_unsaved(ob);
+        }
+    }
+
+    pub(crate) fn cleaned(&mut self, ino: Ino, tier: TierId) {
+        let ob = self.table.find(ino).unwrap_or(NIL);
+        let Some(object) = self.table.get_mut(ob) else { return };
+        object.dirty = object.dirty.without(tier);
+        if tier == TierId::Memory {
+            self.note_saved(ob);
+        }
+        self.stir();
+    }
+
+    pub(crate) fn passthrough(&mut self, ino: Ino, on: bool) {
+        let ob = self.table.find(ino).unwrap_or(NIL);
+        let Some(object) = self.table.get_mut(ob) else { return };
+        object.set(Object::PASSTHROUGH, on);
+        // Copies leave the object where it is; anything else must stop.
+        if on && self.move_of(ob).is_some_and(|(_, m)| !m.leaves_in_place()) {
+            self.cancel_move_of(ob);
+        }
+        self.relink(ob);
+        self.requests_ready |= !on;
+    }
+
+    pub(crate) fn pinned(&mut self, ino: Ino, tier: TierId, on: bool) {
+        let ob = self.table.find(ino).unwrap_or(NIL);
+        let Some(object) = self.table.get_mut(ob) else { return };
+        object.pinned = if on { object.pinned.with(tier) } else { object.pinned.without(tier) };
+        if on && self.move_of(ob).is_some_and(|(_, m)| m.from == tier && !m.keep_source) {
+            self.cancel_move_of(ob);
+        }
+        self.relink(ob);
+        self.requests_ready |= !on;
+    }
+
+    pub(crate) fn set_policy(&mut self, ino: Ino, policy: ObjectPolicy) {
+        let ob = self.table.find(ino).unwrap_or(NIL);
+        self.unlink(ob);
+        let Some(object) = self.table.get_mut(ob) else { return };
+        object.set(Object::TRANSIENT, policy.transient);
+        object.set(Object::PROMOTE, policy.promote);
+        object.delay_ms = policy.write_behind_delay.map_or(u32::MAX, |delay: Duration| {
+            u32::try_from(delay.as_millis()).unwrap_or(u32::MAX).min(u32::MAX - 1)
+        });
+        self.relink(ob);
+        self.arm_copy(ob);
+    }
+
+    /// Brings an opened file up if its policy says so and the target stays above C_n-m. Called again when one of its
+    /// movements ended, until nothing is left in slower tiers that was there when it was opened.
+    fn promote(&mut self, ob: Ob) {
+        let Some(object) = self.table.get(ob) else { return };
+        let held = Object::PASSTHROUGH | Object::MOVING | Object::RESTING;
+        if !object.has(Object::PROMOTE) || object.has(held) {
+            return;
+        }
+        let Some(to) = TierId::ALL.into_iter().find(|t| self.spaces[t.index()].is_some()) else { return };
+        let sources = self.slower(to).filter(|t| object.holds(*t) > 0);
+        let sources = sources.fold(TierSet::EMPTY, TierSet::with);
+        self.promote_from(ob, to, sources);
+    }
+
+    pub(crate) fn promote_from(&mut self, ob: Ob, to: TierId, sources: TierSet) {
+        let (Some(from), Some(object)) = (sources.fastest(), self.table.get(ob)) else { return };
+        let held = Object::PASSTHROUGH | Object::MOVING | Object::RESTING;
+        let room = self.space(to).is_some_and(|s| s.fits_easily(object.holds(from)));
+        if room && object.is_open() && !object.has(held) && self.free_slot(MoveKind::Promote, to) {
+            let then = sources.without(from);
+            self.start(
+                ob,
+                Start { from, to, kind: MoveKind::Promote, keep_source: true, request: None, then },
+            );
+        }
+    }
+
+    pub(crate) fn wake_writers(&mut self) {
+        for tier in TierId::ALL {
+            let idle = self.moves.is_empty();
+            let Some(space) = self.spaces[tier.index()].as_mut() else { continue };
+            // With nothing under way there is nothing to wait for: they should ask again and look elsewhere.
+            if space.wait_least > 0 && (space.fits(space.wait_least) || idle) {
+                (space.wait_least, space.wait_most) = (0, 0);
+                self.effects.push_back(Effect::WakeWriters { tier });
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The ObjectID table (paper, section 6.3): inode number -> OB-i, and the records that OB-i indexes.
+//!
+//! OB-i are small numbers from zero, reused after a removal. Records live in fixed chunks, so that growing copies
+//! nothing; the index holds only OB-i and looks the inode number up in the record. Bound: `u32::MAX - 1` objects.
+
+use hashbrown::HashTable;
+use types::{Ino, TierId, TierSet};
+
+/// OB-i.
+pub type Ob = u32;
+/// No object: the end of a list.
+pub const NIL: Ob = Ob::MAX;
+const CHUNK: usize = 1024;
+
+/// One object's neighbours in the LRU table of one tier.
+#[derive(Clone, Copy)]
+pub struct Link {
+    pub prev: Ob,
+    pub next: Ob,
+}
+
+/// What is remembered of one object: 88 bytes, and about 8 in the index.
+pub struct Object {
+    pub ino: Ino,
+    pub bytes: [u64; 3],
+    /// When it was last opened (open files) or closed, microseconds.
+    pub since_us: u64,
+    /// Means over `co_n` and `oc_n` periods, seconds.
+    pub t_co: f32,
+    pub t_oc: f32,
+    pub co_n: u16,
+    pub oc_n: u16,
+    /// In the LRU tables of memory and of SSD.
+    pub links: [Link; 2],
+    pub opens: u32,
+    /// The SAU whose access last moved it to the tail; `u32::MAX` for none.
+    pub last_sau: u32,
+    /// Write-behind delay of its policy, milliseconds; `u32::MAX` for the default.
+    pub delay_ms: u32,
+    pub flags: u16,
+    /// Tiers that hold bytes which no slower tier has.
+    pub dirty: TierSet,
+    pub pinned: TierSet,
+}
+
+impl Object {
+    /// In the LRU table of tier `i`: bit `i`.
+    pub const LINKED: [u16; 2] = [1, 2];
+    pub const TRANSIENT: u16 = 4;
+    pub const PROMOTE: u16 = 8;
+    pub const PASSTHROUGH: u16 = 16;
+    /// A movement or drop of it is under way.
+    pub const MOVING: u16 = 32;
+    /// Its last movement failed; not tried again before a timer.
+    pub const RESTING: u16 = 64;
+    /// The shell has no state of it.
+    pub const DETACHED: u16 = 128;
+
+    fn new(ino: Ino, now_us: u64) -> Object {
+        let none = Link { prev: NIL, next: NIL };
+        Object {
+            ino,
+            bytes: [0; 3],
+            since_us: now_us,
+            t_co: 0.0,
+            t_oc: 0.0,
+            co_n: 0,
+            oc_n: 0,
+            links: [none; 2],
+            opens: 0,
+            last_sau: u32::MAX,
+            delay_ms: u32::MAX,
+            flags: 0,
+            dirty: TierSet::EMPTY,
+            pinned: TierSet::EMPTY,
+        }
+    }
+    pub fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+    pub fn set(&mut self, flag: u16, on: bool) {
+        if on { self.flags |= flag } else { self.flags &= !flag }
+    }
+    pub fn is_open(&self) -> bool {
+        self.opens > 0
+    }
+    pub fn holds(&self, tier: TierId) -> u64 {
+        self.bytes[tier.index()]
+    }
+}
+
+/// A chunk's slots; a slot is `None` while its OB-i is unused.
+type Chunk = Box<[Option<Object>]>;
+
+pub struct ObjectTable {
+    chunks: Vec<Chunk>,
+    index: HashTable<Ob>,
+    free: Vec<Ob>,
+    /// OB-i from here on were never used.
+    fresh: Ob,
+}
+
+/// Inode numbers are ours and sequential: no attacker chooses them, a multiplicative hash spreads them well.
+fn hash(ino: Ino) -> u64 {
+    let x = ino.get().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x ^ (x >> 32)
+}
+
+fn slot(chunks: &[Chunk], ob: Ob) -> Option<&Object> {
+    chunks.get(ob as usize / CHUNK)?[ob as usize % CHUNK].as_ref()
+}
+
+impl ObjectTable {
+    pub fn new() -> ObjectTable {
+        ObjectTable { chunks: Vec::new(), index: HashTable::new(), free: Vec::new(), fresh: 0 }
+    }
+
+    pub fn find(&self, ino: Ino) -> Option<Ob> {
+        let same = |ob: &Ob| slot(&self.chunks, *ob).is_some_and(|o| o.ino == ino);
+        self.index.find(hash(ino), same).copied()
+    }
+
+    pub fn get(&self, ob: Ob) -> Option<&Object> {
+        slot(&self.chunks, ob)
+    }
+
+    pub fn get_mut(&mut self, ob: Ob) -> Option<&mut Object> {
+        self.chunks.get_mut(ob as usize / CHUNK)?[ob as usize % CHUNK].as_mut()
+    }
+
+    /// The record of `ino`, made if there is none; `NIL` (which finds nothing) when the numbers are used up.
+    pub fn ensure(&mut self, ino: Ino, now_us: u64) -> Ob {
+        if let Some(ob) = self.find(ino) {
+            return ob;
+        }
+        let ob = match self.free.pop() {
+            Some(ob) => ob,
+            None if self.fresh == NIL => return NIL,
+            None => {
+                if self.fresh as usize == self.chunks.len() * CHUNK {
+                    self.chunks.push((0..CHUNK).map(|_| None).collect());
+                }
+                self.fresh += 1;
+                self.fresh - 1
+            }
+        };
+        self.chunks[ob as usize / CHUNK][ob as usize % CHUNK] = Some(Object::new(ino, now_us));
+        let chunks = &self.chunks;
+        let rehash = |ob: &Ob| slot(chunks, *ob).map_or(0, |o| hash(o.ino));
+        self.index.insert_unique(hash(ino), ob, rehash);
+        ob
+    }
+
+    /// Takes the record out; its OB-i is free for another. It must not be in any list.
+    pub fn remove(&mut self, ob: Ob) -> Option<Object> {
+        let object = self.chunks.get_mut(ob as usize / CHUNK)?[ob as usize % CHUNK].take()?;
+        if let Ok(entry) = self.index.find_entry(hash(object.ino), |o| *o == ob) {
+            entry.remove();
+        }
+        self.free.push(ob);
+        Some(object)
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_reused_and_small() {
+        // Goal: OB-i start at zero, are found by inode number, and come back after a removal; the record stays small.
+        let ino = |n| Ino::from_raw(n).unwrap();
+        let mut table = ObjectTable::new();
+        for n in 1..=3000u64 {
+            assert_eq!(table.ensure(ino(n), 0), n as Ob - 1);
+        }
+        assert_eq!(table.ensure(ino(7), 0), 6);
+        assert_eq!(table.remove(6).unwrap().ino, ino(7));
+        assert!(table.find(ino(7)).is_none() && table.get(6).is_none());
+        assert_eq!(table.ensure(ino(9999), 0), 6);
+        assert_eq!(table.find(ino(9999)), Some(6));
+        assert_eq!(table.find(ino(3000)), Some(2999));
+        assert_eq!(table.len(), 3000);
+        assert!(size_of::<Option<Object>>() <= 96, "{}", size_of::<Option<Object>>());
+    }
+}
