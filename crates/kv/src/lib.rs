@@ -1,1 +1,36 @@
-//! kv
+//! The durable ordered key-value store under the namespace: a journal and an overlay over an engine.
+//!
+//! Invariants
+//! - I-KV-1: a commit that was acknowledged is in the journal file, so a killed process loses nothing.
+//! - I-KV-2: what was acknowledged before a successful [`MetaStore::sync`] survives a power cut.
+//! - I-KV-3: what survives is always a prefix of the commits, whole commits only, in the order of their [`Lsn`].
+//! - I-KV-4: a commit that was refused changes nothing, neither now nor after a crash, unless the store says
+//!   that it became read-only.
+//! - I-KV-5: damaged bytes give an error that names the file and the offset, or a prefix; never other data.
+//!
+//! It refuses to know what keys and values mean, except that the first three bytes of a key are its UGSD, by
+//! which the overlay is divided. Conflicts between transactions are excluded by the caller.
+
+mod cache;
+mod checkpoint;
+pub mod conformance;
+mod disk;
+mod engine;
+mod error;
+mod frame;
+mod journal;
+mod key;
+mod overlay;
+mod recovery;
+mod state_dir;
+mod store;
+mod txn;
+
+pub use disk::{Disk, DiskFile, SystemDisk};
+pub use engine::{Batch, Engine, FjallEngine, MemoryEngine, RESERVED_KEY, fjall};
+pub use error::OpenError;
+pub use frame::{FORMAT_VERSION, FRAME_BYTES_MAX, Lsn};
+pub use journal::BeforeSync;
+pub use recovery::RecoveryReport;
+pub use store::{MetaStore, MetaStoreOptions, Stats};
+pub use txn::{MetaTxn, WriteSet};

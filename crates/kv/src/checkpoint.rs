@@ -1,0 +1,226 @@
+//! The checkpoint: what was committed goes from journal and overlay into the engine, while commits go on. And the two
+//! background threads, one that syncs and one that checkpoints.
+//!
+//! Order, each step only after the one before: new segment durable; freeze; sync of the frozen segment (and of the data
+//! it speaks of); one durable engine batch with the last number; cache; frozen overlay dropped; segment deleted.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use namespace::txn::KvError;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Engine, Lsn, OpenError, key::Key, overlay::Map, recovery::Replay, store::Shared};
+
+/// Beyond a few times the overlay, what an engine needs to take a batch.
+const ENGINE_ROOM_BYTES: u64 = 16 << 20;
+/// After a checkpoint that failed, so that requests do not make a busy loop.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// What the background threads wait for.
+#[derive(Default)]
+pub(crate) struct Work {
+    state: Mutex<WorkState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct WorkState {
+    stop: bool,
+    checkpoint: bool,
+}
+
+impl Work {
+    pub(crate) fn request_checkpoint(&self) {
+        let mut state = self.state.lock();
+        if !state.checkpoint {
+            state.checkpoint = true;
+            self.changed.notify_all();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for `period`, or less if `early` says so. False: stop.
+    fn wait(&self, period: Duration, early: impl Fn(&mut WorkState) -> bool) -> bool {
+        let deadline = Instant::now() + period;
+        let mut state = self.state.lock();
+        loop {
+            if state.stop {
+                return false;
+            }
+            if early(&mut state) || self.changed.wait_until(&mut state, deadline).timed_out() {
+                return !state.stop;
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// One after the other. An error of the journal's room or of the hook leaves a frozen overlay for the next try.
+    pub(crate) fn checkpoint(&self) -> Result<(), KvError> {
+        let result = self.checkpoint_inner();
+        drop(self.room.0.lock());
+        self.room.1.notify_all();
+        result
+    }
+
+    fn checkpoint_inner(&self) -> Result<(), KvError> {
+        let mut frozen_to = self.checkpointing.lock();
+        self.health.check()?;
+        // What an earlier attempt left goes first.
+        if let Some(lsn) = *frozen_to {
+            self.carry(lsn)?;
+            *frozen_to = None;
+        }
+        if self.journal.active_bytes() == 0 {
+            return Ok(());
+        }
+        self.require_space()?;
+        let segment = self.journal.prepare()?;
+        let lsn = {
+            let _alone = self.gate.write();
+            self.overlay.freeze();
+            self.journal.rotate(segment)
+        };
+        *frozen_to = Some(lsn);
+        self.carry(lsn)?;
+        *frozen_to = None;
+        Ok(())
+    }
+
+    /// The frozen overlay, which ends with `lsn`, into the engine.
+    fn carry(&self, lsn: Lsn) -> Result<(), KvError> {
+        self.journal.sync_to(lsn)?;
+        let maps = self.overlay.frozen();
+        if let Err(error) = self.engine.apply(&batch(&maps), lsn) {
+            // Whether the engine has it is unknown until it is opened again; the journal has it.
+            self.health.fail(&format!("the metadata engine failed: {error}"));
+            return Err(error);
+        }
+        self.applied.store(lsn.0, Ordering::Release);
+        self.cache.begin_update();
+        for map in &maps {
+            for (key, slot) in map.iter() {
+                self.cache.update(key, slot.value.as_ref());
+            }
+        }
+        self.overlay.drop_frozen();
+        self.journal.remove_applied(lsn);
+        self.checkpoints.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// An engine that runs out of space in the middle stops the store; so it is not begun.
+    fn require_space(&self) -> Result<(), KvError> {
+        let needed = 3 * self.overlay.bytes() as u64 + self.options.checkpoint_bytes + ENGINE_ROOM_BYTES;
+        let full = self.journal.free_bytes()? < needed;
+        self.no_space.store(full, Ordering::Release);
+        if full { Err(KvError::Full) } else { Ok(()) }
+    }
+
+    /// After the threads have ended.
+    pub(crate) fn close(&self) -> Result<(), KvError> {
+        match self.health.check() {
+            Ok(()) => {}
+            Err(_) if self.health.is_closed() => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let result = self.checkpoint();
+        {
+            let _alone = self.gate.write();
+            self.health.close();
+        }
+        result?;
+        // A commit may have come in between; then the journal keeps it.
+        if self.journal.active_bytes() == 0 {
+            self.journal.remove_active()?;
+        }
+        self.engine.close()
+    }
+}
+
+/// All entries in key order.
+fn batch(maps: &[Arc<Map>]) -> Vec<(&[u8], Option<&[u8]>)> {
+    let mut batch: Vec<(&[u8], Option<&[u8]>)> =
+        maps.iter().flat_map(|map| map.iter()).map(|(key, slot)| (&**key, slot.value.as_deref())).collect();
+    // Each map is in order already.
+    batch.sort_by(|a, b| a.0.cmp(b.0));
+    batch
+}
+
+/// At the start: what the journal had and the engine has not.
+pub(crate) fn replay_into(engine: &dyn Engine, replay: Vec<Replay>, last: Lsn) -> Result<(), KvError> {
+    if replay.is_empty() {
+        return Ok(());
+    }
+    let mut merged: BTreeMap<Key, Option<Bytes>> = BTreeMap::new();
+    for Replay { lsn: _, entries } in replay {
+        merged.extend(entries);
+    }
+    let batch: Vec<_> = merged.iter().map(|(key, value)| (&**key, value.as_deref())).collect();
+    engine.apply(&batch, last)
+}
+
+/// Starts the threads; they end after [`Work::stop`].
+pub(crate) fn start(shared: &Arc<Shared>) -> Result<Vec<JoinHandle<()>>, OpenError> {
+    let spawn = |name: &str, body: fn(&Shared)| {
+        let shared = Arc::clone(shared);
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || body(&shared))
+            .map_err(|e| OpenError::Engine(KvError::Io(format!("cannot start a thread: {e}"))))
+    };
+    let syncer = spawn("kv-sync", sync_periodically)?;
+    match spawn("kv-checkpoint", checkpoint_periodically) {
+        Ok(checkpointer) => Ok(vec![syncer, checkpointer]),
+        Err(error) => {
+            shared.work.stop();
+            drop(syncer.join());
+            Err(error)
+        }
+    }
+}
+
+fn sync_periodically(shared: &Shared) {
+    let mut failing = false;
+    while shared.work.wait(shared.options.sync_period, |_| false) {
+        if shared.health.check().is_err() {
+            return;
+        }
+        let result = shared.journal.sync_to(shared.journal.last());
+        report(&mut failing, result, "the metadata journal is not synced");
+    }
+}
+
+fn checkpoint_periodically(shared: &Shared) {
+    let mut failing = false;
+    while shared.work.wait(shared.options.checkpoint_period, |state| std::mem::take(&mut state.checkpoint)) {
+        if shared.health.check().is_err() {
+            return;
+        }
+        let result = shared.checkpoint();
+        report(&mut failing, result, "the metadata engine is not brought up to date");
+        if failing && !shared.work.wait(PAUSE_AFTER_FAILURE, |_| false) {
+            return;
+        }
+    }
+}
+
+/// Once when it begins to fail, once when it works again.
+fn report(failing: &mut bool, result: Result<(), KvError>, what: &str) {
+    match &result {
+        Err(error) if !*failing => tracing::warn!(%error, "{what}"),
+        Ok(()) if *failing => tracing::info!("no longer: {what}"),
+        Ok(()) | Err(_) => {}
+    }
+    *failing = result.is_err();
+}

@@ -1,0 +1,94 @@
+//! The journal's file operations, so that tests can fail, tear and lose them.
+//!
+//! Invariants: what `write_at` took survives the process; what `sync` took survives a power cut, and so do the names
+//! that `sync_dir` took. A failed `sync` says nothing about what is on the disk, and is never retried.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::fs::FallocateFlags;
+
+pub trait Disk: Send + Sync {
+    /// Also when it is there already.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    /// The files in `dir`.
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
+    /// A new file; one of that name is emptied.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// What an unprivileged process may still write below `dir`.
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
+}
+
+pub trait DiskFile: Send + Sync {
+    /// All of `bytes`, or an error after any part of them.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Room for `len` bytes at `offset`; they read as zeros until written.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Content, and the size as far as it is needed to read the content.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The file system of the machine.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct SystemDisk;
+
+impl Disk for SystemDisk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        std::fs::read_dir(dir)?.map(|entry| entry.map(|e| e.path())).collect()
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        Ok(Arc::new(SystemFile(file)))
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        std::fs::read(path)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(dir)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+struct SystemFile(File);
+
+impl DiskFile for SystemFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), offset, len) {
+            Ok(()) => Ok(()),
+            // A file system without it: room is found as the bytes come.
+            Err(rustix::io::Errno::OPNOTSUPP) => self.0.set_len(offset + len),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

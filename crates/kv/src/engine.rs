@@ -1,0 +1,46 @@
+//! What an engine is: an ordered map on a disk that takes atomic, durable batches.
+//!
+//! Invariants: a batch is applied whole or not at all, together with its [`Lsn`], and is durable when `apply`
+//! returns; reads that begin after that see it. Every engine passes [`crate::conformance`].
+
+mod fjall_engine;
+mod memory;
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use namespace::txn::KvError;
+
+use crate::Lsn;
+
+pub use fjall_engine::{FjallEngine, fjall};
+pub use memory::MemoryEngine;
+
+/// Writes in rising order of distinct keys; `None` deletes.
+pub type Batch<'a> = [(&'a [u8], Option<&'a [u8]>)];
+
+/// Where engines may keep their own records: no key of a store is equal to it. (Keys begin with an inode number
+/// and a letter, so none begins with nine bytes 0xff.)
+pub const RESERVED_KEY: &[u8] = &[0xff; 16];
+
+/// A durable ordered map. Keys have 1 to 4096 bytes, values up to 16 MiB.
+pub trait Engine: Send + Sync {
+    /// As written in the FORMAT file.
+    fn name(&self) -> &'static str;
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
+    /// Visits the entries with `from <= key < to` in key order until `visit` breaks. `visit` may read the engine.
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), KvError>;
+    /// One atomic and durable step. After an error the outcome is unknown until the engine is opened again.
+    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), KvError>;
+    /// The number of the last batch applied; 0 in a new engine.
+    fn applied_lsn(&self) -> Result<Lsn, KvError>;
+    /// Bytes on the disk.
+    fn approximate_bytes(&self) -> u64;
+    /// The last call: what was applied stays.
+    fn close(&self) -> Result<(), KvError>;
+}

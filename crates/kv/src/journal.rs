@@ -1,0 +1,336 @@
+//! The journal: appends sealed frames to the active segment, makes them durable, changes segments.
+//!
+//! Invariants: a number is given out only with its frame whole in the file. A failed append leaves the tail where it
+//! was and wipes what it wrote, or the store stops ([`Health`]). After a failed fsync the store stops: what the
+//! kernel dropped cannot be written again. `synced` never runs ahead of the disk, nor of the data servers' hook.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use namespace::txn::KvError;
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::{
+    Disk, DiskFile, Lsn,
+    error::kv_error,
+    frame::{self, SEGMENT_HEADER_BYTES, SegmentHeader},
+};
+
+/// Run before each fsync of the journal: makes durable what the records so far speak of. It may read and commit,
+/// but must not call `sync`.
+pub type BeforeSync = Box<dyn Fn() -> Result<(), KvError> + Send + Sync>;
+
+/// How long a caller of `sync` waits for another caller's fsync.
+const SYNC_WAIT_MAX: Duration = Duration::from_secs(30);
+const SEGMENT_SUFFIX: &str = "seg";
+
+/// Whether the store still takes writes; once it does not, it never does again.
+#[derive(Default)]
+pub(crate) struct Health {
+    failed: AtomicBool,
+    closed: AtomicBool,
+    reason: Mutex<String>,
+}
+
+impl Health {
+    pub(crate) fn check(&self) -> Result<(), KvError> {
+        match self.reason() {
+            None => Ok(()),
+            Some(reason) => Err(KvError::ReadOnly(reason)),
+        }
+    }
+
+    /// The first reason is kept.
+    pub(crate) fn fail(&self, reason: &str) {
+        let mut kept = self.reason.lock();
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            tracing::error!(reason, "the metadata store is read-only from now on");
+            reason.clone_into(&mut kept);
+        }
+    }
+
+    /// Not a failure: the store was closed.
+    pub(crate) fn close(&self) {
+        let mut kept = self.reason.lock();
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            self.closed.store(true, Ordering::Release);
+            "the store is closed".clone_into(&mut kept);
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.failed.load(Ordering::Acquire).then(|| self.reason.lock().clone())
+    }
+}
+
+pub(crate) struct Journal {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    health: Arc<Health>,
+    /// A segment is allocated in steps of this.
+    step_bytes: u64,
+    tail: Mutex<Tail>,
+    last: AtomicU64,
+    active_bytes: AtomicU64,
+    synced: AtomicU64,
+    sealed: Mutex<Vec<Sealed>>,
+    syncing: Mutex<bool>,
+    sync_ended: Condvar,
+    syncs: AtomicU64,
+    before_sync: RwLock<Option<Arc<BeforeSync>>>,
+}
+
+/// The active segment; its lock is the journal lock.
+struct Tail {
+    segment: Segment,
+    offset: u64,
+    next: Lsn,
+}
+
+/// A segment that is ready for frames: its header and its name are durable.
+pub(crate) struct Segment {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    header: SegmentHeader,
+    seed: u32,
+    allocated: u64,
+}
+
+/// A segment that takes no more frames.
+struct Sealed {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    last: Lsn,
+    bytes: u64,
+    synced: bool,
+}
+
+impl Journal {
+    /// Begins at `last` + 1 in a new segment with number `sequence`.
+    pub(crate) fn start(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        health: Arc<Health>,
+        step_bytes: u64,
+        (sequence, last): (u64, Lsn),
+    ) -> Result<Journal, KvError> {
+        let segment = create_segment(&*disk, dir, sequence, step_bytes)?;
+        let tail = Tail { segment, offset: SEGMENT_HEADER_BYTES as u64, next: Lsn(last.0 + 1) };
+        Ok(Journal {
+            disk,
+            dir: dir.to_owned(),
+            health,
+            step_bytes,
+            tail: Mutex::new(tail),
+            last: AtomicU64::new(last.0),
+            active_bytes: AtomicU64::new(0),
+            synced: AtomicU64::new(last.0),
+            sealed: Mutex::default(),
+            syncing: Mutex::new(false),
+            sync_ended: Condvar::new(),
+            syncs: AtomicU64::new(0),
+            before_sync: RwLock::new(None),
+        })
+    }
+
+    /// Numbers and writes a frame made by [`frame::encode`]. After an error nothing of it counts.
+    pub(crate) fn append(&self, frame: &mut [u8]) -> Result<Lsn, KvError> {
+        let mut tail = self.tail.lock();
+        self.health.check()?;
+        let end = tail.offset + frame.len() as u64;
+        if end > tail.segment.allocated {
+            let room = (end - tail.segment.allocated).max(self.step_bytes);
+            let segment = &mut tail.segment;
+            segment.file.allocate(segment.allocated, room).map_err(|e| kv_error("journal", &e))?;
+            segment.allocated += room;
+        }
+        let lsn = tail.next;
+        frame::seal(frame, tail.segment.seed, lsn, self.synced());
+        if let Err(e) = tail.segment.file.write_at(frame, tail.offset) {
+            self.wipe(&tail, frame.len(), &e);
+            return Err(kv_error("journal", &e));
+        }
+        tail.offset = end;
+        tail.next = Lsn(lsn.0 + 1);
+        self.active_bytes.store(end - SEGMENT_HEADER_BYTES as u64, Ordering::Release);
+        self.last.store(lsn.0, Ordering::Release);
+        Ok(lsn)
+    }
+
+    /// A frame whose write failed may be in the file whole: it must not come back at the next start.
+    fn wipe(&self, tail: &Tail, len: usize, cause: &io::Error) {
+        if let Err(e) = tail.segment.file.write_at(&vec![0; len], tail.offset) {
+            self.health.fail(&format!("a journal write failed ({cause}) and could not be undone ({e})"));
+        }
+    }
+
+    pub(crate) fn last(&self) -> Lsn {
+        Lsn(self.last.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn synced(&self) -> Lsn {
+        Lsn(self.synced.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Frames in the active segment.
+    pub(crate) fn active_bytes(&self) -> u64 {
+        self.active_bytes.load(Ordering::Acquire)
+    }
+
+    /// Frames in all segments.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.active_bytes() + self.sealed.lock().iter().map(|s| s.bytes).sum::<u64>()
+    }
+
+    pub(crate) fn free_bytes(&self) -> Result<u64, KvError> {
+        self.disk.free_bytes(&self.dir).map_err(|e| kv_error("journal", &e))
+    }
+
+    pub(crate) fn set_before_sync(&self, hook: BeforeSync) {
+        *self.before_sync.write() = Some(Arc::new(hook));
+    }
+
+    /// Returns when everything up to `lsn` is durable. One caller syncs for all that wait.
+    pub(crate) fn sync_to(&self, lsn: Lsn) -> Result<(), KvError> {
+        let deadline = Instant::now() + SYNC_WAIT_MAX;
+        loop {
+            let mut syncing = self.syncing.lock();
+            if self.synced() >= lsn {
+                return Ok(());
+            }
+            self.health.check()?;
+            if !*syncing {
+                *syncing = true;
+                break;
+            }
+            if self.sync_ended.wait_until(&mut syncing, deadline).timed_out() {
+                return Err(KvError::Io(format!("the journal was not synced within {SYNC_WAIT_MAX:?}")));
+            }
+        }
+        let result = self.sync_now();
+        *self.syncing.lock() = false;
+        self.sync_ended.notify_all();
+        result
+    }
+
+    /// Covers what was appended before it began: the hook knows of that only.
+    fn sync_now(&self) -> Result<(), KvError> {
+        let (file, covered) = {
+            let tail = self.tail.lock();
+            (Arc::clone(&tail.segment.file), Lsn(tail.next.0 - 1))
+        };
+        let hook = self.before_sync.read().clone();
+        if let Some(hook) = hook {
+            hook()?;
+        }
+        let sealed: Vec<_> =
+            self.sealed.lock().iter().filter(|s| !s.synced).map(|s| (Arc::clone(&s.file), s.last)).collect();
+        let older = sealed.iter().map(|(file, _)| file);
+        for file in older.chain([&file]) {
+            if let Err(e) = file.sync() {
+                self.health.fail(&format!("fsync of the journal failed: {e}"));
+                return Err(kv_error("fsync of the journal", &e));
+            }
+        }
+        let mut still_there = self.sealed.lock();
+        for segment in still_there.iter_mut().filter(|s| sealed.iter().any(|(_, last)| *last == s.last)) {
+            segment.synced = true;
+        }
+        drop(still_there);
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.synced.fetch_max(covered.0, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// The segment that [`Journal::rotate`] will need. Slow; commits go on meanwhile. One caller at a time.
+    pub(crate) fn prepare(&self) -> Result<Segment, KvError> {
+        let sequence = self.tail.lock().segment.header.sequence + 1;
+        create_segment(&*self.disk, &self.dir, sequence, self.step_bytes)
+    }
+
+    /// Frames go to `segment` from now on. Returns the last number before it. The caller excludes commits.
+    pub(crate) fn rotate(&self, segment: Segment) -> Lsn {
+        let mut tail = self.tail.lock();
+        let last = Lsn(tail.next.0 - 1);
+        let old = std::mem::replace(&mut tail.segment, segment);
+        let bytes = tail.offset - SEGMENT_HEADER_BYTES as u64;
+        tail.offset = SEGMENT_HEADER_BYTES as u64;
+        self.active_bytes.store(0, Ordering::Release);
+        let Segment { file, path, header: _, seed: _, allocated: _ } = old;
+        self.sealed.lock().push(Sealed { file, path, last, bytes, synced: false });
+        last
+    }
+
+    /// Deletes the sealed segments that the engine has taken. One that cannot be deleted is tried again next time:
+    /// its frames are known to be applied.
+    pub(crate) fn remove_applied(&self, applied: Lsn) {
+        let mut sealed = self.sealed.lock();
+        while let Some(path) = sealed.first().filter(|s| s.last <= applied).map(|s| s.path.clone()) {
+            if let Err(e) = self.disk.remove(&path) {
+                tracing::warn!(path = %path.display(), error = %e, "a journal segment cannot be deleted");
+                return;
+            }
+            sealed.remove(0);
+        }
+    }
+
+    /// After the last checkpoint, when there is nothing in it.
+    pub(crate) fn remove_active(&self) -> Result<(), KvError> {
+        let tail = self.tail.lock();
+        debug_assert_eq!(self.active_bytes(), 0);
+        self.disk
+            .remove(&tail.segment.path)
+            .and_then(|()| self.disk.sync_dir(&self.dir))
+            .map_err(|e| kv_error("journal", &e))
+    }
+}
+
+pub(crate) fn segment_path(dir: &Path, sequence: u64) -> PathBuf {
+    dir.join(format!("{sequence:016}.{SEGMENT_SUFFIX}"))
+}
+
+/// The number in a segment's name; `None` for other files.
+pub(crate) fn sequence_of(path: &Path) -> Option<u64> {
+    if path.extension()? != SEGMENT_SUFFIX {
+        return None;
+    }
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
+fn create_segment(disk: &dyn Disk, dir: &Path, sequence: u64, bytes: u64) -> Result<Segment, KvError> {
+    use std::hash::{BuildHasher, RandomState};
+    let path = segment_path(dir, sequence);
+    let header = SegmentHeader { sequence, salt: RandomState::new().hash_one(sequence) };
+    let allocated = SEGMENT_HEADER_BYTES as u64 + bytes;
+    let create = || -> io::Result<Arc<dyn DiskFile>> {
+        let file = disk.create(&path)?;
+        file.allocate(0, allocated)?;
+        file.write_at(&header.encode(), 0)?;
+        file.sync()?;
+        disk.sync_dir(dir)?;
+        Ok(file)
+    };
+    match create() {
+        Ok(file) => Ok(Segment { file, path, header, seed: header.seed(), allocated }),
+        Err(e) => {
+            // It holds nothing; if it stays, the next attempt takes its name again.
+            drop(disk.remove(&path));
+            Err(kv_error("new journal segment", &e))
+        }
+    }
+}

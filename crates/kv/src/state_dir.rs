@@ -1,0 +1,142 @@
+//! The directory of a store: who may use it, and in which format it is.
+//!
+//! ```text
+//! LOCK      held (flock) by the process that has the store open, and its number
+//! FORMAT    "onfs-metadata 1" and "engine <name>", one line each
+//! engine/   the engine's own
+//! journal/  segments
+//! ```
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, Write},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::FlockOperation;
+
+use crate::OpenError;
+
+const FORMAT_NAME: &str = "onfs-metadata";
+const DIRECTORY_FORMAT: u32 = 1;
+
+/// Held while the store is open. The kernel drops it with the process.
+#[derive(Debug)]
+pub(crate) struct StateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl StateDir {
+    /// Creates the directory when there is none.
+    pub(crate) fn lock(path: &Path) -> Result<StateDir, OpenError> {
+        std::fs::create_dir_all(path).map_err(|e| OpenError::io(path, &e))?;
+        let lock_path = path.join("LOCK");
+        let failed = |e: io::Error| OpenError::io(&lock_path, &e);
+        let mut lock = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&lock_path)
+            .map_err(failed)?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                // Only to tell the user; the lock itself is what counts.
+                let pid = lock.read_to_string(&mut holder).ok().and_then(|_| holder.trim().parse().ok());
+                return Err(OpenError::Locked { path: path.to_owned(), pid });
+            }
+            Err(e) => return Err(failed(e.into())),
+        }
+        lock.set_len(0).map_err(failed)?;
+        lock.rewind().map_err(failed)?;
+        writeln!(lock, "{}", std::process::id()).map_err(failed)?;
+        Ok(StateDir { path: path.to_owned(), _lock: lock })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn engine(&self) -> PathBuf {
+        self.path.join("engine")
+    }
+
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.path.join("journal")
+    }
+
+    /// Is there a store, and of which engine? Refuses what this release cannot read.
+    pub(crate) fn read_format(&self) -> Result<Option<String>, OpenError> {
+        let path = self.path.join("FORMAT");
+        let text = match std::fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(OpenError::io(path, &e)),
+        };
+        let damaged =
+            |detail: &str| OpenError::Damaged { path: path.clone(), offset: 0, detail: detail.to_owned() };
+        let mut lines = text.lines();
+        let version: u32 = lines
+            .next()
+            .and_then(|line| line.strip_prefix(FORMAT_NAME)?.trim().parse().ok())
+            .ok_or_else(|| damaged("the first line is not \"onfs-metadata\" and a number"))?;
+        if version > DIRECTORY_FORMAT {
+            return Err(OpenError::Newer { path, found: version, known: DIRECTORY_FORMAT });
+        }
+        let engine = lines.next().and_then(|line| line.strip_prefix("engine "));
+        engine
+            .map(|name| Some(name.to_owned()))
+            .ok_or_else(|| damaged("the second line does not name the engine"))
+    }
+
+    /// Marks a new store; durable when it returns.
+    pub(crate) fn write_format(&self, engine: &str) -> Result<(), OpenError> {
+        let (path, new) = (self.path.join("FORMAT"), self.path.join("FORMAT.new"));
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&new)?;
+            writeln!(file, "{FORMAT_NAME} {DIRECTORY_FORMAT}\nengine {engine}")?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|e| OpenError::io(&path, &e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_opener_learns_who_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = StateDir::lock(dir.path()).unwrap();
+        let refused = StateDir::lock(dir.path()).unwrap_err();
+        let expected = OpenError::Locked { path: dir.path().to_owned(), pid: Some(std::process::id()) };
+        assert_eq!(refused, expected);
+        drop(first);
+        StateDir::lock(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn formats_are_told_apart() {
+        // Goal: new, ours, newer, damaged and foreign directories each have their own answer.
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::lock(dir.path()).unwrap();
+        assert_eq!(state.read_format(), Ok(None));
+        state.write_format("fjall").unwrap();
+        assert_eq!(state.read_format(), Ok(Some("fjall".to_owned())));
+        let format = dir.path().join("FORMAT");
+        std::fs::write(&format, "onfs-metadata 2\nengine fjall\n").unwrap();
+        assert_eq!(state.read_format(), Err(OpenError::Newer { path: format.clone(), found: 2, known: 1 }));
+        for bad in
+            ["", "onfs-metadata", "onfs-metadata x\nengine fjall", "onfs-metadata 1\nmotor", "\u{0}\u{fffd}"]
+        {
+            std::fs::write(&format, bad).unwrap();
+            assert!(matches!(state.read_format(), Err(OpenError::Damaged { .. })), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The store: commits go to the journal and the overlay, reads come from overlay, cache and engine.
+//!
+//! Lock order: `checkpointing` > `gate` > the journal lock > an overlay or cache shard. Callers' code (visitors, the
+//! hook before a sync) runs under none of them, except the hook under `checkpointing`.
+
+use std::{
+    cell::RefCell,
+    ops::ControlFlow,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use namespace::txn::{KvError, Reader};
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::{
+    BeforeSync, Disk, Engine, FRAME_BYTES_MAX, Lsn, MetaTxn, OpenError, RecoveryReport, SystemDisk, WriteSet,
+    cache::Cache,
+    checkpoint,
+    engine::RESERVED_KEY,
+    frame,
+    journal::{Health, Journal},
+    overlay::{self, Overlay},
+    recovery,
+    state_dir::StateDir,
+};
+
+/// Keys are at least one byte and at most this.
+const KEY_BYTES_MAX: usize = 4096;
+/// A checkpoint that is not done when this many times `checkpoint_bytes` wait makes commits wait.
+const BACKLOG: u64 = 4;
+/// The longest that a commit waits for a checkpoint.
+const COMMIT_WAIT_MAX: Duration = Duration::from_secs(30);
+/// A frame buffer that has grown beyond this is not kept.
+const KEPT_BUFFER_BYTES: usize = 1 << 20;
+
+#[derive(Clone, Debug)]
+pub struct MetaStoreOptions {
+    /// T_syn: how long a commit may stay unsynced.
+    pub sync_period: Duration,
+    /// Journal bytes at which a checkpoint begins. The overlay's memory is a small multiple of it.
+    pub checkpoint_bytes: u64,
+    /// A checkpoint begins at the latest this long after the last, if there is anything to carry.
+    pub checkpoint_period: Duration,
+    /// Memory for clean entries: half for the store's cache, half for the engine's.
+    pub cache_bytes: u64,
+    /// Open a damaged journal by dropping what follows the damage.
+    pub repair: bool,
+    /// Sync and checkpoint in the background; tests do without.
+    pub background: bool,
+}
+
+impl Default for MetaStoreOptions {
+    fn default() -> MetaStoreOptions {
+        MetaStoreOptions {
+            sync_period: Duration::from_secs(1),
+            checkpoint_bytes: 16 << 20,
+            checkpoint_period: Duration::from_secs(5),
+            cache_bytes: 128 << 20,
+            repair: false,
+            background: true,
+        }
+    }
+}
+
+/// How the store is. Bytes are in memory unless said otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    pub lsn: Lsn,
+    pub synced_lsn: Lsn,
+    pub applied_lsn: Lsn,
+    /// Estimated.
+    pub overlay_bytes: u64,
+    pub cache_bytes: u64,
+    pub cache_hits: u64,
+    pub cache_misses: u64,
+    /// On the disk.
+    pub journal_bytes: u64,
+    /// On the disk.
+    pub engine_bytes: u64,
+    pub checkpoints: u64,
+    pub syncs: u64,
+    /// Why it takes no more writes.
+    pub read_only: Option<String>,
+}
+
+/// See the crate's page. Shared by reference or `Arc`; every method may be called from any thread.
+pub struct MetaStore {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    recovery: RecoveryReport,
+}
+
+pub(crate) struct Shared {
+    pub engine: Box<dyn Engine>,
+    pub overlay: Overlay,
+    pub cache: Cache,
+    pub journal: Journal,
+    pub health: Arc<Health>,
+    pub options: MetaStoreOptions,
+    /// Commits hold it shared from the append to the overlay; freezing holds it alone.
+    pub gate: RwLock<()>,
+    /// The last number in the frozen overlay, while there is one.
+    pub checkpointing: Mutex<Option<Lsn>>,
+    pub applied: AtomicU64,
+    pub checkpoints: AtomicU64,
+    /// Too little space for a checkpoint.
+    pub no_space: AtomicBool,
+    pub work: checkpoint::Work,
+    /// Signalled when a checkpoint ended, well or not.
+    pub room: (Mutex<()>, Condvar),
+    state_dir: StateDir,
+}
+
+impl MetaStore {
+    /// Opens or creates the store in `dir`. `open_engine` gets the engine's directory and its cache's bound in bytes.
+    pub fn open(
+        dir: &Path,
+        open_engine: impl FnOnce(&Path, u64) -> Result<Box<dyn Engine>, OpenError>,
+        options: MetaStoreOptions,
+        disk: Arc<dyn Disk>,
+    ) -> Result<MetaStore, OpenError> {
+        let state_dir = StateDir::lock(dir)?;
+        let (engine_dir, journal_dir) = (state_dir.engine(), state_dir.journal());
+        let format = state_dir.read_format()?;
+        if format.is_some() && !engine_dir.exists() {
+            let detail = "the engine's directory is missing".to_owned();
+            return Err(OpenError::Damaged { path: engine_dir, offset: 0, detail });
+        }
+        std::fs::create_dir_all(&engine_dir).map_err(|e| OpenError::io(&engine_dir, &e))?;
+        disk.create_dir(&journal_dir).map_err(|e| OpenError::io(&journal_dir, &e))?;
+        let engine = open_engine(&engine_dir, options.cache_bytes / 2)?;
+        let applied = engine.applied_lsn()?;
+        match format {
+            Some(name) if name != engine.name() => {
+                let wanted = engine.name().to_owned();
+                return Err(OpenError::OtherEngine {
+                    path: state_dir.path().to_owned(),
+                    found: name,
+                    wanted,
+                });
+            }
+            Some(_) => {}
+            None if applied == Lsn(0) => state_dir.write_format(engine.name())?,
+            None => return Err(OpenError::NotAStore { path: state_dir.path().to_owned() }),
+        }
+        let found = recovery::recover(&*disk, &journal_dir, applied, options.repair)?;
+        let last = found.replay.last().map_or(applied, |replay| replay.lsn);
+        log_recovery(&found.report);
+        checkpoint::replay_into(&*engine, found.replay, last)?;
+        for path in &found.segments {
+            disk.remove(path).map_err(|e| OpenError::io(path, &e))?;
+        }
+        // The names must be gone before numbers after `last` are given out again.
+        disk.sync_dir(&journal_dir).map_err(|e| OpenError::io(&journal_dir, &e))?;
+        let health = Arc::new(Health::default());
+        let step = options.checkpoint_bytes.max(4096);
+        let journal =
+            Journal::start(disk, &journal_dir, Arc::clone(&health), step, (found.next_sequence, last))?;
+        let shared = Arc::new(Shared {
+            engine,
+            overlay: Overlay::new(),
+            cache: Cache::new(options.cache_bytes - options.cache_bytes / 2),
+            journal,
+            health,
+            options,
+            gate: RwLock::new(()),
+            checkpointing: Mutex::new(None),
+            applied: AtomicU64::new(last.0),
+            checkpoints: AtomicU64::new(0),
+            no_space: AtomicBool::new(false),
+            work: checkpoint::Work::default(),
+            room: (Mutex::new(()), Condvar::new()),
+            state_dir,
+        });
+        let threads = if shared.options.background { checkpoint::start(&shared)? } else { Vec::new() };
+        Ok(MetaStore { shared, threads: Mutex::new(threads), recovery: found.report })
+    }
+
+    /// The default engine on the machine's file system.
+    pub fn open_default(dir: &Path, options: MetaStoreOptions) -> Result<MetaStore, OpenError> {
+        MetaStore::open(dir, crate::fjall, options, Arc::new(SystemDisk))
+    }
+
+    /// What the opening found in the journal.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    pub fn begin(&self) -> MetaTxn<'_> {
+        MetaTxn::new(self)
+    }
+
+    /// Makes `writes` one commit: in the journal file, then visible, then this returns. An empty set is no commit.
+    ///
+    /// `Full` and `Io`: nothing changed. `ReadOnly`: nothing changed, and nothing will; a reopened store goes on.
+    pub fn commit(&self, writes: WriteSet) -> Result<Lsn, KvError> {
+        thread_local! {
+            static FRAME: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        let shared = &*self.shared;
+        if writes.is_empty() {
+            return Ok(shared.journal.last());
+        }
+        check_limits(&writes)?;
+        let bound = shared.options.checkpoint_bytes;
+        if shared.journal.active_bytes() > bound && shared.options.background {
+            shared.work.request_checkpoint();
+            if shared.journal.active_bytes() > bound.saturating_mul(BACKLOG) {
+                shared.wait_for_room()?;
+            }
+        }
+        FRAME.with_borrow_mut(|buffer| {
+            frame::encode(&writes, buffer);
+            let shut = shared.gate.read();
+            let lsn = shared.journal.append(buffer)?;
+            shared.overlay.insert(writes.into_entries(), lsn);
+            drop(shut);
+            if buffer.capacity() > KEPT_BUFFER_BYTES {
+                *buffer = Vec::new();
+            }
+            Ok(lsn)
+        })
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        let shared = &*self.shared;
+        if let Some(value) = shared.overlay.get(key) {
+            return Ok(value);
+        }
+        match shared.cache.get(key) {
+            Ok(value) => Ok(value),
+            Err(ticket) => {
+                let value = shared.engine.get(key)?;
+                shared.cache.fill(ticket, key, value.clone());
+                Ok(value)
+            }
+        }
+    }
+
+    /// Visits the entries with `from <= key < to` in key order until `visit` breaks. Entries that are there all the
+    /// while are visited once; what is committed meanwhile may be seen or not. `visit` may use the store.
+    pub fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), KvError> {
+        const FIRST_PART: usize = 16;
+        const LARGEST_PART: usize = 1024;
+        let (mut from, mut limit) = (from.to_vec(), FIRST_PART);
+        while *from < *to {
+            let part = self.shared.overlay.part(&from, to, limit);
+            let end = part.end.as_deref().unwrap_or(to);
+            let engine = &self.shared.engine;
+            if overlay::merge(&part.entries, |below| engine.scan(&from, end, below), visit)?.is_break() {
+                return Ok(());
+            }
+            match part.end {
+                Some(end) => from = end,
+                None => return Ok(()),
+            }
+            limit = (limit * 2).min(LARGEST_PART);
+        }
+        Ok(())
+    }
+
+    /// Returns when everything committed before the call is durable. Callers share fsyncs.
+    pub fn sync(&self) -> Result<(), KvError> {
+        self.wait_synced(self.shared.journal.last())
+    }
+
+    /// Returns when the commits up to `lsn` are durable.
+    pub fn wait_synced(&self, lsn: Lsn) -> Result<(), KvError> {
+        self.shared.journal.sync_to(lsn.min(self.shared.journal.last()))
+    }
+
+    pub fn last_lsn(&self) -> Lsn {
+        self.shared.journal.last()
+    }
+
+    pub fn synced_lsn(&self) -> Lsn {
+        self.shared.journal.synced()
+    }
+
+    /// From now on run before each fsync of the journal. Its error is given to those who wait for that fsync.
+    pub fn set_before_sync(&self, hook: BeforeSync) {
+        self.shared.journal.set_before_sync(hook);
+    }
+
+    /// Carries everything committed so far into the engine.
+    pub fn checkpoint(&self) -> Result<(), KvError> {
+        self.shared.checkpoint()
+    }
+
+    pub fn stats(&self) -> Stats {
+        let shared = &*self.shared;
+        let (cache_hits, cache_misses) = shared.cache.hits_and_misses();
+        Stats {
+            lsn: shared.journal.last(),
+            synced_lsn: shared.journal.synced(),
+            applied_lsn: Lsn(shared.applied.load(Ordering::Acquire)),
+            overlay_bytes: shared.overlay.bytes() as u64,
+            cache_bytes: shared.cache.bytes() as u64,
+            cache_hits,
+            cache_misses,
+            journal_bytes: shared.journal.bytes(),
+            engine_bytes: shared.engine.approximate_bytes(),
+            checkpoints: shared.checkpoints.load(Ordering::Relaxed),
+            syncs: shared.journal.syncs(),
+            read_only: shared.health.reason(),
+        }
+    }
+
+    /// Carries everything into the engine and ends the store: later commits are refused, reads still work. The
+    /// directory stays locked until the store is dropped. Again: does nothing.
+    pub fn close(&self) -> Result<(), KvError> {
+        let shared = &*self.shared;
+        shared.work.stop();
+        let mut threads = self.threads.lock();
+        for thread in threads.drain(..) {
+            if thread.join().is_err() {
+                shared.health.fail("a background thread of the metadata store panicked");
+            }
+        }
+        shared.close()
+    }
+}
+
+impl Reader for MetaStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        MetaStore::get(self, key)
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), KvError> {
+        MetaStore::scan(self, from, to, visit)
+    }
+}
+
+impl Drop for MetaStore {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            let dir = self.shared.state_dir.path().display();
+            tracing::error!(%dir, %error, "the metadata store was not closed cleanly; its journal stays");
+        }
+    }
+}
+
+impl Shared {
+    fn wait_for_room(&self) -> Result<(), KvError> {
+        let deadline = Instant::now() + COMMIT_WAIT_MAX;
+        let bound = self.options.checkpoint_bytes.saturating_mul(BACKLOG);
+        let mut waiting = self.room.0.lock();
+        while self.journal.active_bytes() > bound {
+            self.health.check()?;
+            if self.no_space.load(Ordering::Acquire) {
+                return Err(KvError::Full);
+            }
+            if self.room.1.wait_until(&mut waiting, deadline).timed_out() {
+                let text = format!("the metadata engine took nothing for {COMMIT_WAIT_MAX:?}");
+                tracing::error!(journal_bytes = self.journal.bytes(), "{text}");
+                return Err(KvError::Io(text));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_limits(writes: &WriteSet) -> Result<(), KvError> {
+    let mut bytes = 4;
+    for (key, value) in writes.iter() {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX || key == RESERVED_KEY {
+            return Err(KvError::Io(format!("a key of {} bytes cannot be stored", key.len())));
+        }
+        bytes += 6 + key.len() + value.map_or(0, Bytes::len);
+    }
+    if bytes > FRAME_BYTES_MAX {
+        return Err(KvError::Io(format!("a commit of {bytes} bytes is over the limit of {FRAME_BYTES_MAX}")));
+    }
+    Ok(())
+}
+
+fn log_recovery(report: &RecoveryReport) {
+    let RecoveryReport { replayed, dropped, cut_at, repaired } = report;
+    match cut_at {
+        Some((path, offset)) => {
+            let path = path.display();
+            tracing::warn!(replayed, dropped, repaired, %path, offset, "the metadata journal was cut");
+        }
+        None if *replayed > 0 => tracing::info!(replayed, "commits were taken from the metadata journal"),
+        None => {}
+    }
+}
