@@ -1,5 +1,6 @@
 //! Goal: the residency map does what a plain table of states would do, and keeps its invariants.
 //! Method: random operations on both; after each, the map's own check and a full comparison.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use layout::*;
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
 //! Goal: the placement rules hold in every situation, and stripes are a bijection.
 //! Method: all states times all situations (they are few); random offsets for the stripes.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use layout::*;
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
 //! Goal: a stored map reads back as it was, and damaged or foreign bytes give an error, never a panic and never
 //! another map. Method: golden bytes; random maps; random damage, with and without a repaired checksum.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use layout::*;
 use proptest::prelude::*;

@@ -182,6 +182,14 @@ impl ObjectFd {
         self.shared.sync_entry(self.ino)
     }
 
+    /// Sets the modification time, which outlives a crash of the daemon with the object.
+    pub fn set_mtime(&self, time: Timestamp) -> Result<(), Errno> {
+        let mtime = rustix::fs::Timespec { tv_sec: time.sec, tv_nsec: i64::from(time.nsec) };
+        let omit = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let times = rustix::fs::Timestamps { last_access: omit, last_modification: mtime };
+        rustix::fs::futimens(&self.fd, &times).map_err(errno)
+    }
+
     pub fn stat(&self) -> Result<ObjectStat, Errno> {
         self.shared.faults.check(IoKind::Stat)?;
         let s = rustix::fs::fstat(&self.fd).map_err(errno)?;
