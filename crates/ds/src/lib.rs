@@ -1,1 +1,180 @@
-//! ds
+//! The data server of one node: objects in the node's tiers, and their movement between them.
+//!
+//! A shell: the residency map decides where bytes are (`layout`), the tiering core decides what moves (`tier`), and
+//! this crate does it, with locks, threads and files. Its own invariants are in `object.rs`.
+//!
+//! Refuses to know: names, directories, who may do what, and FUSE.
+
+mod allocate;
+mod commands;
+mod copy;
+mod driver;
+mod keeper;
+mod load;
+mod maps;
+mod metrics;
+mod mover;
+mod object;
+mod open;
+mod read;
+mod space;
+mod sync;
+mod table;
+mod truncate;
+mod write;
+
+pub use allocate::{AllocateMode, Whence};
+pub use commands::{ObjectReport, TierStatus};
+pub use load::ObjectHint;
+pub use maps::{KvMaps, MapStore};
+pub use metrics::{Counters, CountersNow};
+pub use object::{LiveAttr, Object, OpenKind};
+pub use read::Attempt;
+pub use tier::{MoveReport, ObjectPolicy, RequestError, RequestReport};
+
+use driver::{Driver, Job};
+use parking_lot::{Condvar, Mutex};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
+    thread::JoinHandle,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use store::{MemoryTier, TierStore};
+use table::ObjectTable;
+use types::{Errno, TierId, TierSet, Timestamp};
+
+/// What a data server is made of.
+pub struct DsOptions {
+    /// The tmpfs of the memory tier, if there is one, and the store in it.
+    pub memory: Option<(MemoryTier, TierStore)>,
+    pub ssd: Option<DeviceTier>,
+    pub nearline: Option<DeviceTier>,
+    /// Number of the memory tier's life: one more for each fresh one.
+    pub memory_generation: u32,
+    pub maps: Arc<dyn MapStore>,
+    pub tiering: tier::Settings,
+    /// Threads that move data.
+    pub movers: usize,
+    /// How often unsynced bytes are made durable and space is measured again.
+    pub sync_period: Duration,
+}
+
+/// A tier on a device.
+pub struct DeviceTier {
+    pub store: TierStore,
+    /// Bytes that ONFS may use; `None`: as much as the device has.
+    pub limit: Option<u64>,
+}
+
+/// One node's objects.
+pub struct DataServer {
+    pub(crate) stores: [Option<TierStore>; 3],
+    pub(crate) memory: Mutex<Option<MemoryTier>>,
+    pub(crate) memory_generation: u32,
+    /// What the user set for each tier; `u64::MAX` where the device alone limits it.
+    pub(crate) limits: [AtomicU64; 3],
+    pub(crate) maps: Arc<dyn MapStore>,
+    pub(crate) table: Arc<ObjectTable>,
+    pub(crate) driver: Driver,
+    pub(crate) counters: Counters,
+    pub(crate) keeper: keeper::Todo,
+    pub(crate) stop: AtomicBool,
+    pub(crate) sleeping: (Mutex<()>, Condvar),
+    pub(crate) sync_period: Duration,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl DataServer {
+    /// Takes stock of the tiers and starts the threads that move data.
+    pub fn start(options: DsOptions) -> Result<Arc<DataServer>, Errno> {
+        let (driver, jobs) = Driver::new(options.tiering);
+        let (memory, memory_store) = options.memory.map_or((None, None), |(m, s)| (Some(m), Some(s)));
+        let limit = |tier: &Option<DeviceTier>| tier.as_ref().and_then(|t| t.limit).unwrap_or(u64::MAX);
+        let limits = [memory.as_ref().map_or(0, MemoryTier::limit), limit(&options.ssd), limit(&options.nearline)];
+        let server = Arc::new(DataServer {
+            stores: [memory_store, options.ssd.map(|t| t.store), options.nearline.map(|t| t.store)],
+            memory: Mutex::new(memory),
+            memory_generation: options.memory_generation,
+            limits: limits.map(AtomicU64::new),
+            maps: options.maps,
+            table: ObjectTable::new(),
+            driver,
+            counters: Counters::default(),
+            keeper: keeper::Todo::default(),
+            stop: AtomicBool::new(false),
+            sleeping: Default::default(),
+            sync_period: options.sync_period,
+            threads: Mutex::default(),
+        });
+        server.take_stock()?;
+        server.spawn_threads(options.movers.max(1), &jobs)?;
+        Ok(server)
+    }
+
+    fn spawn_threads(
+        self: &Arc<DataServer>,
+        movers: usize,
+        jobs: &crossbeam_channel::Receiver<Job>,
+    ) -> Result<(), Errno> {
+        let mut threads = self.threads.lock();
+        for n in 0..movers {
+            let (server, jobs) = (self.clone(), jobs.clone());
+            let named = std::thread::Builder::new().name(format!("mover-{n}"));
+            threads.push(named.spawn(move || server.run_mover(&jobs))?);
+        }
+        let server = self.clone();
+        threads.push(std::thread::Builder::new().name("tier-clock".into()).spawn(move || server.run_clock())?);
+        let server = self.clone();
+        threads.push(std::thread::Builder::new().name("keeper".into()).spawn(move || server.run_keeper())?);
+        Ok(())
+    }
+
+    /// Stops the threads. Movements under way stop at the next SAU; what they finished stays.
+    pub fn shutdown(&self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Release);
+        self.sleeping.1.notify_all();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            // A mover that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stop.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// The tiers that are mounted.
+    pub fn present(&self) -> TierSet {
+        let mut set = TierSet::EMPTY;
+        for tier in TierId::ALL {
+            if self.stores[tier.index()].is_some() {
+                set = set.with(tier);
+            }
+        }
+        set
+    }
+
+    pub(crate) fn has_persistent(&self) -> bool {
+        self.first_persistent().is_some()
+    }
+
+    pub(crate) fn first_persistent(&self) -> Option<TierId> {
+        self.present().intersect(TierSet::PERSISTENT).fastest()
+    }
+
+    pub fn memory_generation(&self) -> u32 {
+        self.memory_generation
+    }
+
+    pub fn counters(&self) -> CountersNow {
+        self.counters.now()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+    }
+}

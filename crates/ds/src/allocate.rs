@@ -1,0 +1,165 @@
+//! fallocate and SEEK_DATA / SEEK_HOLE.
+
+use crate::{
+    DataServer,
+    object::{Object, State},
+};
+use layout::{FILE_BYTES_MAX, SauIndex, pieces};
+use types::{Errno, SAU_BYTES, TierId};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocateMode {
+    /// Promise space; with `keep_size` the file does not grow.
+    Reserve { keep_size: bool },
+    PunchHole,
+    ZeroRange { keep_size: bool },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    Data,
+    Hole,
+}
+
+impl DataServer {
+    pub fn allocate(&self, object: &Object, mode: AllocateMode, offset: u64, len: u64) -> Result<(), Errno> {
+        let end = offset.checked_add(len).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        match mode {
+            // Space is promised by no tier for longer than until the file moves; what can be promised is
+            // that the tiers together have it now.
+            AllocateMode::Reserve { keep_size } => {
+                self.check_room(object, offset, len)?;
+                if !keep_size && end > object.size() { self.truncate(object, end) } else { Ok(()) }
+            }
+            AllocateMode::PunchHole => self.zero(object, offset, len),
+            AllocateMode::ZeroRange { keep_size } => {
+                self.zero(object, offset, len)?;
+                if !keep_size && end > object.size() { self.truncate(object, end) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn check_room(&self, object: &Object, offset: u64, len: u64) -> Result<(), Errno> {
+        let held: u64 = {
+            let state = object.state.read();
+            pieces(offset, len).filter(|p| !state.map.get(p.sau).is_hole()).map(|p| u64::from(p.len)).sum()
+        };
+        let room: i64 = self.driver.with(|core, _| {
+            self.present().iter().filter_map(|t| core.tier(t)).map(|t| t.available.max(0)).sum()
+        });
+        if (len - held) as i64 > room { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
+    /// Makes the range read as zeros, without changing the size.
+    fn zero(&self, object: &Object, offset: u64, len: u64) -> Result<(), Errno> {
+        loop {
+            let mut state = object.state.write();
+            if state.moving.is_some() {
+                drop(state);
+                drop(object.stop_copier());
+                continue;
+            }
+            let end = (offset + len).min(state.size);
+            if offset >= end {
+                return Ok(());
+            }
+            return self.zero_pieces(object, &mut state, offset, end - offset);
+        }
+    }
+
+    fn zero_pieces(&self, object: &Object, state: &mut State, offset: u64, len: u64) -> Result<(), Errno> {
+        // First the map, saved: whole SAUs become holes, parts lose their seal and all copies but one.
+        let mut kept = Vec::new();
+        let mut freed = Vec::new();
+        for piece in pieces(offset, len) {
+            let now = state.map.get(piece.sau);
+            if now.is_hole() {
+                continue;
+            }
+            if piece.covers_all(state.size) {
+                state.map.note_punched(piece.sau);
+                freed.extend(now.valid.iter().map(|tier| (tier, piece.sau)));
+            } else if now.lost {
+                return Err(Errno::EIO);
+            } else {
+                let tier = now.valid.intersect(self.present()).fastest().ok_or(Errno::EIO)?;
+                state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
+                freed.extend(now.valid.without(tier).iter().map(|t| (t, piece.sau)));
+                kept.push((tier, piece));
+            }
+            object.verified.lock().remove(piece.sau);
+        }
+        // Without a record a SAU counts as memory's, and memory's file must say zeros by itself.
+        let saved = if state.recorded || !state.map.tiers_used().without(TierId::Memory).is_empty() {
+            self.save_map(object, state)?
+        } else {
+            0
+        };
+        for (tier, piece) in kept {
+            let file = state.files[tier.index()].clone().ok_or(Errno::EIO)?;
+            file.clear(piece.offset, u64::from(piece.len))?;
+            if tier.is_persistent() {
+                state.unsynced = state.unsynced.with(tier);
+                self.note_unsynced(object);
+            }
+        }
+        for (tier, sau) in freed {
+            self.give_up(object, state, tier, sau, saved);
+        }
+        object.set_mtime(Some(self.now()));
+        self.free_condemned(object, state);
+        for tier in TierId::ALL {
+            if state.charged[tier.index()] > 0 {
+                self.settle_charge(object, state, tier);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next data or hole at or after `offset`; `ENXIO` at or past the end.
+    pub fn seek(&self, object: &Object, offset: u64, whence: Whence) -> Result<u64, Errno> {
+        let state = object.state.read();
+        if offset >= state.size {
+            return Err(Errno::ENXIO);
+        }
+        let mut at = offset;
+        while at < state.size {
+            let sau = SauIndex::of(at);
+            let end = sau.end().min(state.size);
+            if let Some(found) = self.seek_in_sau(&state, sau, at, end, whence)? {
+                return Ok(found);
+            }
+            at = end;
+        }
+        match whence {
+            Whence::Data => Err(Errno::ENXIO),
+            Whence::Hole => Ok(state.size),
+        }
+    }
+
+    fn seek_in_sau(
+        &self,
+        state: &State,
+        sau: SauIndex,
+        at: u64,
+        end: u64,
+        whence: Whence,
+    ) -> Result<Option<u64>, Errno> {
+        let now = state.map.get(sau);
+        if now.is_hole() {
+            return Ok((whence == Whence::Hole).then_some(at));
+        }
+        let file = now.valid.intersect(self.present()).fastest().and_then(|t| state.files[t.index()].as_ref());
+        // Lost bytes count as data: reading them is an error, not zeros.
+        let Some(file) = file else { return Ok((whence == Whence::Data).then_some(at)) };
+        let found = match whence {
+            Whence::Data => file.seek_data(at)?,
+            Whence::Hole => Some(file.seek_hole(at)?.unwrap_or(at)),
+        };
+        debug_assert!(end <= sau.start() + SAU_BYTES);
+        Ok(found.filter(|f| *f < end))
+    }
+}

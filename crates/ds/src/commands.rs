@@ -1,0 +1,188 @@
+//! What people ask of the data server: where a file is, move it, limits and status.
+
+use crate::{DataServer, object::Object};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+use tier::{CoolnessReport, Input, MoveReport, Request, RequestError, RequestReport, TierReport};
+use types::{Errno, Ino, TierId};
+
+/// Where an object is.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ObjectReport {
+    pub size: u64,
+    /// SAUs that each tier holds.
+    pub saus: [u32; 3],
+    /// Bytes of the file that each tier holds.
+    pub bytes: [u64; 3],
+    /// Bytes that the object takes in each tier.
+    pub stored: [u64; 3],
+    pub lost_saus: u32,
+    /// Bytes that a power cut now would lose.
+    pub at_risk: u64,
+    pub sealed_saus: u32,
+    pub pinned: Option<TierId>,
+    pub transient: bool,
+    pub open: bool,
+    pub open_for_write: bool,
+    pub passthrough: bool,
+    pub moving: bool,
+    pub coolness: Option<CoolnessReport>,
+}
+
+/// One tier.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TierStatus {
+    pub tier: TierId,
+    pub dir: PathBuf,
+    /// The memory tier has a tmpfs of its own.
+    pub own_tmpfs: bool,
+    pub report: TierReport,
+}
+
+impl DataServer {
+    pub fn report(&self, object: &Object) -> ObjectReport {
+        let state = object.state.read();
+        let mut bytes = [0; 3];
+        let mut sealed = 0;
+        for (sau, s) in state.map.iter() {
+            for tier in s.valid.iter() {
+                bytes[tier.index()] += u64::from(sau.bytes_within(state.size));
+            }
+            sealed += u32::from(s.seal.is_some());
+        }
+        ObjectReport {
+            size: state.size,
+            saus: TierId::ALL.map(|t| state.map.count_in(t)),
+            bytes,
+            stored: state.charged,
+            lost_saus: state.map.lost(),
+            at_risk: state.map.bytes_at_risk(state.size),
+            sealed_saus: sealed,
+            pinned: state.pinned,
+            transient: state.transient,
+            open: object.is_open(),
+            open_for_write: object.is_open_for_write(),
+            passthrough: object.in_passthrough(),
+            moving: state.moving.is_some(),
+            coolness: self.driver.with(|core, now| core.coolness(object.ino(), now)),
+        }
+    }
+
+    /// Moves all of an object to a tier, and waits for it.
+    pub fn migrate(&self, ino: Ino, to: TierId, deadline: Option<Duration>) -> Result<RequestReport, RequestError> {
+        self.driver.request(Request::Migrate { ino, to }, deadline)
+    }
+
+    /// Starts the movement and does not wait.
+    pub fn migrate_later(&self, ino: Ino, to: TierId) {
+        self.driver.post(Request::Migrate { ino, to });
+    }
+
+    /// Brings objects up, in order.
+    pub fn prefetch(&self, list: Vec<Ino>, deadline: Option<Duration>) -> Result<RequestReport, RequestError> {
+        self.driver.request(Request::Prefetch { list }, deadline)
+    }
+
+    pub fn prefetch_later(&self, list: Vec<Ino>) {
+        self.driver.post(Request::Prefetch { list });
+    }
+
+    /// What a tier holds of the object stays there.
+    pub fn pin(&self, object: &Object, tier: TierId) {
+        let before = object.state.write().pinned.replace(tier);
+        if let Some(old) = before.filter(|t| *t != tier) {
+            self.driver.tell(Input::Unpinned { ino: object.ino(), tier: old });
+        }
+        self.driver.tell(Input::Pinned { ino: object.ino(), tier });
+    }
+
+    pub fn unpin(&self, object: &Object) {
+        if let Some(tier) = object.state.write().pinned.take() {
+            self.driver.tell(Input::Unpinned { ino: object.ino(), tier });
+        }
+    }
+
+    pub fn tiers(&self) -> Vec<TierStatus> {
+        let memory = self.memory.lock();
+        let own = memory.as_ref().is_some_and(|m| m.backing() == store::Backing::OwnTmpfs);
+        drop(memory);
+        self.driver.with(|core, _| {
+            let known = TierId::ALL.into_iter().filter_map(|t| Some((t, self.stores[t.index()].as_ref()?, core.tier(t)?)));
+            known
+                .map(|(tier, store, report)| TierStatus {
+                    tier,
+                    dir: store.path().to_owned(),
+                    own_tmpfs: own && tier == TierId::Memory,
+                    report,
+                })
+                .collect()
+        })
+    }
+
+    pub fn moves(&self) -> Vec<MoveReport> {
+        self.driver.with(|core, _| core.moves().collect())
+    }
+
+    /// Objects with bytes that are only in memory, and how many bytes.
+    pub fn dirty(&self) -> (u64, u64) {
+        self.driver.with(|core, _| core.dirty())
+    }
+
+    /// Changes the memory tier's limit. Shrinking moves data out first: `progress` hears how many bytes are in use
+    /// while it waits. `EBUSY` if data that cannot move now (open in passthrough, pinned) holds more, `ETIMEDOUT`
+    /// after the deadline; the lower limit stays in force for new data either way.
+    pub fn set_memory_limit(
+        &self,
+        limit: u64,
+        deadline: Duration,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Errno> {
+        if self.stores[TierId::Memory.index()].is_none() {
+            return Err(Errno::ENODEV);
+        }
+        let before = self.limits[TierId::Memory.index()].swap(limit, Ordering::AcqRel);
+        if limit > before {
+            self.resize_memory(limit)?;
+        }
+        self.refresh_limit(TierId::Memory);
+        let begun = Instant::now();
+        loop {
+            let used = self.driver.with(|core, _| core.tier(TierId::Memory).map_or(0, |t| t.used));
+            progress(used);
+            if used <= limit {
+                break;
+            }
+            if begun.elapsed() >= deadline {
+                return Err(Errno::ETIMEDOUT);
+            }
+            self.driver.wait_for_room(TierId::Memory, Duration::from_millis(100));
+        }
+        if limit < before { self.resize_memory(limit) } else { Ok(()) }
+    }
+
+    fn resize_memory(&self, limit: u64) -> Result<(), Errno> {
+        match &mut *self.memory.lock() {
+            Some(memory) => memory.resize(limit).map_err(|error| {
+                tracing::error!(%error, "the memory tier was not resized");
+                error.errno()
+            }),
+            None => Err(Errno::ENODEV),
+        }
+    }
+
+    /// Copies everything that is only in memory, of every object that is in use or known to be dirty, to a
+    /// persistent tier. For a clean end.
+    pub fn drain(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Errno> {
+        for object in self.table.all() {
+            self.flush(&object, progress)?;
+        }
+        Ok(())
+    }
+
+    pub fn object(&self, ino: Ino) -> Option<Arc<Object>> {
+        self.table.get(ino)
+    }
+}

@@ -1,0 +1,330 @@
+//! Copies of SAUs between tiers while the object is in use (paper, section 7.3): what is written meanwhile is
+//! noted and copied again; at the end writers are held off for a moment, and the map changes.
+
+use crate::{
+    DataServer,
+    object::{Moving, Object},
+    read::verify,
+};
+use layout::{Sau, SauIndex, Seal, pieces};
+use std::{ops::ControlFlow, sync::Arc};
+use store::{CopyRange, ObjectFd};
+use types::{Errno, SAU_BYTES, TierId, TierSet};
+
+/// SAUs copied between two changes of the map: 64 MiB.
+const BATCH: usize = 16;
+/// Noted bytes above which they are copied without holding writers off, for a few rounds.
+const SHORT_BLOCK: u64 = 4 << 20;
+const ROUNDS: usize = 4;
+
+/// Why a copy ended early. The object is as it was, but for the batches that were finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CopyStop {
+    Cancelled,
+    NoSpace,
+    Gone,
+    Failed(Errno),
+}
+
+impl From<Errno> for CopyStop {
+    fn from(errno: Errno) -> CopyStop {
+        match errno {
+            Errno::ENOSPC | Errno::EDQUOT => CopyStop::NoSpace,
+            other => CopyStop::Failed(other),
+        }
+    }
+}
+
+/// What to copy.
+#[derive(Clone, Copy)]
+pub(crate) struct CopyPlan {
+    pub choice: Choice,
+    pub to: TierId,
+    /// Afterwards the source's copies are given up.
+    pub free: Option<TierId>,
+}
+
+/// Who carries out a plan: asked before each SAU whether to stop, told of each batch.
+pub(crate) trait Copier {
+    fn must_stop(&self) -> bool;
+    fn copied(&mut self, bytes: u64);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// The SAUs that this tier holds and the destination does not.
+    HeldBy(TierId),
+    /// The SAUs that no persistent tier holds.
+    Dirty,
+}
+
+/// One batch: SAUs with the seal that was computed for each.
+struct Batch {
+    source: TierId,
+    from: Arc<ObjectFd>,
+    to: Arc<ObjectFd>,
+    size: u64,
+    saus: Vec<(SauIndex, Sau, Option<Seal>)>,
+}
+
+impl DataServer {
+    /// Carries out a plan. The caller holds `object.copying`. Returns the bytes copied.
+    pub(crate) fn copy_object(
+        &self,
+        object: &Object,
+        plan: CopyPlan,
+        copier: &mut dyn Copier,
+    ) -> Result<u64, CopyStop> {
+        let mut next = SauIndex::ZERO;
+        let mut total = 0;
+        loop {
+            if copier.must_stop() {
+                return Err(CopyStop::Cancelled);
+            }
+            let Some(mut batch) = self.begin_batch(object, plan, next)? else { break };
+            let bytes = match copy_batch(&mut batch, plan.to, copier) {
+                Ok(bytes) => self.finish_batch(object, plan, &batch).map(|()| bytes),
+                Err(BatchError::Stopped) => Err(CopyStop::Cancelled),
+                Err(BatchError::Damaged(sau)) => Err(self.damaged_source(object, sau, batch.source)),
+                Err(BatchError::Errno(errno)) => Err(errno.into()),
+            };
+            let bytes = match bytes {
+                Ok(bytes) => bytes,
+                Err(stop) => {
+                    self.abandon_batch(object, plan.to);
+                    return Err(stop);
+                }
+            };
+            total += bytes;
+            copier.copied(bytes);
+            match batch.saus.last().and_then(|(sau, ..)| SauIndex::new(sau.get() + 1)) {
+                Some(after) => next = after,
+                None => break,
+            }
+        }
+        Ok(total)
+    }
+
+    /// Picks the next SAUs of one source, prepares their place, and from now on has writes noted.
+    fn begin_batch(&self, object: &Object, plan: CopyPlan, from: SauIndex) -> Result<Option<Batch>, CopyStop> {
+        let mut state = object.state.write();
+        if state.removed {
+            return Err(CopyStop::Gone);
+        }
+        let present = self.present();
+        let mut source = None;
+        let mut saus = Vec::new();
+        for (sau, now) in state.map.iter().skip_while(|(sau, _)| *sau < from) {
+            let held = now.valid.intersect(present);
+            let wanted = match plan.choice {
+                Choice::HeldBy(tier) => held.contains(tier).then_some(tier),
+                Choice::Dirty => if now.is_at_risk() { held.fastest() } else { None },
+            };
+            let Some(tier) = wanted.filter(|t| source.is_none_or(|s| s == *t)) else { continue };
+            if now.valid.contains(plan.to) && plan.free.is_none() {
+                continue;
+            }
+            source = Some(tier);
+            saus.push((sau, now, None));
+            if saus.len() == BATCH {
+                break;
+            }
+        }
+        let (Some(source), Some(first), Some(last)) = (source, saus.first(), saus.last()) else { return Ok(None) };
+        let moving = Moving { first: first.0, end: last.0.end(), written: Vec::new() };
+        let from = state.files[source.index()].clone().ok_or(CopyStop::Failed(Errno::EIO))?;
+        let to = self.file_for_write(object, &mut state, plan.to)?;
+        for (sau, now, _) in &saus {
+            if now.valid.contains(plan.to) {
+                continue;
+            }
+            state.condemned.retain(|c| !(c.tier == plan.to && c.sau == *sau));
+            if sau.start() < state.file_len[plan.to.index()] {
+                to.clear(sau.start(), SAU_BYTES)?;
+            }
+        }
+        state.moving = Some(moving);
+        Ok(Some(Batch { source, from, to, size: state.size, saus }))
+    }
+
+    /// Copies what was written meanwhile, makes it durable, and changes the map.
+    fn finish_batch(&self, object: &Object, plan: CopyPlan, batch: &Batch) -> Result<(), CopyStop> {
+        let mut rewritten: Vec<(u64, u64)> = Vec::new();
+        let mut rounds = 0;
+        let mut state = loop {
+            let mut state = object.state.write();
+            let Some(moving) = &mut state.moving else { return Err(CopyStop::Cancelled) };
+            let noted = std::mem::take(&mut moving.written);
+            let bytes: u64 = noted.iter().map(|(_, len)| len).sum();
+            if noted.is_empty() {
+                break state;
+            }
+            let short = bytes <= SHORT_BLOCK || rounds >= ROUNDS;
+            let held = short.then_some(state);
+            for (offset, len) in &noted {
+                copy_extent(batch, plan.to, *offset, *len)?;
+            }
+            if plan.to.is_persistent() {
+                batch.to.data_sync()?;
+            }
+            rewritten.extend(noted);
+            rounds += 1;
+            if let Some(state) = held {
+                break state;
+            }
+        };
+        if state.removed {
+            return Err(CopyStop::Gone);
+        }
+        state.moving = None;
+        let touched = |sau: SauIndex| rewritten.iter().any(|(o, l)| *o < sau.end() && o + l > sau.start());
+        let mut freed = Vec::new();
+        let mut changed = false;
+        for (sau, before, seal) in &batch.saus {
+            let now = state.map.get(*sau);
+            // The source no longer holds it, or the copy that was there before the batch became old.
+            let had = before.valid.contains(plan.to);
+            if !now.valid.contains(batch.source) || (had && !now.valid.contains(plan.to)) {
+                continue;
+            }
+            if !had {
+                let cut = SauIndex::bytes_within(*sau, state.size) < seal.map_or(0, |s| s.len);
+                let seal = seal.filter(|_| !touched(*sau) && !cut);
+                state.map.note_copied(*sau, plan.to, seal).map_err(|_| CopyStop::Failed(Errno::EIO))?;
+                changed = true;
+            }
+            if let Some(tier) = plan.free
+                && state.map.note_dropped(*sau, tier).is_ok()
+            {
+                freed.push((tier, *sau));
+                changed = true;
+            }
+        }
+        let end = batch.saus.last().map_or(0, |(sau, ..)| sau.end()).min(state.size);
+        let len = &mut state.file_len[plan.to.index()];
+        *len = (*len).max(end);
+        if changed {
+            let saved = self.save_map(object, &mut state)?;
+            for (tier, sau) in freed {
+                self.give_up(object, &mut state, tier, sau, saved);
+            }
+        }
+        self.settle_charge(object, &mut state, plan.to);
+        self.free_condemned(object, &mut state);
+        Ok(())
+    }
+
+    /// Forgets a batch that failed. What was copied of it stays behind the map's back, so its place counts as
+    /// longer than before: whoever uses it next clears it.
+    fn abandon_batch(&self, object: &Object, to: TierId) {
+        let mut state = object.state.write();
+        state.moving = None;
+        if let Some(file) = state.files[to.index()].clone()
+            && let Ok(stat) = file.stat()
+        {
+            let len = &mut state.file_len[to.index()];
+            *len = (*len).max(stat.size);
+        }
+        self.settle_charge(object, &mut state, to);
+    }
+
+    fn damaged_source(&self, object: &Object, sau: SauIndex, tier: TierId) -> CopyStop {
+        self.counters.damaged_saus.add(1);
+        tracing::error!(name = %object.ino(), sau = sau.get(), %tier, "checksum mismatch while copying: the copy is not used");
+        CopyStop::Failed(Errno::EIO)
+    }
+
+    /// Gives up a tier's copies of SAUs that other tiers hold too. `Err(true)`: it held something that no other does.
+    pub(crate) fn drop_copies(&self, object: &Object, tier: TierId) -> Result<u64, CopyStop> {
+        let mut state = object.state.write();
+        if state.removed {
+            return Err(CopyStop::Gone);
+        }
+        let held: Vec<(SauIndex, Sau)> = state.map.iter().filter(|(_, s)| s.valid.contains(tier)).collect();
+        let mut dropped = Vec::new();
+        let mut uncovered = false;
+        for (sau, now) in held {
+            let elsewhere = now.valid.without(tier).intersect(self.present());
+            let safe = if tier == TierId::Memory {
+                !elsewhere.intersect(TierSet::PERSISTENT).is_empty()
+            } else {
+                elsewhere.iter().any(|t| t > tier)
+            };
+            if safe && state.map.note_dropped(sau, tier).is_ok() {
+                dropped.push(sau);
+            } else {
+                uncovered = true;
+            }
+        }
+        if !dropped.is_empty() {
+            let saved = self.save_map(object, &mut state)?;
+            for sau in &dropped {
+                self.give_up(object, &mut state, tier, *sau, saved);
+            }
+            self.free_condemned(object, &mut state);
+        }
+        if uncovered { Err(CopyStop::Cancelled) } else { Ok(dropped.len() as u64) }
+    }
+}
+
+enum BatchError {
+    Stopped,
+    Errno(Errno),
+    Damaged(SauIndex),
+}
+
+impl From<Errno> for BatchError {
+    fn from(errno: Errno) -> BatchError {
+        BatchError::Errno(errno)
+    }
+}
+
+/// Copies the batch's SAUs, computing a seal for each, and makes the copy durable on a device.
+fn copy_batch(batch: &mut Batch, to: TierId, copier: &dyn Copier) -> Result<u64, BatchError> {
+    let mut total = 0;
+    for (sau, now, seal) in &mut batch.saus {
+        if now.valid.contains(to) {
+            continue;
+        }
+        if copier.must_stop() {
+            return Err(BatchError::Stopped);
+        }
+        let len = u64::from(sau.bytes_within(batch.size));
+        let mut crc = 0;
+        if len > 0 {
+            crc = copy_range(&batch.from, &batch.to, sau.start(), len, true)?;
+        }
+        let new = Seal { crc, len: len as u32 };
+        if let Some(old) = now.seal {
+            let intact = if old.len == new.len { old.crc == new.crc } else { verify(&batch.from, *sau, old)? };
+            if !intact {
+                return Err(BatchError::Damaged(*sau));
+            }
+        }
+        *seal = Some(new);
+        total += len;
+    }
+    if to.is_persistent() {
+        batch.to.data_sync()?;
+    }
+    Ok(total)
+}
+
+/// Copies what was written in the SAUs that the batch copies, and nothing else: other SAUs in its range may have
+/// come to live in the destination meanwhile.
+fn copy_extent(batch: &Batch, to: TierId, offset: u64, len: u64) -> Result<(), Errno> {
+    for piece in pieces(offset, len) {
+        let Ok(at) = batch.saus.binary_search_by_key(&piece.sau, |(sau, ..)| *sau) else { continue };
+        if !batch.saus[at].1.valid.contains(to) {
+            copy_range(&batch.from, &batch.to, piece.offset, u64::from(piece.len), false)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a range to the same offsets of another tier's file. Returns its CRC-32C if asked, else 0.
+pub(crate) fn copy_range(from: &ObjectFd, to: &ObjectFd, offset: u64, len: u64, checksum: bool) -> Result<u32, Errno> {
+    let range = CopyRange { offset, len, checksum };
+    let copied = from.copy_to(to, range, &mut |_| ControlFlow::Continue(()))?;
+    Ok(copied.crc.unwrap_or(0))
+}

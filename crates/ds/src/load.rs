@@ -1,0 +1,162 @@
+//! Bringing the state of an object into memory, and what a reboot or a lost file means for it.
+
+use crate::{
+    DataServer,
+    object::{Object, State},
+};
+use layout::{ObjectRecord, Sau, SauIndex};
+use std::sync::Arc;
+use tier::Input;
+use types::{Errno, Ino, SAU_BYTES, TierId, TierSet};
+
+/// What the metadata know of an object when it is attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectHint {
+    /// The settled size.
+    pub size: u64,
+    /// An object may exist: someone opened the file for writing once. Without it no tier is asked.
+    pub written: bool,
+    /// The file was open for writing when the daemon died: the object knows its size, not the metadata.
+    pub stale_live: bool,
+    /// Life of the memory tier in which the file was last opened for writing.
+    pub memory_generation: u32,
+}
+
+impl DataServer {
+    /// The object of an inode, loaded if nobody uses it. The hint counts when it is loaded, and for the size of a
+    /// settled file.
+    pub fn attach(&self, ino: Ino, hint: &ObjectHint) -> Result<Arc<Object>, Errno> {
+        let (object, loaded) = self.table.get_or_load(ino, || self.load(ino, Some(hint)))?;
+        if !loaded && !hint.stale_live && !object.is_open_for_write() {
+            let mut state = object.state.write();
+            if state.size < hint.size {
+                state.size = hint.size;
+            }
+        }
+        Ok(object)
+    }
+
+    /// As `attach`, for movements, which know no hint. `ENOENT` if the object does not exist.
+    pub(crate) fn attach_for_move(&self, ino: Ino) -> Result<Arc<Object>, Errno> {
+        let (object, _) = self.table.get_or_load(ino, || self.load(ino, None))?;
+        Ok(object)
+    }
+
+    fn load(&self, ino: Ino, hint: Option<&ObjectHint>) -> Result<Arc<Object>, Errno> {
+        let mut state = State::empty();
+        if hint.is_some_and(|h| !h.written) {
+            state.size = hint.map_or(0, |h| h.size);
+            self.introduce(ino, &state);
+            return Ok(Object::new(ino, state, &self.table));
+        }
+        let record = self.maps.load(ino)?;
+        state.recorded = record.is_some();
+        let pending = record.as_ref().and_then(|r| r.pending_truncate);
+        let mut mtime = None;
+        for tier in TierId::ALL.into_iter().rev() {
+            let Some(store) = &self.stores[tier.index()] else { continue };
+            let Some(file) = store.open_object(ino, false)? else { continue };
+            if let Some(size) = pending {
+                file.truncate(size)?;
+            }
+            let stat = file.stat()?;
+            state.file_len[tier.index()] = stat.size;
+            state.charged[tier.index()] = stat.blocks * 512;
+            state.files[tier.index()] = Some(file);
+            mtime = Some(stat.mtime);
+        }
+        let on_disk = state.file_len.iter().copied().max().unwrap_or(0);
+        let exists = state.files.iter().any(Option::is_some);
+        state.size = match hint {
+            Some(h) if !h.stale_live || !exists => h.size,
+            Some(_) | None => on_disk,
+        };
+        if let Some(size) = pending {
+            state.size = state.size.min(size);
+        }
+        self.load_map(ino, &mut state, record, hint);
+        if let Some(size) = pending {
+            state.map.truncate_to(size);
+        }
+        self.introduce(ino, &state);
+        let object = Object::new(ino, state, &self.table);
+        if hint.is_some_and(|h| h.stale_live) {
+            object.set_mtime(mtime);
+        }
+        if pending.is_some() {
+            let mut state = object.state.write();
+            self.save_map(&object, &mut state)?;
+        }
+        Ok(object)
+    }
+
+    fn load_map(&self, ino: Ino, state: &mut State, record: Option<ObjectRecord>, hint: Option<&ObjectHint>) {
+        let lost_before = state.map.lost();
+        match record {
+            Some(record) => {
+                state.map = record.map;
+                if record.memory_generation != self.memory_generation {
+                    state.map.forget_memory();
+                }
+            }
+            None => self.assume_memory(state, hint),
+        }
+        let old_life = hint.is_some_and(|h| h.memory_generation != self.memory_generation);
+        if old_life && hint.is_some_and(|h| h.stale_live) {
+            // Open for writing in a memory that is gone: bytes behind the known size may be gone with it.
+            let sau = SauIndex::of(state.size);
+            if state.map.get(sau).is_hole() {
+                let _ = state.map.set(sau, Sau::LOST);
+            }
+        }
+        for tier in self.present().iter() {
+            if state.files[tier.index()].is_none() && state.map.count_in(tier) > 0 {
+                tracing::error!(%ino, %tier, "the object's file is missing in this tier");
+                let gone: Vec<_> =
+                    state.map.iter().filter(|(_, s)| s.valid.contains(tier)).map(|(sau, _)| sau).collect();
+                for sau in gone {
+                    state.map.note_failed(sau, tier);
+                }
+            }
+        }
+        let lost = state.map.lost() - lost_before;
+        if lost > 0 {
+            self.counters.lost_saus.add(u64::from(lost));
+            tracing::warn!(%ino, saus = lost, "bytes that were only in memory are lost: reads of them give EIO");
+        }
+    }
+
+    /// No record: every used SAU is in memory only. In an earlier life of the memory tier they are lost.
+    fn assume_memory(&self, state: &mut State, hint: Option<&ObjectHint>) {
+        let alive = hint.is_none_or(|h| h.memory_generation == self.memory_generation);
+        let (end, sau) = if alive {
+            (state.file_len[TierId::Memory.index()], Sau::in_tiers(TierSet::MEMORY))
+        } else {
+            (state.size, Sau::LOST)
+        };
+        for n in 0..end.div_ceil(SAU_BYTES) {
+            let _ = state.map.set(SauIndex::of(n * SAU_BYTES), sau);
+        }
+    }
+
+    /// Tells the core what there is of an object.
+    pub(crate) fn introduce(&self, ino: Ino, state: &State) {
+        self.driver.tell(Input::Attached { ino, bytes: state.charged, dirty: dirty_tiers(state) });
+    }
+}
+
+/// The tiers that hold a SAU which no slower tier holds.
+pub(crate) fn dirty_tiers(state: &State) -> TierSet {
+    let mut dirty = TierSet::EMPTY;
+    for (_, sau) in state.map.iter() {
+        if let Some(slowest) = sau.valid.iter().last()
+            && slowest != TierId::Nearline
+        {
+            dirty = dirty.with(slowest);
+        }
+        if dirty == TierSet::MEMORY.with(TierId::Ssd) {
+            break;
+        }
+    }
+    dirty
+}

@@ -1,0 +1,109 @@
+//! Carries out the movements that the core starts.
+
+use crate::{
+    DataServer,
+    copy::{Choice, Copier, CopyPlan, CopyStop},
+    driver::{Job, Work},
+    load::dirty_tiers,
+    object::Object,
+};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+use tier::{Input, MoveFailure};
+use types::{Errno, TierId};
+
+/// How long a mover waits for the object's present copier.
+const COPIER_PATIENCE: Duration = Duration::from_millis(200);
+
+struct JobCopier<'a> {
+    object: &'a Object,
+    stop: &'a AtomicBool,
+    server: &'a DataServer,
+}
+
+impl Copier for JobCopier<'_> {
+    fn must_stop(&self) -> bool {
+        self.stop.load(Ordering::Acquire) || self.object.is_wanted() || self.server.stopping()
+    }
+    fn copied(&mut self, bytes: u64) {
+        self.server.counters.moved_bytes.add(bytes);
+    }
+}
+
+impl DataServer {
+    pub(crate) fn run_mover(&self, jobs: &crossbeam_channel::Receiver<Job>) {
+        while !self.stopping() {
+            let Ok(job) = jobs.recv_timeout(Duration::from_millis(100)) else { continue };
+            let begun = Instant::now();
+            let end = match self.run_job(&job) {
+                Ok(bytes) => {
+                    self.counters.moves_done.add(1);
+                    Input::MoveDone { id: job.id, bytes, elapsed: begun.elapsed() }
+                }
+                Err(reason) => {
+                    self.counters.moves_failed.add(1);
+                    tracing::debug!(ino = %job.ino, ?reason, work = ?job.work, "a movement did not finish");
+                    Input::MoveFailed { id: job.id, reason }
+                }
+            };
+            self.driver.ended(job.id, end);
+        }
+    }
+
+    fn run_job(&self, job: &Job) -> Result<u64, MoveFailure> {
+        let object = self.attach_for_move(job.ino).map_err(|errno| match errno {
+            Errno::ENOENT => MoveFailure::Gone,
+            _ => MoveFailure::Io,
+        })?;
+        let Some(_copier) = object.copying.try_lock_for(COPIER_PATIENCE) else { return Err(MoveFailure::Busy) };
+        let result = match job.work {
+            Work::Move { from, to, keep_source, .. } => {
+                if object.in_passthrough() && !keep_source {
+                    return Err(MoveFailure::Busy);
+                }
+                let plan = CopyPlan { choice: Choice::HeldBy(from), to, free: (!keep_source).then_some(from) };
+                let mut copier = JobCopier { object: &object, stop: &job.stop, server: self };
+                self.copy_object(&object, plan, &mut copier)
+            }
+            Work::Drop { .. } if object.in_passthrough() => return Err(MoveFailure::Busy),
+            Work::Drop { tier } => return self.drop_for_core(&object, tier),
+        };
+        self.tell_clean(&object);
+        result.map_err(|stop| match stop {
+            CopyStop::Cancelled => MoveFailure::Cancelled,
+            CopyStop::NoSpace => {
+                if let Work::Move { to, .. } = job.work {
+                    self.refresh_limit(to);
+                }
+                MoveFailure::NoSpace
+            }
+            CopyStop::Gone => MoveFailure::Gone,
+            CopyStop::Failed(errno) => {
+                tracing::error!(ino = %job.ino, %errno, work = ?job.work, "a movement failed");
+                MoveFailure::Io
+            }
+        })
+    }
+
+    fn drop_for_core(&self, object: &Object, tier: TierId) -> Result<u64, MoveFailure> {
+        match self.drop_copies(object, tier) {
+            Ok(_) => Ok(0),
+            Err(CopyStop::Gone) => Err(MoveFailure::Gone),
+            Err(CopyStop::Cancelled) => Err(MoveFailure::Uncovered),
+            Err(CopyStop::NoSpace | CopyStop::Failed(_)) => Err(MoveFailure::Io),
+        }
+    }
+
+    /// Tells the core which tiers hold nothing that a slower one does not hold too.
+    pub(crate) fn tell_clean(&self, object: &Object) {
+        let state = object.state.read();
+        let dirty = dirty_tiers(&state);
+        for tier in self.present().iter() {
+            if !dirty.contains(tier) && state.map.count_in(tier) > 0 {
+                self.driver.tell(Input::Clean { ino: object.ino(), tier });
+            }
+        }
+    }
+}

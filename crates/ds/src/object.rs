@@ -1,0 +1,251 @@
+//! The in-memory state of one object.
+//!
+//! Invariants:
+//! - I-DS-1: bytes of a tier's file are read only where the map says that the tier is valid, under the state lock.
+//! - I-DS-2: a tier that the map does not name is not valid after a crash either: the map is saved before the
+//!   first byte that makes another copy old.
+//! - I-DS-3: in a SAU where a tier is valid, its file holds zeros (or ends) from the object's size on.
+//! - I-DS-4: a range is punched on a device only after the map without it is durable.
+
+use layout::{SauIndex, SauMap};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+};
+use store::ObjectFd;
+use types::{Ino, TierId, TierSet, Timestamp};
+
+const NO_TIME: i64 = i64::MIN;
+
+/// One object: a file's part on this data server.
+pub struct Object {
+    pub(crate) ino: Ino,
+    pub(crate) me: Weak<Object>,
+    pub(crate) home: Weak<crate::table::ObjectTable>,
+    pub(crate) state: RwLock<State>,
+    /// Held by whoever copies SAUs of this object: a move, a flush, an fsync.
+    pub(crate) copying: Mutex<()>,
+    /// How many wait for the present copier to stop.
+    pub(crate) wanting: AtomicU32,
+    /// SAUs of device copies whose checksum was compared since this object was attached.
+    pub(crate) verified: Mutex<Verified>,
+    mtime: AtomicI64,
+    touched: AtomicU64,
+    readers: AtomicU32,
+    writers: AtomicU32,
+    passthrough: AtomicU32,
+    /// Second in which the core last heard that the object is dirty, plus one.
+    pub(crate) noticed: AtomicU64,
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.upgrade() {
+            home.dropped(self.ino);
+        }
+    }
+}
+
+pub(crate) struct State {
+    pub map: SauMap,
+    /// A record of the map is stored. Without one, every used SAU is in memory only.
+    pub recorded: bool,
+    pub size: u64,
+    pub files: [Option<Arc<ObjectFd>>; 3],
+    /// Length of each tier's file as we know it: no byte of it lies beyond.
+    pub file_len: [u64; 3],
+    /// Bytes that the object is charged for in each tier.
+    pub charged: [u64; 3],
+    /// The part of `charged` that was asked for ahead and is not written yet.
+    pub credit: [u64; 3],
+    pub moving: Option<Moving>,
+    pub condemned: Vec<Condemned>,
+    /// Was fsynced while open: new bytes go to the first persistent tier, so that the next fsync is cheap.
+    pub sync_mode: bool,
+    /// Device tiers with bytes that were not made durable yet.
+    pub unsynced: TierSet,
+    pub removed: bool,
+    pub pinned: Option<TierId>,
+    pub transient: bool,
+}
+
+/// SAUs being copied, and what was written in them since the copy began.
+pub(crate) struct Moving {
+    pub first: SauIndex,
+    /// One past the last.
+    pub end: u64,
+    pub written: Vec<(u64, u64)>,
+}
+
+/// A range of a device file that may be punched once the journal is durable up to `after`.
+pub(crate) struct Condemned {
+    pub tier: TierId,
+    pub sau: SauIndex,
+    pub after: u64,
+}
+
+/// How a file is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenKind {
+    pub read: bool,
+    pub write: bool,
+}
+
+/// What the object alone knows while a file is open for writing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveAttr {
+    pub size: u64,
+    /// Time of the last write, if there was one since the file was attached or settled.
+    pub mtime: Option<Timestamp>,
+    /// 512-byte units in the fastest copies.
+    pub blocks: u64,
+}
+
+impl Object {
+    pub(crate) fn new(ino: Ino, state: State, home: &Arc<crate::table::ObjectTable>) -> Arc<Object> {
+        Arc::new_cyclic(|me| Object {
+            ino,
+            me: me.clone(),
+            home: Arc::downgrade(home),
+            state: RwLock::new(state),
+            copying: Mutex::new(()),
+            wanting: AtomicU32::new(0),
+            verified: Mutex::new(Verified::default()),
+            mtime: AtomicI64::new(NO_TIME),
+            touched: AtomicU64::new(u64::MAX),
+            readers: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            passthrough: AtomicU32::new(0),
+            noticed: AtomicU64::new(0),
+        })
+    }
+
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+    pub fn size(&self) -> u64 {
+        self.state.read().size
+    }
+    pub fn is_open(&self) -> bool {
+        self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) > 0
+    }
+    pub fn is_open_for_write(&self) -> bool {
+        self.writers.load(Ordering::Acquire) > 0
+    }
+    pub(crate) fn in_passthrough(&self) -> bool {
+        self.passthrough.load(Ordering::Acquire) > 0
+    }
+
+    /// Returns whether this is the first open of the object.
+    pub(crate) fn count_open(&self, kind: OpenKind) -> bool {
+        let before = self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire);
+        // A handle counts once, as a writer if it can write.
+        let counter = if kind.write { &self.writers } else { &self.readers };
+        counter.fetch_add(1, Ordering::AcqRel);
+        before == 0
+    }
+    /// Returns whether this was the last.
+    pub(crate) fn count_close(&self, kind: OpenKind) -> bool {
+        let counter = if kind.write { &self.writers } else { &self.readers };
+        counter.fetch_sub(1, Ordering::AcqRel);
+        !self.is_open()
+    }
+    /// Returns whether passthrough began (`true`: from none to one) or ended (from one to none).
+    pub(crate) fn count_passthrough(&self, begin: bool) -> bool {
+        if begin {
+            self.passthrough.fetch_add(1, Ordering::AcqRel) == 0
+        } else {
+            self.passthrough.fetch_sub(1, Ordering::AcqRel) == 1
+        }
+    }
+
+    /// Interrupts the present copier, if there is one, and keeps others from starting.
+    pub(crate) fn stop_copier(&self) -> MutexGuard<'_, ()> {
+        self.wanting.fetch_add(1, Ordering::AcqRel);
+        let guard = self.copying.lock();
+        self.wanting.fetch_sub(1, Ordering::AcqRel);
+        guard
+    }
+
+    pub(crate) fn set_mtime(&self, time: Option<Timestamp>) {
+        let nanos = time.and_then(|t| i64::try_from(t.as_nanos()).ok()).unwrap_or(NO_TIME);
+        self.mtime.store(nanos, Ordering::Release);
+    }
+    pub(crate) fn mtime(&self) -> Option<Timestamp> {
+        match self.mtime.load(Ordering::Acquire) {
+            NO_TIME => None,
+            n => Some(Timestamp { sec: n.div_euclid(1_000_000_000), nsec: n.rem_euclid(1_000_000_000) as u32 }),
+        }
+    }
+
+    /// Is this access one that makes the object recent (paper, section 6.3: within the first 1 MiB of a SAU,
+    /// and not the address that did so last)?
+    pub(crate) fn is_touch(&self, offset: u64) -> bool {
+        const WINDOW: u64 = 1 << 20;
+        if offset % types::SAU_BYTES >= WINDOW {
+            return false;
+        }
+        let sau = offset / types::SAU_BYTES;
+        self.touched.swap(sau, Ordering::Relaxed) != sau
+    }
+}
+
+impl State {
+    pub fn empty() -> State {
+        State {
+            map: SauMap::new(),
+            recorded: false,
+            size: 0,
+            files: [None, None, None],
+            file_len: [0; 3],
+            charged: [0; 3],
+            credit: [0; 3],
+            moving: None,
+            condemned: Vec::new(),
+            sync_mode: false,
+            unsynced: TierSet::EMPTY,
+            removed: false,
+            pinned: None,
+            transient: false,
+        }
+    }
+    pub fn is_moving(&self, offset: u64, len: u64) -> bool {
+        self.moving.as_ref().is_some_and(|m| offset < m.end && offset + len > m.first.start())
+    }
+    /// Notes a write for the copier, if there is one at work on these bytes.
+    pub fn note_for_copier(&mut self, offset: u64, len: u64) {
+        if self.is_moving(offset, len)
+            && let Some(moving) = &mut self.moving
+        {
+            match moving.written.last_mut() {
+                Some(last) if last.0 + last.1 == offset => last.1 += len,
+                Some(_) | None => moving.written.push((offset, len)),
+            }
+        }
+    }
+}
+
+/// A growing set of SAU numbers.
+#[derive(Default)]
+pub(crate) struct Verified(Vec<u64>);
+
+impl Verified {
+    pub fn contains(&self, sau: SauIndex) -> bool {
+        let n = sau.get() as usize;
+        self.0.get(n / 64).is_some_and(|w| w >> (n % 64) & 1 == 1)
+    }
+    pub fn insert(&mut self, sau: SauIndex) {
+        let n = sau.get() as usize;
+        if self.0.len() <= n / 64 {
+            self.0.resize(n / 64 + 1, 0);
+        }
+        self.0[n / 64] |= 1 << (n % 64);
+    }
+    pub fn remove(&mut self, sau: SauIndex) {
+        let n = sau.get() as usize;
+        if let Some(word) = self.0.get_mut(n / 64) {
+            *word &= !(1 << (n % 64));
+        }
+    }
+}

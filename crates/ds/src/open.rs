@@ -1,0 +1,188 @@
+//! Opening, closing and what a file is like meanwhile.
+
+use crate::{
+    DataServer,
+    object::{LiveAttr, Object, OpenKind, State},
+};
+use std::sync::{Arc, atomic::Ordering};
+use store::ObjectFd;
+use tier::{Input, ObjectPolicy};
+use types::{Errno, TierId, TierSet, Timestamp};
+
+impl DataServer {
+    pub fn open(&self, object: &Object, kind: OpenKind) {
+        object.count_open(kind);
+        self.driver.tell(Input::Opened { ino: object.ino() });
+    }
+
+    pub fn close(&self, object: &Object, kind: OpenKind) {
+        let last = object.count_close(kind);
+        let at_risk = if kind.write {
+            let mut state = object.state.write();
+            if last {
+                state.sync_mode = false;
+                for tier in TierId::ALL {
+                    self.settle_charge(object, &mut state, tier);
+                }
+            }
+            state.map.bytes_at_risk(state.size)
+        } else {
+            0
+        };
+        self.driver.tell(Input::Closed { ino: object.ino(), dirty_bytes: at_risk });
+    }
+
+    /// What only the object knows.
+    pub fn live(&self, object: &Object) -> LiveAttr {
+        let state = object.state.read();
+        LiveAttr { size: state.size, mtime: object.mtime(), blocks: blocks(&state) }
+    }
+
+    /// The metadata have the size and time now: the next write counts anew.
+    pub fn settled(&self, object: &Object) {
+        object.set_mtime(None);
+    }
+
+    /// Someone set the modification time: it counts, and not the last write's. Kept on the object too, so that it
+    /// is the one found after a crash.
+    pub fn set_mtime(&self, object: &Object, time: Timestamp) -> Result<(), Errno> {
+        let state = object.state.read();
+        for file in state.files.iter().flatten() {
+            file.set_mtime(time)?;
+        }
+        object.set_mtime(None);
+        Ok(())
+    }
+
+    pub fn set_policy(&self, object: &Object, policy: ObjectPolicy) {
+        object.state.write().transient = policy.transient;
+        self.driver.tell(Input::Policy { ino: object.ino(), policy });
+    }
+
+    /// The one tier that holds all of the object, if the kernel may read its file by itself: nothing to verify
+    /// first, nothing lost, nothing moving.
+    pub fn passthrough_file(&self, object: &Object) -> Option<(TierId, Arc<ObjectFd>)> {
+        let state = object.state.read();
+        if state.moving.is_some() || state.map.lost() > 0 {
+            return None;
+        }
+        let tier = self.present().iter().find(|t| state.map.is_wholly_in(*t))?;
+        let file = state.files[tier.index()].clone()?;
+        if tier != TierId::Memory {
+            let verified = object.verified.lock();
+            if state.map.iter().any(|(sau, s)| s.seal.is_some() && !verified.contains(sau)) {
+                return None;
+            }
+        }
+        // The kernel takes the end of this file for the end of the file.
+        if state.file_len[tier.index()] != state.size {
+            return None;
+        }
+        Some((tier, file))
+    }
+
+    /// Bytes that a passthrough open pins in its tier.
+    pub fn size_in(&self, object: &Object, tier: TierId) -> u64 {
+        object.state.read().charged[tier.index()]
+    }
+
+    /// From now on the kernel reads the object's file by itself: it stays where it is.
+    pub fn begin_passthrough(&self, object: &Object) {
+        if object.count_passthrough(true) {
+            self.driver.tell(Input::PassthroughBegan { ino: object.ino() });
+        }
+    }
+
+    pub fn end_passthrough(&self, object: &Object) {
+        if object.count_passthrough(false) {
+            self.driver.tell(Input::PassthroughEnded { ino: object.ino() });
+            self.note_condemned(object);
+        }
+    }
+
+    pub(crate) fn touch(&self, object: &Object, offset: u64) {
+        if object.is_touch(offset) {
+            self.driver.tell(Input::Touched { ino: object.ino(), offset });
+        }
+    }
+
+    /// The object's file in a tier, made if there is none.
+    pub(crate) fn file_for_write(
+        &self,
+        object: &Object,
+        state: &mut State,
+        tier: TierId,
+    ) -> Result<Arc<ObjectFd>, Errno> {
+        if let Some(file) = &state.files[tier.index()] {
+            return Ok(file.clone());
+        }
+        let store = self.stores[tier.index()].as_ref().ok_or(Errno::EIO)?;
+        let file = store.open_object(object.ino, true)?.ok_or(Errno::EIO)?;
+        if !file.newly_created() {
+            // Loading would have found it. Whatever it is, it is not ours to write over.
+            tracing::error!(ino = %object.ino, %tier, "an object's file exists that its map does not know");
+            return Err(Errno::EIO);
+        }
+        state.file_len[tier.index()] = 0;
+        state.files[tier.index()] = Some(file.clone());
+        Ok(file)
+    }
+
+    /// Saves the map. The number says when it is durable.
+    pub(crate) fn save_map(&self, object: &Object, state: &mut State) -> Result<u64, Errno> {
+        let record = layout::ObjectRecord {
+            map: std::mem::take(&mut state.map),
+            memory_generation: self.memory_generation,
+            pending_truncate: None,
+        };
+        let saved = self.maps.save(object.ino, &record);
+        state.map = record.map;
+        let lsn = saved?;
+        state.recorded = true;
+        Ok(lsn)
+    }
+
+    /// Saves the map unless it says what is assumed without a record: in memory only.
+    pub(crate) fn save_map_if_needed(&self, object: &Object, state: &mut State) -> Result<(), Errno> {
+        let plain = !state.recorded && state.map.tiers_used().intersect(TierSet::PERSISTENT).is_empty();
+        if plain && state.map.lost() == 0 {
+            return Ok(());
+        }
+        self.save_map(object, state).map(|_| ())
+    }
+
+    /// Deletes every tier's file of an inode that no longer exists.
+    pub fn remove(&self, ino: types::Ino) -> Result<(), Errno> {
+        if let Some(object) = self.table.get(ino) {
+            let _copier = object.stop_copier();
+            let mut state = object.state.write();
+            state.removed = true;
+            state.condemned.clear();
+            state.files = [None, None, None];
+            state.map = layout::SauMap::new();
+        }
+        for store in self.stores.iter().flatten() {
+            store.remove(ino)?;
+        }
+        self.driver.tell(Input::Removed { ino });
+        Ok(())
+    }
+}
+
+fn blocks(state: &State) -> u64 {
+    // Copies in slower tiers are ONFS's own business: a file shows the space of one copy.
+    let mut bytes = 0;
+    for (sau, s) in state.map.iter() {
+        if !s.valid.is_empty() || s.lost {
+            bytes += u64::from(sau.bytes_within(state.size));
+        }
+    }
+    bytes.div_ceil(512)
+}
+
+impl Object {
+    /// Someone waits for the present copier to stop.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanting.load(Ordering::Acquire) > 0
+    }
+}

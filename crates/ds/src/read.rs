@@ -1,0 +1,179 @@
+//! Reads: each SAU from the fastest tier that holds it, checked against its seal the first time that it comes
+//! from a device.
+
+use crate::{
+    DataServer,
+    object::{Object, State},
+};
+use layout::{ReadPlace, SauIndex, Seal, pieces, read_place};
+use store::ObjectFd;
+use types::{Errno, TierId};
+
+/// The outcome of a call that must not wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attempt<T> {
+    Done(T),
+    /// It would have waited for a device, for space or for a move: call the waiting form from a thread that may wait.
+    WouldWait,
+}
+
+/// Consecutive bytes that one place serves.
+struct Span {
+    place: ReadPlace,
+    offset: u64,
+    len: usize,
+}
+
+impl DataServer {
+    /// Reads as [`DataServer::read`] does if that needs no waiting.
+    pub fn try_read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<Attempt<usize>, Errno> {
+        self.touch(object, offset);
+        let Some(state) = object.state.try_read() else { return Ok(Attempt::WouldWait) };
+        let wanted = readable(&state, offset, buf.len())?;
+        let buf = &mut buf[..wanted];
+        for span in self.spans(&state, offset, wanted) {
+            let at = (span.offset - offset) as usize;
+            let part = &mut buf[at..at + span.len];
+            match span.place {
+                ReadPlace::Zeros => part.fill(0),
+                ReadPlace::Lost | ReadPlace::Absent => return Err(Errno::EIO),
+                ReadPlace::Tier(TierId::Memory) => read_file(&state, TierId::Memory, span.offset, part)?,
+                ReadPlace::Tier(tier) => {
+                    if self.first_unverified(object, &state, tier, &span).is_some()
+                        || !try_read_file(&state, tier, span.offset, part)?
+                    {
+                        return Ok(Attempt::WouldWait);
+                    }
+                }
+            }
+        }
+        Ok(Attempt::Done(wanted))
+    }
+
+    /// Fills `buf` from `offset`; short only at the end of the file. May wait for devices.
+    ///
+    /// `EIO` when any byte of the range is lost, or fails its checksum in every tier that holds it: never a short
+    /// read, which callers would take for the end of the file.
+    pub fn read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        // Each round either finishes or takes one damaged copy out of the map, so it ends.
+        loop {
+            let damaged = {
+                let state = object.state.read();
+                let wanted = readable(&state, offset, buf.len())?;
+                match self.read_spans(object, &state, offset, &mut buf[..wanted])? {
+                    None => return Ok(wanted),
+                    Some(damaged) => damaged,
+                }
+            };
+            self.drop_damaged(object, damaged.0, damaged.1)?;
+        }
+    }
+
+    fn read_spans(
+        &self,
+        object: &Object,
+        state: &State,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Option<(SauIndex, TierId)>, Errno> {
+        for span in self.spans(state, offset, buf.len()) {
+            let at = (span.offset - offset) as usize;
+            let part = &mut buf[at..at + span.len];
+            match span.place {
+                ReadPlace::Zeros => part.fill(0),
+                ReadPlace::Lost | ReadPlace::Absent => return Err(Errno::EIO),
+                ReadPlace::Tier(tier) => {
+                    while let Some((sau, seal)) = self.first_unverified(object, state, tier, &span) {
+                        let file = state.files[tier.index()].as_ref().ok_or(Errno::EIO)?;
+                        if !verify(file, sau, seal)? {
+                            return Ok(Some((sau, tier)));
+                        }
+                        object.verified.lock().insert(sau);
+                    }
+                    read_file(state, tier, span.offset, part)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first sealed SAU of a device span that was not compared with its seal yet.
+    fn first_unverified(
+        &self,
+        object: &Object,
+        state: &State,
+        tier: TierId,
+        span: &Span,
+    ) -> Option<(SauIndex, Seal)> {
+        if tier == TierId::Memory {
+            return None;
+        }
+        let verified = object.verified.lock();
+        pieces(span.offset, span.len as u64)
+            .filter(|p| !verified.contains(p.sau))
+            .find_map(|p| state.map.get(p.sau).seal.map(|seal| (p.sau, seal)))
+    }
+
+    fn spans(&self, state: &State, offset: u64, len: usize) -> Vec<Span> {
+        let present = self.present();
+        let mut spans: Vec<Span> = Vec::with_capacity(2);
+        for piece in pieces(offset, len as u64) {
+            let place = read_place(state.map.get(piece.sau), present);
+            match spans.last_mut() {
+                Some(last) if last.place == place => last.len += piece.len as usize,
+                Some(_) | None => spans.push(Span { place, offset: piece.offset, len: piece.len as usize }),
+            }
+        }
+        spans
+    }
+
+    /// A copy does not match its checksum. If another tier holds the SAU, the bad copy is taken out of the map;
+    /// otherwise the bytes are gone: `EIO`. Nothing is punched: the device's bytes stay for whoever wants to look.
+    fn drop_damaged(&self, object: &Object, sau: SauIndex, tier: TierId) -> Result<(), Errno> {
+        self.counters.damaged_saus.add(1);
+        let mut state = object.state.write();
+        let name = object.ino();
+        if state.map.note_dropped(sau, tier).is_err() {
+            tracing::error!(%name, sau = sau.get(), %tier, "checksum mismatch, and no other copy: EIO");
+            return Err(Errno::EIO);
+        }
+        tracing::error!(%name, sau = sau.get(), %tier, "checksum mismatch: using another tier's copy");
+        self.save_map(object, &mut state)?;
+        Ok(())
+    }
+}
+
+/// How many bytes can be read; `EIO` where a lost SAU begins at or behind the end of the file (its true size is
+/// lost with it).
+fn readable(state: &State, offset: u64, len: usize) -> Result<usize, Errno> {
+    if offset >= state.size {
+        let lost = state.map.lost() > 0 && state.map.get(SauIndex::of(offset)).lost;
+        return if lost { Err(Errno::EIO) } else { Ok(0) };
+    }
+    Ok(len.min(usize::try_from(state.size - offset).unwrap_or(usize::MAX)))
+}
+
+/// Reads what the tier's file has; what lies past its end is zeros (I-DS-3).
+fn read_file(state: &State, tier: TierId, offset: u64, part: &mut [u8]) -> Result<(), Errno> {
+    let Some(file) = &state.files[tier.index()] else { return Err(Errno::EIO) };
+    let got = file.read_at(part, offset)?;
+    part[got..].fill(0);
+    Ok(())
+}
+
+/// `false` if the bytes are not in the page cache.
+fn try_read_file(state: &State, tier: TierId, offset: u64, part: &mut [u8]) -> Result<bool, Errno> {
+    let Some(file) = &state.files[tier.index()] else { return Err(Errno::EIO) };
+    let end = state.file_len[tier.index()];
+    let in_file = part.len().min(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX));
+    if file.read_nowait(&mut part[..in_file], offset)? != Some(in_file) {
+        return Ok(false);
+    }
+    part[in_file..].fill(0);
+    Ok(true)
+}
+
+/// Do the file's bytes of this SAU match the seal?
+pub(crate) fn verify(file: &ObjectFd, sau: SauIndex, seal: Seal) -> Result<bool, Errno> {
+    Ok(file.checksum(sau.start(), u64::from(seal.len))? == seal.crc)
+}

@@ -1,0 +1,156 @@
+//! Space: what each object is charged for, what the devices really have, and freeing what was given up.
+
+use crate::{
+    DataServer,
+    load::dirty_tiers,
+    object::{Object, State},
+};
+use layout::ObjectRecord;
+use std::{collections::HashMap, ops::ControlFlow, sync::atomic::Ordering};
+use store::ScanEntry;
+use tier::Input;
+use types::{Errno, Ino, SAU_BYTES, TierId, TierSet};
+
+impl DataServer {
+    /// Charges the object for what its file in a tier really takes. Space asked for ahead is given back.
+    pub(crate) fn settle_charge(&self, object: &Object, state: &mut State, tier: TierId) {
+        let at = tier.index();
+        let now = match &state.files[at] {
+            Some(file) => match file.stat() {
+                Ok(stat) => stat.blocks * 512,
+                Err(_) => return,
+            },
+            None => 0,
+        };
+        state.credit[at] = 0;
+        let before = std::mem::replace(&mut state.charged[at], now);
+        if now != before {
+            let delta = now as i64 - before as i64;
+            self.driver.tell(Input::Stored { ino: object.ino(), tier, delta });
+        }
+    }
+
+    /// Frees what was given up: in memory at once, on a device as soon as the map that says so is durable.
+    /// Returns whether something must wait.
+    pub(crate) fn free_condemned(&self, object: &Object, state: &mut State) -> bool {
+        if state.condemned.is_empty() {
+            return false;
+        }
+        let synced = self.maps.synced();
+        let busy = object.in_passthrough() || state.moving.is_some();
+        let mut touched = TierSet::EMPTY;
+        let mut waiting = Vec::new();
+        for one in std::mem::take(&mut state.condemned) {
+            if state.map.get(one.sau).valid.contains(one.tier) {
+                // It came back to this tier meanwhile.
+                continue;
+            }
+            let durable = one.tier == TierId::Memory || one.after <= synced;
+            if busy || !durable {
+                waiting.push(one);
+                continue;
+            }
+            touched = touched.with(one.tier);
+            if let Some(file) = &state.files[one.tier.index()]
+                && let Err(errno) = file.punch(one.sau.start(), SAU_BYTES)
+            {
+                tracing::warn!(ino = %object.ino(), tier = %one.tier, %errno, "space of an old copy was not freed");
+            }
+        }
+        let left = !waiting.is_empty();
+        state.condemned = waiting;
+        for tier in touched.iter() {
+            self.remove_if_empty(object, state, tier);
+            let before = state.charged[tier.index()];
+            self.settle_charge(object, state, tier);
+            self.counters.freed_bytes.add(before.saturating_sub(state.charged[tier.index()]));
+        }
+        left
+    }
+
+    /// A tier that holds nothing of a closed object loses its file, unless it is the object's last one.
+    fn remove_if_empty(&self, object: &Object, state: &mut State, tier: TierId) {
+        let others = TierId::ALL.iter().any(|t| *t != tier && state.files[t.index()].is_some());
+        let waiting = state.condemned.iter().any(|c| c.tier == tier);
+        if object.is_open() || !others || waiting || state.map.count_in(tier) > 0 {
+            return;
+        }
+        let Some(store) = &self.stores[tier.index()] else { return };
+        match store.remove(object.ino()) {
+            Ok(_) => {
+                state.files[tier.index()] = None;
+                state.file_len[tier.index()] = 0;
+                state.unsynced = state.unsynced.without(tier);
+            }
+            Err(errno) => {
+                tracing::warn!(ino = %object.ino(), %tier, %errno, "the empty file of an object was not removed");
+            }
+        }
+    }
+
+    /// A device may have less room than the user allowed: the limit is what ONFS has there and what is free.
+    pub(crate) fn refresh_limit(&self, tier: TierId) {
+        let Some(store) = &self.stores[tier.index()] else { return };
+        let wanted = self.limits[tier.index()].load(Ordering::Acquire);
+        if tier == TierId::Memory {
+            self.driver.tell(Input::LimitChanged { tier, limit: wanted });
+            return;
+        }
+        match store.space() {
+            Ok(space) => self.driver.with(|core, now| {
+                let used = core.tier(tier).map_or(0, |t| t.used);
+                // Something for the file system's own needs: metadata of objects, its journal.
+                let free = space.free.saturating_sub(space.total / 100);
+                let limit = wanted.min(used.saturating_add(free));
+                core.handle(now, Input::LimitChanged { tier, limit });
+            }),
+            Err(errno) => tracing::error!(%tier, %errno, "cannot read the free space of the tier"),
+        }
+    }
+
+    /// Counts what the tiers hold, and tells the core of every object that can move.
+    pub(crate) fn take_stock(&self) -> Result<(), Errno> {
+        let mut movable: HashMap<Ino, [u64; 3]> = HashMap::new();
+        let slowest = self.present().iter().last();
+        for tier in self.present().iter() {
+            let Some(store) = &self.stores[tier.index()] else { continue };
+            let mut used = 0;
+            store.scan(&mut |entry| {
+                match entry {
+                    ScanEntry::Object { ino, blocks, .. } => {
+                        used += blocks * 512;
+                        if Some(tier) != slowest {
+                            movable.entry(ino).or_default()[tier.index()] = blocks * 512;
+                        } else if let Some(bytes) = movable.get_mut(&ino) {
+                            bytes[tier.index()] = blocks * 512;
+                        }
+                    }
+                    ScanEntry::Stranger(path) => {
+                        tracing::warn!(%tier, path = %path.display(), "not an object of ONFS: left alone");
+                    }
+                }
+                ControlFlow::Continue(())
+            })?;
+            let limit = self.limits[tier.index()].load(Ordering::Acquire);
+            self.driver.tell(Input::Space { tier, limit, used });
+            self.refresh_limit(tier);
+        }
+        for (ino, bytes) in movable {
+            let dirty = match self.maps.load(ino)? {
+                Some(record) => self.dirty_of(record),
+                None => TierSet::MEMORY,
+            };
+            self.driver.tell(Input::Attached { ino, bytes, dirty });
+        }
+        Ok(())
+    }
+
+    fn dirty_of(&self, record: ObjectRecord) -> TierSet {
+        let mut state = State::empty();
+        state.map = record.map;
+        if record.memory_generation != self.memory_generation {
+            state.map.forget_memory();
+        }
+        dirty_tiers(&state)
+    }
+}

@@ -1,0 +1,433 @@
+//! Writes: over the copy that a SAU has, or into a tier that has room for a new one.
+//!
+//! Order (I-DS-2): a map that strikes other copies is saved before the first byte; a map that names a new place
+//! is saved after the bytes are in it, and before the answer.
+
+use crate::{
+    Attempt, DataServer,
+    copy::copy_range,
+    object::{Condemned, Object, State},
+};
+use layout::{FILE_BYTES_MAX, Piece, Sau, WritePlace, WriteWish, pieces, write_place};
+use std::time::{Duration, Instant};
+use tier::{Admit, Need, Placement};
+use types::{Errno, TierId, TierSet};
+
+const PAGE: u64 = 4096;
+/// Space asked for ahead of a growing object, at the most.
+const AHEAD_MAX: u64 = 4 << 20;
+/// Device writes up to this size go to the page cache on the calling thread.
+const INLINE_MAX: usize = 128 << 10;
+
+/// Why a piece could not be written yet.
+enum Stop {
+    Wait { tier: TierId, for_at_most: Duration },
+    /// A copier is at work on the SAU, and its place must change.
+    Copier,
+    WouldWait,
+    Failed(Errno),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Failed(errno)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Patience {
+    may_wait: bool,
+    waited: Duration,
+}
+
+impl DataServer {
+    /// Writes as [`DataServer::write`] does if that needs no waiting. After `WouldWait` some of the bytes may be
+    /// written already; the waiting call writes them again.
+    pub fn try_write(&self, object: &Object, offset: u64, data: &[u8]) -> Result<Attempt<usize>, Errno> {
+        check_range(offset, data.len())?;
+        self.touch(object, offset);
+        if self.write_steady(object, offset, data, false)? {
+            return Ok(Attempt::Done(data.len()));
+        }
+        let Some(mut state) = object.state.try_write() else { return Ok(Attempt::WouldWait) };
+        let patience = Patience { may_wait: false, waited: Duration::ZERO };
+        match self.write_pieces(object, &mut state, offset, data, patience) {
+            Ok(()) => Ok(Attempt::Done(data.len())),
+            Err(Stop::Failed(errno)) => Err(errno),
+            Err(Stop::WouldWait | Stop::Copier | Stop::Wait { .. }) => Ok(Attempt::WouldWait),
+        }
+    }
+
+    /// Writes all of `data`. Waits for space as the tiering core says; `ENOSPC` only when no tier has any.
+    pub fn write(&self, object: &Object, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        check_range(offset, data.len())?;
+        let begun = Instant::now();
+        loop {
+            if self.write_steady(object, offset, data, true)? {
+                return Ok(data.len());
+            }
+            let mut state = object.state.write();
+            let patience = Patience { may_wait: true, waited: begun.elapsed() };
+            match self.write_pieces(object, &mut state, offset, data, patience) {
+                Ok(()) => return Ok(data.len()),
+                Err(Stop::Failed(errno)) => return Err(errno),
+                Err(Stop::WouldWait) => return Err(Errno::EIO),
+                Err(Stop::Copier) => {
+                    drop(state);
+                    drop(object.stop_copier());
+                }
+                Err(Stop::Wait { tier, for_at_most }) => {
+                    drop(state);
+                    self.driver.wait_for_room(tier, for_at_most);
+                }
+            }
+        }
+    }
+
+    /// Overwrites that change nothing but bytes: one current copy, no seal, no growth, no copier at work. Takes the
+    /// lock shared, so writers of one object run side by side. `false`: not such a write; nothing was done.
+    fn write_steady(&self, object: &Object, offset: u64, data: &[u8], may_wait: bool) -> Result<bool, Errno> {
+        let state = if may_wait { Some(object.state.read()) } else { object.state.try_read() };
+        let Some(state) = state else { return Ok(false) };
+        let len = data.len() as u64;
+        if offset + len > state.size || state.is_moving(offset, len) || len == 0 {
+            return Ok(false);
+        }
+        let Some(tier) = state.map.get(layout::SauIndex::of(offset)).valid.fastest() else { return Ok(false) };
+        let only = Sau::in_tiers(TierSet::of(tier));
+        if !pieces(offset, len).all(|p| state.map.get(p.sau) == only) {
+            return Ok(false);
+        }
+        let small = data.len() <= INLINE_MAX && tier == TierId::Ssd;
+        let ready = match tier {
+            TierId::Memory => !(state.sync_mode && self.has_persistent()),
+            TierId::Ssd | TierId::Nearline => state.unsynced.contains(tier) && (may_wait || small),
+        };
+        if !ready || offset + len > state.file_len[tier.index()] {
+            return Ok(false);
+        }
+        let Some(file) = &state.files[tier.index()] else { return Err(Errno::EIO) };
+        match file.write_at(data, offset) {
+            Ok(()) => {}
+            // The long way round moves the SAU to where there is room.
+            Err(Errno::ENOSPC) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+        drop(state);
+        object.set_mtime(Some(self.now()));
+        self.driver.notice_dirty(object, tier);
+        Ok(true)
+    }
+
+    fn write_pieces(
+        &self,
+        object: &Object,
+        state: &mut State,
+        offset: u64,
+        data: &[u8],
+        patience: Patience,
+    ) -> Result<(), Stop> {
+        for piece in pieces(offset, data.len() as u64) {
+            let at = (piece.offset - offset) as usize;
+            let bytes = &data[at..at + piece.len as usize];
+            self.write_piece(object, state, piece, bytes, patience)?;
+        }
+        object.set_mtime(Some(self.now()));
+        Ok(())
+    }
+
+    fn write_piece(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        bytes: &[u8],
+        patience: Patience,
+    ) -> Result<(), Stop> {
+        let sau = state.map.get(piece.sau);
+        let wish = WriteWish {
+            room: TierSet::EMPTY,
+            present: self.present(),
+            sync: state.sync_mode && self.has_persistent(),
+            whole: piece.covers_all(state.size.max(piece.end())),
+        };
+        let tier = match write_place(sau, wish) {
+            WritePlace::Over(TierId::Memory) if wish.sync => self.leave_memory(object, state, piece, patience)?,
+            WritePlace::Over(tier) => {
+                let tier = self.admit_growth(object, state, tier, piece, patience)?;
+                if state.map.get(piece.sau) != Sau::in_tiers(TierSet::of(tier)) {
+                    self.strike_others(object, state, piece, tier)?;
+                }
+                tier
+            }
+            WritePlace::Full => self.place_fresh(object, state, piece, patience)?,
+            WritePlace::Lost | WritePlace::Absent => return Err(Stop::Failed(Errno::EIO)),
+            // Only with room, and none was offered.
+            WritePlace::Fresh(_) | WritePlace::Move { .. } => return Err(Stop::Failed(Errno::EIO)),
+        };
+        let tier = self.put_bytes(object, state, tier, piece, bytes, patience)?;
+        let now = state.map.get(piece.sau);
+        if now != Sau::in_tiers(TierSet::of(tier)) {
+            state.map.note_replaced(piece.sau, tier);
+            self.save_map_if_needed(object, state)?;
+        }
+        if tier.is_persistent() {
+            state.unsynced = state.unsynced.with(tier);
+            self.note_unsynced(object);
+        }
+        let end = piece.end();
+        state.file_len[tier.index()] = state.file_len[tier.index()].max(end);
+        state.size = state.size.max(end);
+        state.note_for_copier(piece.offset, u64::from(piece.len));
+        self.driver.notice_dirty(object, tier);
+        Ok(())
+    }
+
+    /// Writes into the tier's file; a device that is full makes the SAU move to a tier that has room. Returns the tier
+    /// where the bytes are.
+    fn put_bytes(
+        &self,
+        object: &Object,
+        state: &mut State,
+        tier: TierId,
+        piece: Piece,
+        bytes: &[u8],
+        patience: Patience,
+    ) -> Result<TierId, Stop> {
+        if !patience.may_wait && tier.is_persistent() && (tier != TierId::Ssd || bytes.len() > INLINE_MAX) {
+            return Err(Stop::WouldWait);
+        }
+        let file = self.file_for_write(object, state, tier)?;
+        match file.write_at(bytes, piece.offset) {
+            Ok(()) => Ok(tier),
+            Err(Errno::ENOSPC) => {
+                self.refresh_limit(tier);
+                if !patience.may_wait {
+                    return Err(Stop::WouldWait);
+                }
+                let to = self.place(object, state, piece, u64::from(piece.len), patience)?;
+                if to == tier {
+                    return Err(Stop::Failed(Errno::ENOSPC));
+                }
+                if state.map.get(piece.sau).valid.contains(tier) {
+                    self.relocate(object, state, piece, tier, to)?;
+                }
+                let file = self.file_for_write(object, state, to)?;
+                file.write_at(bytes, piece.offset)?;
+                Ok(to)
+            }
+            Err(errno) => Err(Stop::Failed(errno)),
+        }
+    }
+
+    /// A hole, or lost bytes that are wholly replaced: finds a tier and clears what an earlier life of the SAU left
+    /// in its file.
+    fn place_fresh(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        patience: Patience,
+    ) -> Result<TierId, Stop> {
+        let need = round_up(u64::from(piece.len));
+        let tier = if state.credit[TierId::Memory.index()] >= need
+            && !state.sync_mode
+            && self.present().contains(TierId::Memory)
+        {
+            state.credit[TierId::Memory.index()] -= need;
+            TierId::Memory
+        } else {
+            self.place(object, state, piece, need, patience)?
+        };
+        if !patience.may_wait && tier == TierId::Nearline {
+            return Err(Stop::WouldWait);
+        }
+        self.clear_stale(object, state, piece, tier)?;
+        Ok(tier)
+    }
+
+    fn clear_stale(&self, object: &Object, state: &mut State, piece: Piece, tier: TierId) -> Result<(), Stop> {
+        if state.is_moving(piece.sau.start(), types::SAU_BYTES) {
+            return Err(Stop::Copier);
+        }
+        state.condemned.retain(|c| !(c.tier == tier && c.sau == piece.sau));
+        object.verified.lock().remove(piece.sau);
+        if piece.sau.start() < state.file_len[tier.index()] {
+            let file = self.file_for_write(object, state, tier)?;
+            file.clear(piece.sau.start(), types::SAU_BYTES)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the core for a tier, for `need` bytes and some more if the object is growing.
+    fn place(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        need: u64,
+        patience: Patience,
+    ) -> Result<TierId, Stop> {
+        let ahead = if piece.offset > 0 { state.size.next_multiple_of(PAGE).min(AHEAD_MAX) } else { 0 };
+        let sync = state.sync_mode && self.has_persistent();
+        for extra in [ahead, 0] {
+            let need = Need { ino: object.ino, bytes: need + extra, sync, waited: patience.waited };
+            match self.driver.place(need) {
+                Placement::Tier(tier) => {
+                    state.charged[tier.index()] += need.bytes;
+                    state.credit[tier.index()] += extra;
+                    return Ok(tier);
+                }
+                Placement::Wait { tier, for_at_most } if extra == 0 => {
+                    return Err(Stop::Wait { tier, for_at_most });
+                }
+                Placement::NoSpace if extra == 0 => return Err(Stop::Failed(Errno::ENOSPC)),
+                Placement::Wait { .. } | Placement::NoSpace => {}
+            }
+        }
+        Err(Stop::Failed(Errno::ENOSPC))
+    }
+
+    /// Growth of a SAU that lives in `tier`. If the tier cannot take it, the SAU moves on. Returns where it is now.
+    fn admit_growth(
+        &self,
+        object: &Object,
+        state: &mut State,
+        tier: TierId,
+        piece: Piece,
+        patience: Patience,
+    ) -> Result<TierId, Stop> {
+        let len = state.file_len[tier.index()];
+        let end = round_up(piece.end());
+        let from = round_up(len.max(piece.offset / PAGE * PAGE));
+        let need = end.saturating_sub(from);
+        let credit = &mut state.credit[tier.index()];
+        if need <= *credit {
+            *credit -= need;
+            return Ok(tier);
+        }
+        let ahead = state.size.next_multiple_of(PAGE).min(AHEAD_MAX);
+        for extra in [ahead, 0] {
+            match self.driver.admit(tier, Need { ino: object.ino, bytes: need + extra, sync: false, waited: patience.waited }) {
+                Admit::Yes => {
+                    state.charged[tier.index()] += need + extra;
+                    state.credit[tier.index()] += extra;
+                    return Ok(tier);
+                }
+                Admit::Wait { for_at_most } if extra == 0 => {
+                    return Err(Stop::Wait { tier, for_at_most });
+                }
+                Admit::Wait { .. } | Admit::Full => {}
+            }
+        }
+        if !patience.may_wait {
+            return Err(Stop::WouldWait);
+        }
+        if object.in_passthrough() {
+            return Err(Stop::Failed(Errno::ENOSPC));
+        }
+        let to = self.place(object, state, piece, need, patience)?;
+        if to != tier {
+            self.relocate(object, state, piece, tier, to)?;
+        }
+        Ok(to)
+    }
+
+    /// The other copies become old with this write: out of the map, and saved, before the first byte.
+    fn strike_others(&self, object: &Object, state: &mut State, piece: Piece, tier: TierId) -> Result<(), Errno> {
+        let before = state.map.get(piece.sau).valid;
+        state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
+        let saved = self.save_map(object, state)?;
+        object.verified.lock().remove(piece.sau);
+        for other in before.without(tier).iter() {
+            self.give_up(object, state, other, piece.sau, saved);
+        }
+        Ok(())
+    }
+
+    /// In sync mode a SAU that is in memory goes on in a persistent tier, so that the next fsync is only a flush.
+    fn leave_memory(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        patience: Patience,
+    ) -> Result<TierId, Stop> {
+        let held = state.map.get(piece.sau).valid.intersect(TierSet::PERSISTENT);
+        if let Some(tier) = held.fastest() {
+            let tier = self.admit_growth(object, state, tier, piece, patience)?;
+            self.strike_others(object, state, piece, tier)?;
+            return Ok(tier);
+        }
+        let to = match self.place(object, state, piece, u64::from(piece.sau.bytes_within(state.size)), patience) {
+            Ok(to) => to,
+            Err(Stop::Failed(Errno::ENOSPC)) => TierId::Memory,
+            Err(stop) => return Err(stop),
+        };
+        if to == TierId::Memory {
+            return self.admit_growth(object, state, to, piece, patience);
+        }
+        if !patience.may_wait {
+            return Err(Stop::WouldWait);
+        }
+        self.relocate(object, state, piece, TierId::Memory, to)?;
+        Ok(to)
+    }
+
+    /// Moves one SAU while writers are held off.
+    fn relocate(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        from: TierId,
+        to: TierId,
+    ) -> Result<(), Stop> {
+        if object.in_passthrough() {
+            return Err(Stop::Failed(Errno::ENOSPC));
+        }
+        self.clear_stale(object, state, piece, to)?;
+        let source = state.files[from.index()].clone().ok_or(Stop::Failed(Errno::EIO))?;
+        let dest = self.file_for_write(object, state, to)?;
+        let end = piece.sau.end().min(state.file_len[from.index()]);
+        if end > piece.sau.start() {
+            copy_range(&source, &dest, piece.sau.start(), end - piece.sau.start(), false)?;
+            state.file_len[to.index()] = state.file_len[to.index()].max(end);
+        }
+        let before = state.map.get(piece.sau).valid;
+        state.map.note_replaced(piece.sau, to);
+        if to.is_persistent() {
+            state.unsynced = state.unsynced.with(to);
+            self.note_unsynced(object);
+        }
+        let saved = self.save_map(object, state)?;
+        for other in before.without(to).iter() {
+            self.give_up(object, state, other, piece.sau, saved);
+        }
+        Ok(())
+    }
+
+    /// A tier's copy of a SAU is out of the saved map: its space may be freed, on a device once the map is durable.
+    pub(crate) fn give_up(
+        &self,
+        object: &Object,
+        state: &mut State,
+        tier: TierId,
+        sau: layout::SauIndex,
+        saved: u64,
+    ) {
+        state.condemned.push(Condemned { tier, sau, after: saved });
+        self.note_condemned(object);
+    }
+}
+
+fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(()),
+        Some(_) | None => Err(Errno::EFBIG),
+    }
+}
+
+fn round_up(bytes: u64) -> u64 {
+    bytes.next_multiple_of(PAGE)
+}

@@ -1,0 +1,125 @@
+//! A data server on temporary directories, which can be restarted and rebooted.
+
+use ds::{DataServer, DeviceTier, DsOptions, KvMaps};
+use kv::{MetaStore, MetaStoreOptions};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use store::{Faults, FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions};
+use types::{Ino, LocalId, TierId, UgsdId};
+
+pub struct Site {
+    dir: tempfile::TempDir,
+    uuid: FsUuid,
+    pub memory_limit: u64,
+    pub ssd_limit: Option<u64>,
+    pub nearline_limit: Option<u64>,
+    instance: Option<store::InstanceId>,
+    generation: u32,
+    pub faults: Faults,
+    running: Option<(Arc<DataServer>, Arc<MetaStore>)>,
+}
+
+impl Site {
+    pub fn new(memory_limit: u64) -> Site {
+        Site {
+            dir: tempfile::tempdir_in(shared_root()).unwrap(),
+            uuid: FsUuid([7; 16]),
+            memory_limit,
+            ssd_limit: None,
+            nearline_limit: None,
+            instance: None,
+            generation: 0,
+            faults: Faults::default(),
+            running: None,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    pub fn server(&self) -> &Arc<DataServer> {
+        &self.running.as_ref().unwrap().0
+    }
+    pub fn maps(&self) -> &Arc<MetaStore> {
+        &self.running.as_ref().unwrap().1
+    }
+
+    pub fn start(&mut self) {
+        let mut options = MemoryTierOptions::new(self.path("memory"), self.memory_limit, self.uuid);
+        options.own_tmpfs = false;
+        options.shared_root = self.path("shared");
+        options.known_instance = self.instance;
+        let memory = MemoryTier::prepare(&options).unwrap();
+        if memory.state() == MemoryTierState::Fresh {
+            self.generation += 1;
+            self.instance = Some(memory.instance());
+        }
+        let open = |tier: TierId, dir: &Path| {
+            let mut options = TierStoreOptions::new(tier, self.uuid);
+            options.faults = self.faults.clone();
+            TierStore::open(dir, options).unwrap()
+        };
+        let memory_store = open(TierId::Memory, memory.path());
+        let meta = Arc::new(MetaStore::open_default(&self.path("meta"), MetaStoreOptions::default()).unwrap());
+        let device = |tier, name: &str, limit| Some(DeviceTier { store: open(tier, &self.path(name)), limit });
+        let server = DataServer::start(DsOptions {
+            memory: Some((memory, memory_store)),
+            ssd: device(TierId::Ssd, "ssd", self.ssd_limit),
+            nearline: device(TierId::Nearline, "nearline", self.nearline_limit),
+            memory_generation: self.generation,
+            maps: Arc::new(KvMaps::new(meta.clone())),
+            tiering: tier::Settings::default(),
+            movers: 2,
+            sync_period: Duration::from_millis(50),
+        })
+        .unwrap();
+        self.running = Some((server, meta));
+    }
+
+    /// Ends the server without flushing anything, as a kill would.
+    pub fn stop(&mut self) {
+        let (server, meta) = self.running.take().unwrap();
+        server.shutdown();
+        drop(server);
+        meta.close().unwrap();
+    }
+
+    pub fn restart(&mut self) {
+        self.stop();
+        self.start();
+    }
+
+    /// The memory tier is gone.
+    pub fn reboot(&mut self) {
+        self.stop();
+        let _ = std::fs::remove_dir_all(self.dir.path().join("shared"));
+        self.start();
+    }
+
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if self.running.is_some() {
+            self.stop();
+        }
+    }
+}
+
+fn shared_root() -> PathBuf {
+    let shm = PathBuf::from("/dev/shm");
+    if shm.is_dir() { shm } else { std::env::temp_dir() }
+}
+
+pub fn ino(n: u64) -> Ino {
+    Ino::new(UgsdId::ROOT, LocalId::new(n).unwrap())
+}
