@@ -1,1 +1,60 @@
-//! fuse
+//! FUSE transport: requests of the kernel in, answers out, over io_uring or /dev/fuse.
+//!
+//! A [`Filesystem`] gets each request as a [`Call`] and answers it, there or on another thread, without knowing
+//! which transport runs. [`Session::mount`] mounts, picks the transport and serves until the file system is
+//! unmounted by whomever.
+//!
+//! Invariants:
+//! - Every request gets one answer: a call that is dropped answers `EIO`.
+//! - No request's bytes can make the decoder panic or read outside of them.
+//! - The memory of a ring entry belongs to its call until that is answered, and to the kernel otherwise.
+//! - `destroy` is called once, when the last thread of the session has ended.
+//!
+//! It knows nothing of inodes, permissions or caching: node ids and file handles are numbers to it.
+
+use types::Errno;
+
+mod abi;
+mod buffer;
+mod call;
+mod core;
+mod decode;
+mod device;
+mod dir;
+mod flags;
+mod init;
+mod mount;
+mod operation;
+mod reply;
+mod ring;
+mod session;
+
+pub use call::Call;
+pub use device::{Backing, Notifier};
+pub use dir::{DirBuffer, DirEntryOut};
+pub use flags::{Capabilities, OpenFlags};
+pub use init::{InitConfig, KernelInfo};
+pub use mount::{MountError, UnmountError};
+pub use operation::{
+    CopyArgs, CreateArgs, ForgetList, Forgotten, Header, IoctlArgs, Lock, LockArgs, Operation, ReadArgs,
+    ReleaseArgs, SetattrArgs, SetxattrArgs, TimeOrNow, WriteArgs,
+};
+pub use reply::{AttrOut, BackingId, EntryOut, OpenOut, StatfsOut};
+pub use session::{MountOptions, Session, TransportChoice, TransportKind, TransportReport};
+
+/// The node id of a file system's root.
+pub const ROOT_NODE: u64 = abi::ROOT_ID;
+
+/// A file system, as the kernel's requests see it.
+pub trait Filesystem: Send + Sync + 'static {
+    /// Before the first request: what is below, and what we want of it. An error ends the mount.
+    fn init(&self, kernel: &KernelInfo, config: &mut InitConfig) -> Result<(), Errno>;
+
+    /// One request, on a thread of the transport. What can be answered without waiting is best answered here;
+    /// anything else is moved to another thread, since the requests behind it on this CPU wait meanwhile (and
+    /// answers given on this thread leave it only when `dispatch` has returned).
+    fn dispatch(&self, call: Call);
+
+    /// After the last request; calls that other threads still hold have no caller any more.
+    fn destroy(&self) {}
+}
