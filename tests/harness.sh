@@ -1,0 +1,174 @@
+# Sourced by the suites. Gives a directory under test (an ONFS mount, or any directory with --dir), runs cases with a
+# deadline, and prints one line per case: `ok SUITE/CASE`, `FAIL SUITE/CASE: why`, `skip SUITE/CASE: why`.
+#
+# A suite: `suite NAME "$@"`, `place`, then `check CASE SECONDS COMMAND...`, and `finish` as its last line.
+# Options of every suite: --dir DIR (no ONFS: test this directory), --quick, --full, --case PATTERN, --keep.
+#
+# Variables for a suite: $mnt the directory under test, $scratch a private directory on a disk, $onfs the binary,
+# $tier_dirs yes when it is a mount, $size quick, normal or full.
+# shellcheck shell=bash
+set -euo pipefail
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${CARGO_TARGET_DIR:-$repo/target}
+tools=${ONFS_TOOLS:-$repo/target/tools}
+onfs=${ONFS_BIN:-$build/release/onfs}
+programs=${ONFS_PROGRAMS:-$build/release}
+size=${ONFS_SIZE:-normal} dir= keep=no case_filter='*' failures=0 plain=no
+export LC_ALL=C
+
+suite() {
+    suite=$1
+    shift
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --dir) dir=$2 plain=yes; shift ;;
+            --quick) size=quick ;;
+            --full) size=full ;;
+            --case) case_filter=$2; shift ;;
+            --keep) keep=yes ;;
+            *) echo "$suite: unknown option $1 (--dir DIR, --quick, --full, --case PATTERN, --keep)" >&2; exit 2 ;;
+        esac
+        shift
+    done
+    mkdir -p "${ONFS_TEST_ROOT:-/var/tmp}"
+    scratch=$(mktemp -d "${ONFS_TEST_ROOT:-/var/tmp}/onfs-$suite-XXXXXX")
+    chmod 755 "$scratch"
+    logs=${ONFS_TEST_LOGS:-$repo/target/test-logs}/$suite
+    mkdir -p "$logs"
+    rm -f "$logs"/*.log
+    trap cleanup EXIT
+    trap 'exit 130' INT TERM
+    if [ $plain = no ] && [ ! -x "$onfs" ]; then
+        echo "FAIL $suite/set-up: no onfs binary at $onfs (cargo build --release, or set ONFS_BIN)"
+        exit 1
+    fi
+}
+
+# The directory under test. Words are further options of `onfs mount`. $memory is the memory tier's size.
+memory=256MiB
+place() {
+    if [ $plain = yes ]; then
+        mnt=$(mktemp -d "$dir/onfs-$suite-XXXXXX")
+        chmod 755 "$mnt"
+        return
+    fi
+    mkdir -p "$scratch"/{ssd,nearline,state,mnt}
+    mnt=$scratch/mnt
+    mount_onfs "$@" || { echo "FAIL $suite/mount: see $logs/mount.log"; tail -5 "$logs/mount.log"; exit 1; }
+}
+mount_onfs() {
+    timeout 60 "$onfs" mount --memory "$memory" --ssd "$scratch/ssd" --nearline "$scratch/nearline" \
+        --state "$scratch/state" "$@" "$scratch/mnt" >>"$logs/mount.log" 2>&1 </dev/null
+    mountpoint -q "$scratch/mnt"
+}
+umount_onfs() {
+    timeout 300 "$onfs" umount "$scratch/mnt" >>"$logs/mount.log" 2>&1 </dev/null
+}
+remount_onfs() { umount_onfs && mount_onfs "$@"; }
+
+# check CASE SECONDS COMMAND...: COMMAND runs in a subshell with `set -e`, its output in a log.
+# A command that ends with status 77 is skipped, its last line says why.
+check() {
+    local name=$1 limit=$2 log status=0 start=$SECONDS why
+    shift 2
+    # shellcheck disable=SC2254
+    case $name in $case_filter) ;; *) return 0 ;; esac
+    log=$logs/${name//[^A-Za-z0-9._-]/-}.log
+    set -m
+    (trap - EXIT INT TERM; set -euo pipefail; "$@") >"$log" 2>&1 </dev/null &
+    local pid=$!
+    set +m
+    while kill -0 $pid 2>/dev/null; do
+        if ((SECONDS - start > limit)); then
+            echo "harness: still running after $limit s" >>"$log"
+            kill -TERM -- -$pid 2>/dev/null || true
+            sleep 2
+            kill -KILL -- -$pid 2>/dev/null || true
+            break
+        fi
+        sleep 0.05
+    done
+    wait $pid 2>/dev/null || status=$?
+    why=$(sed '/^$/d' "$log" | tail -1)
+    case $status in
+        0) echo "ok $suite/$name ($((SECONDS - start)) s)" ;;
+        77) echo "skip $suite/$name: $why" ;;
+        *)
+            failures=$((failures + 1))
+            echo "FAIL $suite/$name: status $status: $why"
+            echo "    the end of $log:"
+            tail -25 "$log" | sed 's/^/    /'
+            ;;
+    esac
+}
+skip_case() { # inside a case
+    echo "$*"
+    exit 77
+}
+# Runs a command that must end with this status; prints what it said.
+expect_status() { # STATUS COMMAND...
+    local wanted=$1 got=0
+    shift
+    "$@" || got=$?
+    [ $got = "$wanted" ] || { echo "'$*' ended with status $got, should be $wanted"; return 1; }
+}
+# Runs a command that must fail and must say each of the words (case aside).
+expect_failure() { # WORDS(separated by |) COMMAND...
+    local words=$1 said
+    shift
+    if said=$("$@" 2>&1 </dev/null); then
+        echo "'$*' should have failed; it said: $said"
+        return 1
+    fi
+    echo "it said: $said"
+    local IFS='|'
+    for word in $words; do
+        grep -qiF -- "$word" <<<"$said" || { echo "the message lacks '$word': $said"; return 1; }
+    done
+}
+tier_of_all() { # TIER FILE...: moves files; nothing on a plain directory
+    local tier=$1
+    shift
+    [ $plain = yes ] || "$onfs" migrate --to "$tier" "$@"
+}
+# Moves a file up and down until the file named `$scratch/stop` appears.
+mover() { # FILE...
+    [ $plain = yes ] && return 0
+    local tiers=(ssd memory nearline ssd nearline memory) n=0
+    while [ ! -e "$scratch/stop" ]; do
+        for file in "$@"; do
+            [ -e "$file" ] || continue
+            timeout 120 "$onfs" migrate --to "${tiers[n % 6]}" "$file" >/dev/null 2>>"$logs/mover.txt" || true
+            n=$((n + 1))
+        done
+        sleep 0.02
+    done
+    echo "$n moves"
+}
+
+cleanup() {
+    local status=$?
+    trap - EXIT
+    if [ $keep = yes ]; then
+        echo "  kept: $scratch"
+    else
+        if [ -d "$scratch/mnt" ]; then
+            if mountpoint -q "$scratch/mnt" 2>/dev/null; then
+                timeout 120 "$onfs" umount "$scratch/mnt" >/dev/null 2>&1 || umount -l "$scratch/mnt" 2>/dev/null || true
+            else
+                # A dead FUSE mount does not look like a mount point.
+                umount -l "$scratch/mnt" 2>/dev/null || true
+            fi
+        fi
+        declare -F suite_cleanup >/dev/null && suite_cleanup
+        # What is still mounted below (loop file systems, the memory tier of a killed daemon).
+        awk -v at="$scratch/" 'index($5, at) == 1 {print $5}' /proc/self/mountinfo | tac | while read -r at; do
+            umount -l "$at" 2>/dev/null || true
+        done
+        [ $plain = yes ] && [ -n "${mnt:-}" ] && rm -rf "$mnt"
+        rm -rf "$scratch"
+    fi
+    exit $status
+}
+finish() { exit $((failures > 0)); }
