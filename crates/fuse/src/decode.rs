@@ -355,3 +355,7 @@ pub(crate) fn supplementary_group(extensions: &[u8]) -> Option<u32> {
         left = left.get(size..)?;
     }
 }
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;
