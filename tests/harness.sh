@@ -130,7 +130,7 @@ expect_failure() { # WORDS(separated by |) COMMAND...
 tier_of_all() { # TIER FILE...: moves files; nothing on a plain directory
     local tier=$1
     shift
-    [ $plain = yes ] || "$onfs" migrate --to "$tier" "$@"
+    [ $plain = yes ] || "$onfs" migrate --wait --to "$tier" "$@"
 }
 # Moves a file up and down until the file named `$scratch/stop` appears.
 mover() { # FILE...
@@ -139,7 +139,7 @@ mover() { # FILE...
     while [ ! -e "$scratch/stop" ]; do
         for file in "$@"; do
             [ -e "$file" ] || continue
-            timeout 120 "$onfs" migrate --to "${tiers[n % 6]}" "$file" >/dev/null 2>>"$logs/mover.txt" || true
+            timeout 120 "$onfs" migrate --wait --to "${tiers[n % 6]}" "$file" >/dev/null 2>>"$logs/mover.txt" || true
             n=$((n + 1))
         done
         sleep 0.02

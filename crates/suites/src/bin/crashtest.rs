@@ -223,7 +223,7 @@ fn migrate(onfs: &Path, path: &Path, tier: &str) {
     let _ = Command::new("timeout")
         .arg("60")
         .arg(onfs)
-        .args(["migrate", "--to", tier])
+        .args(["migrate", "--wait", "--to", tier])
         .arg(path)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

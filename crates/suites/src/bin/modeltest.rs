@@ -72,7 +72,7 @@ impl Place {
     }
     fn migrate(&self, path: &Path, tier: &str) -> Result<()> {
         let Place::Onfs(rig) = self else { return Ok(()) };
-        let output = rig.command(&["migrate", "--to", tier], &[path])?;
+        let output = rig.command(&["migrate", "--wait", "--to", tier], &[path])?;
         let said = String::from_utf8_lossy(&output.stderr);
         // A tier that is full refuses; that is not an error of the move.
         ensure!(
