@@ -68,7 +68,8 @@ pub enum Input {
 
     /// What a tier holds of an object changed by `delta` bytes, other than through [`crate::Tiering::place`] and
     /// [`crate::Tiering::admit`] (which count at once): truncation, hole punching, progress of a movement on either
-    /// side, or a placement that was not used in full.
+    /// side, or a placement that was not used in full. More bytes make the tier `Dirty`, except those that a
+    /// movement brings up; say `Clean` afterwards where it holds.
     Stored {
         ino: Ino,
         tier: TierId,
@@ -83,7 +84,7 @@ pub enum Input {
         tier: TierId,
     },
     /// Every byte that `tier` holds has a copy in a slower tier. The shell sends it *before* the `MoveDone` that made
-    /// it true; the machine never infers it.
+    /// it true, and after a truncation or punch that did; the machine never infers it.
     Clean {
         ino: Ino,
         tier: TierId,
@@ -175,7 +176,8 @@ pub enum MoveFailure {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Copy what `from` holds of the object to `to` (bytes that `to` has already need no copy), and free it in `from`
-    /// unless `keep_source`. Report progress with `Stored` on both sides, then `Clean` where it holds, then
+    /// unless `keep_source`. Bytes placed later stay in `from`: no room is reserved for them; bytes overwritten
+    /// meanwhile are copied again. Report progress with `Stored` on both sides, then `Clean` where it holds, then
     /// `MoveDone` or `MoveFailed`.
     StartMove {
         id: MoveId,

@@ -2,8 +2,8 @@
 //!
 //! - At or below C_n-m, counting what is about to be free, closed files leave (normal out); at or below C_f-m, or while
 //!   writers wait, open ones leave too (forced out).
-//! - A choice compares a window of [`crate::Settings::window`] objects from the head of the LRU table and takes the
-//!   coolest of those that can leave now. Forced out prefers closed files to open ones, and clean to dirty ones: dropping
+//! - A choice compares windows of [`crate::Settings::window`] objects from the heads of the LRU tables of clean and of
+//!   dirty objects, and takes the coolest of those that can leave now. Forced out prefers closed files to open ones, and clean to dirty ones: dropping
 //!   a copy frees memory at once. Transient objects leave only when forced, after the others of their state.
 //! - Destination: closed -> near-line; open, or forced -> SSD; and closed files through SSD too while memory is filled
 //!   faster than near-line takes it. An object with nowhere to go rests, so that it does not hold up the next one.
@@ -14,9 +14,13 @@ use types::{TierId, TierSet};
 
 use crate::api::MoveKind;
 use crate::coolness;
-use crate::machine::Tiering;
+use crate::machine::{Tiering, class_of};
 use crate::movement::Start;
+use crate::space::Pressure;
 use crate::table::{Ob, Object};
+
+/// Time between two windows that make way, so that a tier with nowhere to move its files to costs little per input.
+const MAKE_WAY: Duration = Duration::from_millis(10);
 
 /// How an object can leave.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,14 +40,6 @@ impl Choice {
         let drops = |c: &Choice| prefer_drops && c.exit == Exit::Drop;
         (drops(self), self.coolness) > (drops(other), other.coolness)
     }
-}
-
-/// How much a tier has to free.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pressure {
-    None,
-    NormalOut,
-    ForcedOut,
 }
 
 impl Tiering {
@@ -68,13 +64,16 @@ impl Tiering {
         }
         loop {
             let pressure = self.pressure(tier);
-            if pressure == Pressure::None || self.space(tier).is_none_or(|s| s.stuck) {
+            if pressure == Pressure::None || self.space(tier).is_none_or(|s| s.stuck >= pressure) {
                 return;
             }
             let forced = pressure == Pressure::ForcedOut;
+            let resting = self.resting.len();
             let Some(choice) = self.choose(tier, forced) else {
+                // If a window of homeless ones made way, the next input looks at those behind them.
+                let made_way = self.resting.len() > resting;
                 if let Some(space) = self.spaces[tier.index()].as_mut() {
-                    space.stuck = true;
+                    space.stuck = if made_way { Pressure::None } else { pressure };
                 }
                 return;
             };
@@ -100,40 +99,58 @@ impl Tiering {
     }
 
     fn choose_in(&mut self, tier: TierId, open: bool, transient: bool, forced: bool) -> Option<Choice> {
-        let now_us = self.now_us();
-        let list = &self.lists[tier.index()][usize::from(transient)];
         let (mut best, mut homeless) = (None::<Choice>, Vec::new());
-        let mut consider = |(place, (ob, object)): (usize, (Ob, &Object))| {
-            let Some(exit) = self.exit(object, tier, forced) else {
-                homeless.push(ob);
-                return;
-            };
-            let rank =
-                open.then(|| u32::try_from(list.open.saturating_sub(place as u64)).unwrap_or(u32::MAX));
-            let coolness = coolness::report(object, now_us, rank).value;
-            let choice = Choice { ob, exit, coolness };
-            if best.as_ref().is_none_or(|b| choice.better_than(b, forced)) {
-                best = Some(choice);
-            }
-        };
-        let window = self.settings.window.max(1);
-        if open {
-            list.open_part(&self.table).enumerate().take(window).for_each(&mut consider);
-        } else {
-            list.closed_part(&self.table).enumerate().take(window).for_each(&mut consider);
+        for dirty in [false, true] {
+            self.look(tier, open, (transient, dirty), &mut |ob, coolness, object| {
+                let Some(exit) = self.exit(object, tier, forced) else {
+                    homeless.push(ob);
+                    return;
+                };
+                let choice = Choice { ob, exit, coolness };
+                if best.as_ref().is_none_or(|b| choice.better_than(b, forced)) {
+                    best = Some(choice);
+                }
+            });
         }
-        if best.is_none() && homeless.len() >= window && self.has_some_room(tier) {
+        let may_make_way = self.now >= self.made_way + MAKE_WAY || self.made_way.is_zero();
+        if best.is_none()
+            && homeless.len() >= self.settings.window
+            && may_make_way
+            && self.has_some_room(tier)
+        {
             // A whole window of files too large for the room there is: let the ones behind them come forward.
-            homeless.into_iter().for_each(|ob| self.rest(ob, Duration::from_secs(5), 0));
+            self.made_way = self.now;
+            homeless.into_iter().for_each(|ob| self.rest(ob, Object::HOMELESS, Duration::from_secs(5), 0));
         }
         best
     }
 
-    /// Is there a slower tier with a slot and room for a file of mean size?
+    /// Shows the window at the head of one part of one list.
+    fn look(
+        &self,
+        tier: TierId,
+        open: bool,
+        (transient, dirty): (bool, bool),
+        see: &mut dyn FnMut(Ob, f64, &Object),
+    ) {
+        let (now_us, window) = (self.now_us(), self.settings.window.max(1));
+        let list = &self.lists[tier.index()][class_of(transient, dirty)];
+        if open {
+            for (place, (ob, object)) in list.open_part(&self.table).enumerate().take(window) {
+                let rank = u32::try_from(list.open.saturating_sub(place as u64)).unwrap_or(u32::MAX);
+                see(ob, coolness::report(object, now_us, Some(rank)).value, object);
+            }
+        } else {
+            for (ob, object) in list.closed_part(&self.table).take(window) {
+                see(ob, coolness::report(object, now_us, None).value, object);
+            }
+        }
+    }
+
+    /// Is there a slower tier with a slot and some room?
     fn has_some_room(&self, from: TierId) -> bool {
-        let mean = self.measured.file_bytes as u64;
         let takes = |to: &TierId| {
-            self.free_slot(MoveKind::NormalOut, *to) && self.space(*to).is_some_and(|s| s.fits(mean))
+            self.free_slot(MoveKind::NormalOut, *to) && self.space(*to).is_some_and(|s| s.fits(1))
         };
         self.slower(from).any(|to| takes(&to))
     }

@@ -12,7 +12,7 @@ use crate::coolness;
 use crate::lru::List;
 use crate::movement::{Move, Rest};
 use crate::request::Asked;
-use crate::space::{self, Measured, Space, Supply};
+use crate::space::{self, Measured, Pressure, Space, Supply};
 use crate::table::{NIL, Ob, Object, ObjectTable};
 use crate::write_behind::Unsaved;
 
@@ -35,8 +35,9 @@ pub struct Tiering {
     pub(crate) now: Time,
     sampled: Time,
     pub(crate) table: ObjectTable,
-    /// By tier (memory, SSD), then ordinary and transient objects.
-    pub(crate) lists: [[List; 2]; 2],
+    /// By tier (memory, SSD), then by [`class`]: clean objects apart from dirty ones, so that what can be dropped at once
+    /// is found at once; transient ones apart, since they leave only when forced.
+    pub(crate) lists: [[List; 4]; 2],
     pub(crate) spaces: [Option<Space>; 3],
     pub(crate) measured: Measured,
     pub(crate) moves: BTreeMap<MoveId, Move>,
@@ -55,6 +56,8 @@ pub struct Tiering {
     pub(crate) requests_ready: bool,
     /// Bounded by what one input can start: the movement bounds, one wake-up per tier, one end per request.
     pub(crate) effects: VecDeque<Effect>,
+    /// When a window of objects with nowhere to go last made way.
+    pub(crate) made_way: Time,
 }
 
 impl Tiering {
@@ -63,7 +66,7 @@ impl Tiering {
             now: Time::ZERO,
             sampled: Time::ZERO,
             table: ObjectTable::new(),
-            lists: [0, 1].map(|lane| [List::new(lane), List::new(lane)]),
+            lists: [0, 1].map(|lane| [(); 4].map(|()| List::new(lane))),
             spaces: [None, None, None],
             measured: Measured::new(&settings),
             moves: BTreeMap::new(),
@@ -77,6 +80,7 @@ impl Tiering {
             next_request: 0,
             requests_ready: false,
             effects: VecDeque::new(),
+            made_way: Time::ZERO,
             settings,
         }
     }
@@ -153,7 +157,7 @@ impl Tiering {
         let object = self.table.get(ob)?;
         let lane = (0..2).find(|lane| object.has(Object::LINKED[*lane])).filter(|_| object.is_open());
         let rank = lane.map(|lane| {
-            let list = &self.lists[lane][class(object)];
+            let list = &self.lists[lane][class(object, TierId::ALL[lane])];
             list.walk(&self.table, ob).take(RANK_MAX as usize).count() as u32
         });
         Some(coolness::report(object, micros(now), rank))
@@ -260,7 +264,7 @@ impl Tiering {
 
     /// Something changed that may let movement go on which could not start before.
     pub(crate) fn stir(&mut self) {
-        self.spaces.iter_mut().flatten().for_each(|s| s.stuck = false);
+        self.spaces.iter_mut().flatten().for_each(|s| s.stuck = Pressure::None);
         self.copies_stuck = false;
         self.requests_ready = true;
     }
@@ -283,17 +287,17 @@ impl Tiering {
         for lane in 0..2 {
             let Some(object) = self.table.get(ob) else { return };
             let tier = TierId::ALL[lane];
-            let held = Object::PASSTHROUGH | Object::MOVING | Object::RESTING;
+            let held = Object::PASSTHROUGH | Object::MOVING | Object::RESTING | Object::HOMELESS;
             let wanted = object.holds(tier) > 0
                 && !object.has(held)
                 && !object.pinned.contains(tier)
                 && self.slower(tier).next().is_some();
             let linked = object.has(Object::LINKED[lane]);
-            let list = &mut self.lists[lane][class(object)];
+            let list = &mut self.lists[lane][class(object, TierId::ALL[lane])];
             if wanted && !linked {
                 list.link(&mut self.table, ob);
                 if let Some(space) = self.spaces[lane].as_mut() {
-                    space.stuck = false;
+                    space.stuck = Pressure::None;
                 }
             } else if linked && !wanted {
                 list.unlink(&mut self.table, ob);
@@ -301,12 +305,12 @@ impl Tiering {
         }
     }
 
-    /// Takes the object out of the LRU tables, before a change of its open or transient state.
+    /// Takes the object out of the LRU tables, before a change of its open, dirty or transient state.
     pub(crate) fn unlink(&mut self, ob: Ob) {
         for lane in 0..2 {
             let Some(object) = self.table.get(ob) else { return };
             if object.has(Object::LINKED[lane]) {
-                self.lists[lane][class(object)].unlink(&mut self.table, ob);
+                self.lists[lane][class(object, TierId::ALL[lane])].unlink(&mut self.table, ob);
             }
         }
     }
@@ -357,9 +361,13 @@ impl Tiering {
     }
 }
 
-/// Which of a tier's two LRU tables an object belongs to.
-pub(crate) fn class(object: &Object) -> usize {
-    usize::from(object.has(Object::TRANSIENT))
+/// Which of a tier's LRU tables an object belongs to.
+pub(crate) fn class(object: &Object, tier: TierId) -> usize {
+    class_of(object.has(Object::TRANSIENT), object.dirty.contains(tier))
+}
+
+pub(crate) const fn class_of(transient: bool, dirty: bool) -> usize {
+    transient as usize * 2 + dirty as usize
 }
 
 pub(crate) fn micros(time: Time) -> u64 {

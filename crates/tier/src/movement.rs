@@ -225,7 +225,12 @@ impl Tiering {
     }
 
     fn moved(&mut self, m: &Move) {
-        self.resting.remove(&m.ob);
+        if let Some(rest) = self.resting.remove(&m.ob) {
+            self.timers.remove(&(rest.until, Timer::Rest(m.ob)));
+            if let Some(object) = self.table.get_mut(m.ob) {
+                object.set(Object::RESTING | Object::HOMELESS, false);
+            }
+        }
         if m.from == TierId::Memory && m.keep_source {
             self.note_copied(m.ob);
         }
@@ -249,26 +254,26 @@ impl Tiering {
             MoveFailure::Cancelled | MoveFailure::Busy | MoveFailure::Uncovered | MoveFailure::Gone => 1,
         };
         let failures = failures + u32::from(failure == MoveFailure::Io);
-        self.rest(m.ob, Duration::from_secs(pause_s), failures);
+        self.rest(m.ob, Object::RESTING, Duration::from_secs(pause_s), failures);
     }
 
-    /// Keeps the object out of every choice for a while. Not for one that moves.
-    pub(crate) fn rest(&mut self, ob: Ob, pause: Duration, failures: u32) {
+    /// Keeps the object out of choices for a while: of every one, or as `HOMELESS` of eviction only.
+    pub(crate) fn rest(&mut self, ob: Ob, flag: u16, pause: Duration, failures: u32) {
         let until = self.now + pause;
         let Some(object) = self.table.get_mut(ob) else { return };
-        object.set(Object::RESTING, true);
+        object.set(flag, true);
         // An entry without a timer only remembers the failures; its time is past.
         if let Some(before) = self.resting.insert(ob, Rest { until, failures }) {
             self.timers.remove(&(before.until, Timer::Rest(ob)));
         }
         self.timers.insert((until, Timer::Rest(ob)));
-        self.disarm_copy(ob);
+        self.arm_copy(ob);
         self.relink(ob);
     }
 
     pub(crate) fn rested(&mut self, ob: Ob) {
         let Some(object) = self.table.get_mut(ob) else { return };
-        object.set(Object::RESTING, false);
+        object.set(Object::RESTING | Object::HOMELESS, false);
         if self.resting.get(&ob).is_some_and(|r| r.failures == 0) {
             self.resting.remove(&ob);
         }

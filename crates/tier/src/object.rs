@@ -13,6 +13,7 @@ use crate::table::{NIL, Ob, Object};
 impl Tiering {
     pub(crate) fn attached(&mut self, ino: Ino, bytes: [u64; 3], dirty: TierSet) {
         let ob = self.table.ensure(ino, self.now_us());
+        self.unlink(ob);
         let Some(object) = self.table.get_mut(ob) else { return };
         object.bytes = bytes;
         object.dirty = dirty;
@@ -100,6 +101,7 @@ impl Tiering {
         let (mut came, mut went) = (delta.max(0) as u64, 0);
         let moving = self.table.get(ob).is_some_and(|o| o.has(Object::MOVING));
         let mover = self.moves.values_mut().find(|m| moving && m.ob == ob);
+        let raised = mover.as_ref().is_some_and(|m| m.to == tier && m.to < m.from);
         let Some(space) = self.spaces[tier.index()].as_mut() else { return };
         if let Some(m) = mover {
             if delta > 0 && m.to == tier && m.from != tier {
@@ -107,6 +109,10 @@ impl Tiering {
                 m.reserved -= landed;
                 space.reserved -= landed;
                 came -= landed;
+            } else if delta < 0 && m.to == tier && m.from != tier {
+                // What had been copied was overwritten or cut in the source: it will have to come again.
+                m.reserved += delta.unsigned_abs();
+                space.reserved += delta.unsigned_abs();
             } else if delta < 0 && m.from == tier {
                 went = delta.unsigned_abs().min(m.draining);
                 m.draining -= went;
@@ -119,6 +125,10 @@ impl Tiering {
         let Some(object) = self.table.get_mut(ob) else { return };
         let held = &mut object.bytes[tier.index()];
         *held = held.saturating_add_signed(delta);
+        // What was brought up has its source below. Of anything else only the shell knows whether it has.
+        if delta > 0 && !raised {
+            self.set_dirty(ob, tier);
+        }
         self.relink(ob);
         if delta < 0 {
             self.stir();
@@ -128,8 +138,19 @@ impl Tiering {
 
     pub(crate) fn dirtied(&mut self, ino: Ino, tier: TierId) {
         let ob = self.table.find(ino).unwrap_or(NIL);
-        let Some(object) = self.table.get_mut(ob) else { return };
-        object.dirty = object.dirty.with(tier);
+        self.set_dirty(ob, tier);
+        self.relink(ob);
+    }
+
+    /// Marks it dirty; the caller relinks.
+    pub(crate) fn set_dirty(&mut self, ob: Ob, tier: TierId) {
+        let Some(object) = self.table.get(ob) else { return };
+        if !object.dirty.contains(tier) {
+            self.unlink(ob);
+        }
+        if let Some(object) = self.table.get_mut(ob) {
+            object.dirty = object.dirty.with(tier);
+        }
         if tier == TierId::Memory {
             self.note_unsaved(ob);
         }
@@ -137,11 +158,18 @@ impl Tiering {
 
     pub(crate) fn cleaned(&mut self, ino: Ino, tier: TierId) {
         let ob = self.table.find(ino).unwrap_or(NIL);
-        let Some(object) = self.table.get_mut(ob) else { return };
-        object.dirty = object.dirty.without(tier);
+        let Some(object) = self.table.get(ob) else { return };
+        if !object.dirty.contains(tier) {
+            return;
+        }
+        self.unlink(ob);
+        if let Some(object) = self.table.get_mut(ob) {
+            object.dirty = object.dirty.without(tier);
+        }
         if tier == TierId::Memory {
             self.note_saved(ob);
         }
+        self.relink(ob);
         self.stir();
     }
 

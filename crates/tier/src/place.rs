@@ -80,10 +80,7 @@ impl Tiering {
         space.came += bytes;
         object.bytes[tier.index()] += bytes;
         // New bytes have no copy anywhere; were it not said here, the eviction below could drop them.
-        object.dirty = object.dirty.with(tier);
-        if tier == TierId::Memory {
-            self.note_unsaved(ob);
-        }
+        self.set_dirty(ob, tier);
         self.relink(ob);
         self.evict(tier);
         true

@@ -11,6 +11,15 @@ const SMOOTH: f64 = 5.0;
 /// How fast the remembered peak of writing falls.
 const PEAK_FALL: f64 = 60.0;
 
+/// How much a tier has to free.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Pressure {
+    #[default]
+    None,
+    NormalOut,
+    ForcedOut,
+}
+
 #[derive(Default)]
 pub struct Space {
     pub limit: u64,
@@ -32,8 +41,8 @@ pub struct Space {
     pub wait_most: u64,
     /// What a request needs free.
     pub asked: u64,
-    /// Nothing could be moved out at the last try, and nothing has changed since.
-    pub stuck: bool,
+    /// The highest pressure under which nothing could be moved out, with nothing changed since.
+    pub stuck: Pressure,
 }
 
 impl Space {

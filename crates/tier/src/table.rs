@@ -53,6 +53,8 @@ impl Object {
     pub const MOVING: u16 = 32;
     /// Its last movement failed; not tried again before a timer.
     pub const RESTING: u16 = 64;
+    /// Found no room anywhere when it had to leave; left alone for a while. Copies and requests may still try.
+    pub const HOMELESS: u16 = 256;
     /// The shell has no state of it.
     pub const DETACHED: u16 = 128;
 

@@ -2,7 +2,7 @@
 //!
 //! I-TIER-4: the copy is due `write_behind_closed` (or the policy's delay) after the close or the last write of a closed
 //! file, `write_behind_idle` after the last write of an open one, and `write_behind_latest` after the first write in any
-//! case. It starts then as soon as a slot and room are there, the longest due first. Before the latest time a write
+//! case; after a copy that left new bytes behind, `write_behind_closed` after its end. It starts then as soon as a slot and room are there, the longest due first. Before the latest time a write
 //! cancels the copy; after it the shell notes the extents written meanwhile, so a file that is always being
 //! written is saved too. Transient objects are never written behind; pinned and passthrough ones are (they stay where
 //! they are).
