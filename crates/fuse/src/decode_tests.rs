@@ -169,10 +169,7 @@ fn names_that_no_kernel_sends_are_refused() {
 
 /// Looks at everything that a decoded request borrows.
 fn touch(operation: &Operation<'_>) -> usize {
-    let forgotten = match operation {
-        Operation::BatchForget(list) => list.clone().count(),
-        _ => 0,
-    };
+    let forgotten = if let Operation::BatchForget(list) = operation { list.clone().count() } else { 0 };
     format!("{operation:?}").len() + forgotten
 }
 

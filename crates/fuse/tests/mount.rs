@@ -20,7 +20,7 @@ use fuse::{
     Backing, Call, Capabilities, Filesystem, InitConfig, KernelInfo, MountError, MountOptions, OpenFlags,
     OpenOut, Operation, Session, TransportChoice, TransportKind, UnmountError,
 };
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use types::Errno;
 
 #[path = "../examples/nullfs/fs.rs"]
@@ -36,6 +36,7 @@ struct Counts {
     lookups: AtomicU32,
     deferred: AtomicU32,
     destroyed: AtomicU32,
+    held: (Mutex<u32>, Condvar),
 }
 
 /// What the wrapper does differently.
@@ -45,6 +46,8 @@ struct Tricks {
     defer: bool,
     /// Open files as passthrough to this.
     divert: bool,
+    /// Keep lookups of "held" without an answer.
+    hold: bool,
     timeout: Duration,
 }
 
@@ -55,6 +58,7 @@ struct Tricky {
     counts: Arc<Counts>,
     backing: Mutex<Option<Backing>>,
     target: fs::File,
+    held: Mutex<Vec<Call>>,
 }
 
 impl Tricky {
@@ -77,7 +81,7 @@ impl Tricky {
         }
         let target = tempfile::tempfile().unwrap();
         target.write_all_at(b"from the backing file", 0).unwrap();
-        Tricky { inner, tricks, workers, counts, backing: Mutex::default(), target }
+        Tricky { inner, tricks, workers, counts, backing: Mutex::default(), target, held: Mutex::default() }
     }
 
     fn defer(&self, call: Call) {
@@ -104,6 +108,12 @@ impl Filesystem for Tricky {
                 self.counts.lookups.fetch_add(1, Ordering::Relaxed);
                 if name == b"dropped" {
                     return drop(call);
+                }
+                if name == b"held" && self.tricks.hold {
+                    self.held.lock().push(call);
+                    *self.counts.held.0.lock() += 1;
+                    self.counts.held.1.notify_all();
+                    return;
                 }
                 if name == b"panicking" {
                     panic!("as the test wants it");
@@ -311,6 +321,33 @@ fn unmounted_while_requests_are_held() {
         assert!(!mounted.session.has_ended());
         held.write_all_at(b"still served", 0).unwrap();
         drop(held);
+        mounted.check_ended();
+    }
+}
+
+#[test]
+fn a_forced_unmount_ends_requests_that_are_held() {
+    for transport in BOTH {
+        let Some(mounted) = Mounted::new(transport, Tricks { hold: true, ..Tricks::default() }) else {
+            continue;
+        };
+        let path = mounted.dir.join("held");
+        thread::scope(|scope| {
+            let callers: Vec<_> = (0..3).map(|_| scope.spawn(|| fs::metadata(&path).unwrap_err())).collect();
+            let (count, change) = &mounted.counts.held;
+            // Lookups of one name wait for each other, so that one is all that comes.
+            let mut count = count.lock();
+            while *count == 0 {
+                assert!(!change.wait_for(&mut count, PATIENCE).timed_out(), "no request came");
+            }
+            drop(count);
+            let done = Command::new("umount").arg("-fl").arg(&mounted.dir).status().unwrap();
+            assert!(done.success());
+            for caller in callers {
+                caller.join().unwrap();
+            }
+        });
+        // The calls are still held, and dropped with the file system after this.
         mounted.check_ended();
     }
 }
