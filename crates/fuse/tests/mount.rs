@@ -2,6 +2,8 @@
 //! end ends it. Method: the null file system behind a wrapper that defers, drops or diverts requests by name, mounted
 //! for real. Needs root and /dev/fuse; without the device the tests say so and pass.
 
+#![expect(clippy::unwrap_used, reason = "a test: a failure is a panic")]
+
 use std::{
     fs, io,
     os::{fd::AsFd, unix::fs::FileExt},
