@@ -1,1 +1,37 @@
-//! client
+//! The file system that the FUSE transport calls: names and attributes from the metadata server, bytes from the data
+//! server, and the kernel's caches kept true.
+//!
+//! A shell: the lease core decides how the kernel treats an open file, mds and ds decide everything else; this
+//! crate carries requests to them and answers back.
+//!
+//! Invariants:
+//! - A request that needs no waiting is answered on the transport's thread; one that must wait goes to a bounded
+//!   pool of workers, and is reported when it is older than its deadline.
+//! - What is acknowledged is at the mds and the ds: nothing is held back here.
+//! - No lock of this crate that concerns more than one file is held over I/O.
+//!
+//! Refuses to know: which transport runs, where bytes are, how metadata are stored, who may do what (the kernel
+//! checks permissions).
+#![forbid(unsafe_code)]
+
+mod access;
+mod attr;
+mod client;
+mod dirs;
+mod dispatch;
+mod handles;
+mod inode;
+mod invalidate;
+mod io;
+mod metrics;
+mod names;
+mod open;
+mod pool;
+mod purge;
+mod statfs;
+mod turn;
+mod versions;
+mod xattr;
+
+pub use client::{Client, ClientOptions};
+pub use metrics::{ClientStats, Op, OpStats};

@@ -1,0 +1,253 @@
+//! The file system that the transport calls: what it is made of, its beginning and its end.
+
+use std::{
+    sync::{Arc, OnceLock, Weak},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use ds::DataServer;
+use fuse::{Call, Capabilities, Filesystem, InitConfig, KernelInfo};
+use lease::Arbiter;
+use mds::Mds;
+use parking_lot::Mutex;
+use types::{Errno, Timestamp};
+
+use crate::{
+    handles::Handles,
+    inode::Inodes,
+    invalidate::Invalidator,
+    metrics::{ClientStats, Metrics},
+    open::OpenFile,
+    pool::{Pool, PoolOptions},
+    purge::{BATCH, Graveyard, Purger, remove_all},
+    turn::Turn,
+    versions::Versions,
+};
+
+/// How the client behaves.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Threads for requests that must wait.
+    pub workers: usize,
+    /// Requests that may wait for such a thread; more run on the transport's threads.
+    pub queue: usize,
+    /// A deferred request that is older is reported.
+    pub deadline: Duration,
+    /// How long the kernel may keep names, and the absence of names.
+    pub entry_timeout: Duration,
+    /// How long it may keep the attributes of what is not being written.
+    pub attr_timeout: Duration,
+    /// Let the kernel read files in place. Needs root, too.
+    pub passthrough: bool,
+    /// Bytes of each tier that passthrough may pin (`TierId::index()`).
+    pub passthrough_budget: [u64; 3],
+    /// What `user.onfs.control` says: the path of the socket for commands.
+    pub control_socket: Option<Vec<u8>>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> ClientOptions {
+        // One kernel sees every change, so what it has cached stays true; a day bounds what a defect could cost.
+        let long = Duration::from_secs(24 * 60 * 60);
+        ClientOptions {
+            workers: 8,
+            queue: 256,
+            deadline: Duration::from_secs(120),
+            entry_timeout: long,
+            attr_timeout: long,
+            passthrough: true,
+            passthrough_budget: [u64::MAX; 3],
+            control_socket: None,
+        }
+    }
+}
+
+/// One mounted ONFS, as the transport sees it.
+pub struct Client {
+    this: Weak<Client>,
+    pub(crate) options: ClientOptions,
+    pub(crate) mds: Arc<Mds>,
+    pub(crate) ds: Arc<DataServer>,
+    pub(crate) inodes: Arc<Inodes>,
+    pub(crate) files: Handles<OpenFile>,
+    pub(crate) arbiter: Mutex<Arbiter>,
+    pub(crate) versions: Versions,
+    pub(crate) pool: Pool,
+    pub(crate) invalidator: Invalidator,
+    pub(crate) purger: Purger,
+    pub(crate) metrics: Metrics,
+    /// Set by INIT when the kernel offers passthrough and it is wanted.
+    pub(crate) backing: OnceLock<fuse::Backing>,
+}
+
+impl Client {
+    /// Starts the threads; nothing is mounted yet. Fails only where threads cannot be started.
+    pub fn new(options: ClientOptions, mds: Arc<Mds>, ds: Arc<DataServer>) -> Result<Arc<Client>, Errno> {
+        let pool = Pool::start(PoolOptions {
+            workers: options.workers,
+            queue: options.queue,
+            deadline: options.deadline,
+        })?;
+        let invalidator = Invalidator::start()?;
+        let mut failed = None;
+        let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
+            this: this.clone(),
+            inodes: Arc::new(Inodes::new(mds.clone(), ds.clone())),
+            files: Handles::new(),
+            arbiter: Mutex::new(Arbiter::new(options.passthrough_budget)),
+            versions: Versions::new(),
+            pool,
+            invalidator,
+            purger: Purger::start(this.clone()).unwrap_or_else(|error| {
+                failed = Some(error);
+                Purger::none()
+            }),
+            metrics: Metrics::new(),
+            backing: OnceLock::new(),
+            options,
+            mds,
+            ds,
+        });
+        match failed {
+            Some(error) => {
+                client.shutdown();
+                Err(error.into())
+            }
+            None => Ok(client),
+        }
+    }
+
+    /// After the session has ended: closes what is still open, settles it, and ends the threads. May be called
+    /// more than once.
+    pub fn shutdown(&self) {
+        self.pool.shutdown();
+        for file in self.files.drain() {
+            self.close(&file);
+        }
+        self.invalidator.shutdown();
+        self.purger.shutdown();
+    }
+
+    pub fn stats(&self) -> ClientStats {
+        let load =
+            |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
+        let pool = self.pool.counters();
+        ClientStats {
+            deferred: load(&pool.deferred),
+            run_inline: load(&pool.run_inline),
+            overdue: load(&pool.overdue),
+            open_files: self.files.len() as u64,
+            open_inodes: self.inodes.len() as u64,
+            passthrough_inodes: self.inodes.count_passthrough() as u64,
+            ..self.metrics.snapshot()
+        }
+    }
+
+    /// Is passthrough used in this mount?
+    pub fn passthrough_is_on(&self) -> bool {
+        self.backing.get().is_some()
+    }
+
+    /// Changes how many bytes of a tier passthrough may pin.
+    pub fn set_passthrough_budget(&self, tier: types::TierId, bytes: u64) {
+        self.arbiter.lock().set_budget(tier, bytes);
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+    }
+
+    pub(crate) fn this(&self) -> Option<Arc<Client>> {
+        self.this.upgrade()
+    }
+}
+
+impl Filesystem for Client {
+    fn init(&self, kernel: &KernelInfo, config: &mut InitConfig) -> Result<(), Errno> {
+        config.capabilities |= wanted_capabilities() & kernel.capabilities;
+        // Locks stay with the kernel, which is the only one here; so does write-back, see DESIGN section 10.
+        config.capabilities -= Capabilities::POSIX_LOCKS
+            | Capabilities::FLOCK_LOCKS
+            | Capabilities::WRITEBACK_CACHE
+            | Capabilities::AUTO_INVAL_DATA;
+        config.max_write = 1 << 20;
+        config.time_granularity_ns = 1;
+        if self.options.passthrough && kernel.capabilities.contains(Capabilities::PASSTHROUGH) {
+            config.capabilities |= Capabilities::PASSTHROUGH;
+            config.max_stack_depth = 1;
+            // A second INIT on the same client cannot be: the session answers one.
+            let _ = self.backing.set(kernel.backing.clone());
+        }
+        let notifier = kernel.notifier.clone();
+        let this = self.this.clone();
+        self.invalidator.attach(Box::new(move |ino, offset, len| {
+            let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+            match notifier.inval_inode(ino, offset, len) {
+                Ok(()) => {
+                    if let Some(client) = this.upgrade() {
+                        client.metrics.invalidated();
+                    }
+                }
+                Err(error) => tracing::warn!(ino, %error, "cached pages were not dropped"),
+            }
+        }));
+        tracing::debug!(capabilities = ?config.capabilities, "connected");
+        Ok(())
+    }
+
+    fn dispatch(&self, call: Call) {
+        self.serve(call, Turn::Transport);
+    }
+
+    fn destroy(&self) {
+        self.pool.shutdown();
+        for file in self.files.drain() {
+            self.close(&file);
+        }
+    }
+}
+
+impl Graveyard for Client {
+    fn bury(&self) -> usize {
+        let candidates = match self.mds.purge_list(BATCH) {
+            Ok(candidates) => candidates,
+            Err(error) => {
+                tracing::warn!(%error, "the list of removed files could not be read");
+                return 0;
+            }
+        };
+        let (gone, left) = remove_all(candidates, |ino| self.inodes.is_used(ino), |ino| self.ds.remove(ino));
+        left.into_iter().for_each(|ino| self.mds.purge_later(ino));
+        if gone.is_empty() {
+            return 0;
+        }
+        if let Err(error) = self.mds.purge(&gone) {
+            tracing::warn!(%error, "removed files were not struck off the list");
+            gone.into_iter().for_each(|ino| self.mds.purge_later(ino));
+            return 0;
+        }
+        self.metrics.purged(gone.len());
+        gone.len()
+    }
+}
+
+fn wanted_capabilities() -> Capabilities {
+    Capabilities::ASYNC_READ
+        | Capabilities::ASYNC_DIO
+        | Capabilities::ATOMIC_O_TRUNC
+        | Capabilities::EXPORT_SUPPORT
+        | Capabilities::BIG_WRITES
+        | Capabilities::DONT_MASK
+        | Capabilities::READDIRPLUS
+        | Capabilities::READDIRPLUS_AUTO
+        | Capabilities::PARALLEL_DIROPS
+        | Capabilities::POSIX_ACL
+        | Capabilities::CACHE_SYMLINKS
+        | Capabilities::NO_OPENDIR_SUPPORT
+        | Capabilities::EXPLICIT_INVAL_DATA
+        | Capabilities::HANDLE_KILLPRIV_V2
+        | Capabilities::SETXATTR_EXT
+        | Capabilities::HAS_EXPIRE_ONLY
+        | Capabilities::DIRECT_IO_ALLOW_MMAP
+}

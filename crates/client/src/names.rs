@@ -1,0 +1,202 @@
+//! Operations on names: lookup, forget, and everything that makes, moves or removes an entry.
+//!
+//! Invariants: every entry that is answered counts one kernel reference at the mds before the answer leaves
+//! ([`Client::entry`]), and FORGET gives them back; so an unlinked file lives as long as the kernel knows it.
+
+use std::time::Duration;
+
+use fuse::{EntryOut, Header};
+use mds::{Caller, Found, NewNode, RenameMode, Unlinked};
+use types::{Attr, Errno, FileKind, Ino};
+
+use crate::{
+    Client,
+    inode::has_set_id,
+    turn::{Answer, Turn},
+};
+
+/// Where a name is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub parent: Ino,
+    pub name: &'a [u8],
+}
+
+/// Numbers that no inode has come from handles of another file system, or from a damaged request.
+pub(crate) fn ino(node: u64) -> Result<Ino, Errno> {
+    Ino::from_raw(node).ok_or(Errno::ESTALE)
+}
+
+pub(crate) fn caller(header: &Header, umask: u32) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, umask }
+}
+
+impl Client {
+    pub(crate) fn lookup(&self, turn: Turn, at: Place<'_>) -> Answer<EntryOut> {
+        let found = match at.name {
+            b"." => self.mds.find(at.parent)?,
+            b".." => self.mds.find(self.mds.parent(at.parent)?)?,
+            name => self.mds.lookup(at.parent, name)?,
+        };
+        self.entry(turn, found)
+    }
+
+    pub(crate) fn forget(&self, node: u64, lookups: u64) {
+        if let Some(ino) = Ino::from_raw(node) {
+            self.versions.forget(ino);
+            self.arbiter.lock().forget(ino);
+            self.mds.release(ino, lookups);
+            if self.mds.statfs_usage().orphans_waiting > 0 {
+                self.purger.wake();
+            }
+        }
+    }
+
+    pub(crate) fn mkdir(&self, header: &Header, at: Place<'_>, mode: u32, umask: u32) -> Answer<EntryOut> {
+        let attr = self.mds.mkdir(&caller(header, umask), at.parent, at.name, mode & types::MODE_MASK)?;
+        self.settled_entry(attr)
+    }
+
+    /// Everything but directories and regular files that are opened at once.
+    pub(crate) fn mknod(
+        &self,
+        turn: Turn,
+        header: &Header,
+        at: Place<'_>,
+        node: MknodArgs,
+    ) -> Answer<EntryOut> {
+        let kind = FileKind::from_mode(node.mode).ok_or(Errno::EINVAL)?;
+        let new = NewNode {
+            kind,
+            mode: node.mode & types::MODE_MASK,
+            rdev: node.rdev,
+            target: None,
+            for_write: false,
+        };
+        let found = self.mds.create(&caller(header, node.umask), at.parent, at.name, &new)?;
+        self.entry(turn, found)
+    }
+
+    pub(crate) fn symlink(
+        &self,
+        turn: Turn,
+        header: &Header,
+        at: Place<'_>,
+        target: &[u8],
+    ) -> Answer<EntryOut> {
+        let new =
+            NewNode { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: Some(target), for_write: false };
+        let found = self.mds.create(&caller(header, 0), at.parent, at.name, &new)?;
+        self.entry(turn, found)
+    }
+
+    pub(crate) fn link(&self, turn: Turn, existing: Ino, at: Place<'_>) -> Answer<EntryOut> {
+        let found = self.mds.find(existing)?;
+        turn.wait_if(found.data.stale_live)?;
+        let attr = self.mds.link(existing, at.parent, at.name)?;
+        self.entry(turn, Found { attr, ..found })
+    }
+
+    pub(crate) fn unlink(&self, at: Place<'_>) -> Answer<()> {
+        let unlinked = self.mds.unlink(at.parent, at.name)?;
+        self.after_unlink(Some(unlinked));
+        Ok(())
+    }
+
+    pub(crate) fn rmdir(&self, at: Place<'_>) -> Answer<()> {
+        self.mds.rmdir(at.parent, at.name)?;
+        self.purger.wake();
+        Ok(())
+    }
+
+    pub(crate) fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()> {
+        let renamed = self.mds.rename((from.parent, from.name), (to.parent, to.name), rename_mode(flags)?)?;
+        self.after_unlink(renamed.replaced);
+        Ok(())
+    }
+
+    fn after_unlink(&self, unlinked: Option<Unlinked>) {
+        if unlinked.is_some_and(|unlinked| unlinked.nlink_left == 0) {
+            self.purger.wake();
+        }
+    }
+
+    /// The answer that names an inode, with true attributes. Counts the kernel's reference.
+    pub(crate) fn entry(&self, turn: Turn, mut found: Found) -> Answer<EntryOut> {
+        turn.wait_if(found.data.stale_live)?;
+        let attr_timeout = self.complete(&mut found)?;
+        Ok(self.held_entry(found.attr, attr_timeout))
+    }
+
+    fn settled_entry(&self, attr: Attr) -> Answer<EntryOut> {
+        Ok(self.held_entry(attr, self.attr_timeout(&attr, false)))
+    }
+
+    pub(crate) fn held_entry(&self, attr: Attr, attr_timeout: Duration) -> EntryOut {
+        self.mds.hold(attr.ino, 1);
+        EntryOut {
+            node: attr.ino.get(),
+            // Inode numbers are never used again.
+            generation: 0,
+            entry_timeout: self.options.entry_timeout,
+            attr_timeout,
+            attr,
+        }
+    }
+
+    /// Makes the attributes true, and says how long they stay so.
+    pub(crate) fn complete(&self, found: &mut Found) -> Result<Duration, Errno> {
+        let written = found.attr.kind == FileKind::Regular && self.inodes.complete(found)?;
+        Ok(self.attr_timeout(&found.attr, written))
+    }
+
+    /// All changes pass through this kernel, which drops what it has cached of an inode with each of them. Not so
+    /// for writes through a mapping of a backing file, and for set-id bits that we clear at a write.
+    pub(crate) fn attr_timeout(&self, attr: &Attr, written: bool) -> Duration {
+        let set_id = attr.kind == FileKind::Regular && has_set_id(attr.mode);
+        if written || set_id { Duration::ZERO } else { self.options.attr_timeout }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MknodArgs {
+    pub mode: u32,
+    pub rdev: u32,
+    pub umask: u32,
+}
+
+fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+    // renameat2(2).
+    const NOREPLACE: u32 = 1;
+    const EXCHANGE: u32 = 2;
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        NOREPLACE => Ok(RenameMode::NoReplace),
+        EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: unknown rename flags (whiteout, both at once) are refused, never ignored.
+    #[test]
+    fn rename_flags() {
+        assert!(matches!(rename_mode(0), Ok(RenameMode::Replace)));
+        assert!(matches!(rename_mode(1), Ok(RenameMode::NoReplace)));
+        assert!(matches!(rename_mode(2), Ok(RenameMode::Exchange)));
+        for bad in [3, 4, 5, 8] {
+            assert!(matches!(rename_mode(bad), Err(Errno::EINVAL)));
+        }
+    }
+
+    /// Goal: a node number without an inode is refused. Method: local part 0.
+    #[test]
+    fn numbers_that_name_nothing_are_stale() {
+        assert_eq!(ino(0), Err(Errno::ESTALE));
+        assert_eq!(ino(7 << 40), Err(Errno::ESTALE));
+        assert_eq!(ino(1), Ok(Ino::ROOT));
+    }
+}

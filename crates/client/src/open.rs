@@ -1,0 +1,263 @@
+//! Opening and closing files, and what is kept of an open one.
+//!
+//! Invariants:
+//! - The arbiter decides how the kernel treats an open file; the shell here carries it out under the inode's
+//!   lock, so that two opens of one file never disagree about its backing file.
+//! - A file is registered for passthrough once per inode, and let go when the last such open file is gone.
+//! - Opens that must be seen write by write (synchronous, under a quota, of set-id files) are never
+//!   passthrough for reads and writes.
+
+use std::{
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use fuse::{EntryOut, Header, OpenOut};
+use lease::{Closed, Mode, OpenRequest};
+use mds::{Found, NewNode, SetAttr, SetTime};
+use types::{Errno, FileKind, Ino, ProjectId, SAU_BYTES, TierId};
+
+use crate::{
+    Client,
+    access::{Access, open_flags},
+    attr::atime_due,
+    inode::{InodeRef, State, has_set_id},
+    names::{Place, caller},
+    turn::{Answer, Turn},
+};
+
+/// One open file.
+pub(crate) struct OpenFile {
+    pub inode: InodeRef,
+    pub access: Access,
+    pub mode: Mode,
+    /// The file's quota project has a limit: growth is asked for before it happens.
+    pub limited: bool,
+    /// The next read changes the access time.
+    pub atime_due: AtomicBool,
+}
+
+/// What CREATE and TMPFILE carry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CreateArgs {
+    pub flags: u32,
+    pub mode: u32,
+    pub umask: u32,
+}
+
+impl Client {
+    pub(crate) fn open(&self, turn: Turn, ino: Ino, flags: u32, kill_suidgid: bool) -> Answer<OpenOut> {
+        let access = Access::from_flags(flags)?;
+        if turn == Turn::Transport {
+            let found = self.mds.find(ino)?;
+            turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)?;
+        }
+        let (inode, found) = self.inodes.acquire(ino)?;
+        if found.data.stale_live {
+            inode.settle_if_idle()?;
+        }
+        if access.write {
+            inode.begin_write()?;
+        }
+        let truncated =
+            if access.truncate && access.write { self.truncate_opened(&inode, kill_suidgid) } else { Ok(()) };
+        if let Err(error) = truncated {
+            inode.end_write();
+            return Err(error.into());
+        }
+        Ok(self.opened(inode, &found, access)?)
+    }
+
+    pub(crate) fn create(
+        &self,
+        turn: Turn,
+        header: &Header,
+        at: Place<'_>,
+        args: CreateArgs,
+    ) -> Answer<(EntryOut, OpenOut)> {
+        let access = Access::from_flags(args.flags)?;
+        let new = NewNode {
+            kind: FileKind::Regular,
+            mode: args.mode & types::MODE_MASK,
+            rdev: 0,
+            target: None,
+            for_write: access.write,
+        };
+        match self.mds.create(&caller(header, args.umask), at.parent, at.name, &new) {
+            Ok(found) => self.created(&found, access),
+            // Made by somebody else since the kernel looked.
+            Err(Errno::EEXIST) if !access.exclusive => {
+                let found = self.mds.lookup(at.parent, at.name)?;
+                let open = self.open(turn, found.attr.ino, args.flags, false)?;
+                let found = self.mds.find(found.attr.ino)?;
+                Ok((self.entry(turn, found)?, open))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// `O_TMPFILE`: a file without a name, which LINK may give it later.
+    pub(crate) fn create_unnamed(
+        &self,
+        header: &Header,
+        parent: Ino,
+        args: CreateArgs,
+    ) -> Answer<(EntryOut, OpenOut)> {
+        let access = Access::from_flags(args.flags)?;
+        let mode = args.mode & types::MODE_MASK;
+        let found = self.mds.create_unnamed(&caller(header, args.umask), parent, mode)?;
+        self.created(&found, access)
+    }
+
+    pub(crate) fn release(&self, handle: u64) -> Result<(), Errno> {
+        let file = self.files.remove(handle).ok_or(Errno::EBADF)?;
+        self.close(&file);
+        Ok(())
+    }
+
+    /// Ends an open file: at RELEASE, or at the end of the mount.
+    pub(crate) fn close(&self, file: &OpenFile) {
+        let inode = &file.inode;
+        {
+            let mut state = inode.lock();
+            if file.access.write && file.mode.is_passthrough() {
+                self.versions.changed(inode.ino);
+            }
+            let version = self.versions.get(inode.ino);
+            let closed = self.arbiter.lock().close(inode.ino, file.mode, file.access.write, version);
+            self.after_close(inode, &mut state, closed);
+        }
+        self.ds.close(&inode.object, file.access.kind());
+        if file.access.write {
+            inode.end_write();
+        }
+    }
+
+    /// The file is new, so nobody else has it open and there is nothing to wait for.
+    fn created(&self, found: &Found, access: Access) -> Answer<(EntryOut, OpenOut)> {
+        let inode = self.inodes.acquire_created(found)?;
+        if access.write {
+            inode.begin_write_created();
+        }
+        let open = self.opened(inode, found, access)?;
+        let timeout = self.attr_timeout(&found.attr, access.write);
+        Ok((self.held_entry(found.attr, timeout), open))
+    }
+
+    fn truncate_opened(&self, inode: &InodeRef, kill_suidgid: bool) -> Result<(), Errno> {
+        let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), kill_suidgid, ..SetAttr::default() };
+        let found = self.resize_open(inode, 0, &set)?;
+        inode.note_mode(found.attr.mode);
+        Ok(())
+    }
+
+    /// The last steps of every open. When they fail the write that was begun ends.
+    fn opened(&self, inode: InodeRef, found: &Found, access: Access) -> Result<OpenOut, Errno> {
+        let limited = access.write && self.is_limited(found.attr.project);
+        self.ds.open(&inode.object, access.kind());
+        let (mode, keep_cache, backing) = self.grant(&inode, found, access, limited);
+        let due = access.read && !access.no_atime && atime_due(&found.attr, self.now());
+        if due && mode == Mode::Passthrough {
+            self.touch_atime(inode.ino);
+        }
+        let atime_due = AtomicBool::new(due && mode != Mode::Passthrough);
+        let file = Arc::new(OpenFile { inode, access, mode, limited, atime_due });
+        match self.files.insert(file.clone()) {
+            Some(fh) => Ok(OpenOut { fh, flags: open_flags(mode, keep_cache), backing }),
+            None => {
+                self.close(&file);
+                Err(Errno::EMFILE)
+            }
+        }
+    }
+
+    /// Must growth be asked for?
+    pub(crate) fn is_limited(&self, project: ProjectId) -> bool {
+        // When the quota cannot be read, asking finds out why.
+        project != ProjectId::NONE
+            && !self.mds.quota_get(project).is_ok_and(|quota| quota.limits.bytes.is_none())
+    }
+
+    /// Asks the arbiter, and does what it decides.
+    fn grant(
+        &self,
+        inode: &InodeRef,
+        found: &Found,
+        access: Access,
+        limited: bool,
+    ) -> (Mode, bool, Option<fuse::BackingId>) {
+        let ino = inode.ino;
+        // The arbiter never lets a writer past us; it may let one map the object's file, which these must not.
+        let watched = access.write && (access.sync || limited || has_set_id(found.attr.mode));
+        let mut state = inode.lock();
+        let mut request = OpenRequest {
+            read: access.read,
+            write: access.write,
+            direct: access.direct,
+            wholly_in: self.wholly_in(inode),
+            passthrough_allowed: !watched && self.passthrough_is_on(),
+            version: self.versions.get(ino),
+        };
+        let mut grant = self.arbiter.lock().open(ino, request);
+        if grant.began_passthrough.is_some() && !self.begin_passthrough(inode, &mut state) {
+            let closed = self.arbiter.lock().close(ino, grant.mode, access.write, request.version);
+            debug_assert!(closed.is_some());
+            request.passthrough_allowed = false;
+            grant = self.arbiter.lock().open(ino, request);
+        }
+        if access.write && grant.mode.is_passthrough() {
+            self.versions.changed(ino);
+        }
+        inode.cached_readers.store(self.arbiter.lock().invalidate_on_write(ino), Ordering::Release);
+        let backing = if grant.mode.is_passthrough() { state.backing } else { None };
+        (grant.mode, grant.keep_cache, backing)
+    }
+
+    fn wholly_in(&self, inode: &InodeRef) -> Option<(TierId, u64)> {
+        let (tier, _) = self.ds.passthrough_file(&inode.object)?;
+        Some((tier, self.ds.size_in(&inode.object, tier)))
+    }
+
+    fn begin_passthrough(&self, inode: &InodeRef, state: &mut State) -> bool {
+        let Some(backing) = self.backing.get() else { return false };
+        // Begun first, so that the object cannot move between the look and the registration.
+        self.ds.begin_passthrough(&inode.object);
+        let registered = match self.ds.passthrough_file(&inode.object) {
+            Some((_, file)) => backing.open(file.as_fd()),
+            None => Err(Errno::EBUSY),
+        };
+        match registered {
+            Ok(id) => {
+                state.backing = Some(id);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(ino = inode.ino.get(), %error, "no passthrough for this file");
+                self.ds.end_passthrough(&inode.object);
+                false
+            }
+        }
+    }
+
+    fn after_close(&self, inode: &InodeRef, state: &mut State, closed: Option<Closed>) {
+        match closed {
+            None => tracing::error!(ino = inode.ino.get(), "a file was closed that was not open"),
+            Some(closed) => {
+                if closed.ended_passthrough {
+                    if let (Some(id), Some(backing)) = (state.backing.take(), self.backing.get())
+                        && let Err(error) = backing.close(id)
+                    {
+                        tracing::debug!(ino = inode.ino.get(), %error, "a backing file was not let go");
+                    }
+                    self.ds.end_passthrough(&inode.object);
+                }
+                inode
+                    .cached_readers
+                    .store(self.arbiter.lock().invalidate_on_write(inode.ino), Ordering::Release);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! statfs and the durability of everything.
+
+use std::ops::ControlFlow;
+
+use fuse::StatfsOut;
+use types::{Errno, Ino, NAME_MAX, ProjectId};
+
+use crate::{
+    Client,
+    turn::{Answer, Turn},
+};
+
+const BLOCK: u64 = 4096;
+/// Inodes are numbers: there are as many as anyone wants. What `df -i` shows as the total.
+const INODES: u64 = 1 << 40;
+
+/// Bytes and inodes, used and at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Usage {
+    bytes_total: u64,
+    bytes_free: u64,
+    inodes_total: u64,
+    inodes_free: u64,
+}
+
+impl Usage {
+    /// A limit below what the file system has becomes the total; what others use below it is not free either.
+    fn within(self, limit: Limit) -> Usage {
+        let (bytes_total, bytes_free) =
+            cut((self.bytes_total, self.bytes_free), limit.bytes.map(|at_most| (at_most, limit.bytes_used)));
+        let (inodes_total, inodes_free) = cut(
+            (self.inodes_total, self.inodes_free),
+            limit.inodes.map(|at_most| (at_most, limit.inodes_used)),
+        );
+        Usage { bytes_total, bytes_free, inodes_total, inodes_free }
+    }
+}
+
+/// A project's quota.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Limit {
+    bytes: Option<u64>,
+    bytes_used: u64,
+    inodes: Option<u64>,
+    inodes_used: u64,
+}
+
+fn cut((total, free): (u64, u64), limit: Option<(u64, u64)>) -> (u64, u64) {
+    match limit {
+        Some((at_most, used)) if at_most < total => (at_most, at_most.saturating_sub(used).min(free)),
+        Some((at_most, used)) => (total, at_most.saturating_sub(used).min(free)),
+        None => (total, free),
+    }
+}
+
+impl Client {
+    /// The tiers together, or the quota of the directory's project.
+    pub(crate) fn statfs(&self, ino: Ino) -> Answer<StatfsOut> {
+        let (mut bytes_total, mut bytes_free) = (0_u64, 0_u64);
+        for tier in self.ds.tiers() {
+            // A tier without a limit of its own reports what its device has.
+            bytes_total = bytes_total.saturating_add(tier.report.limit);
+            bytes_free = bytes_free.saturating_add(u64::try_from(tier.report.available).unwrap_or(0));
+        }
+        let inodes = self.mds.statfs_usage().inodes;
+        let whole = Usage {
+            bytes_total,
+            bytes_free,
+            inodes_total: INODES,
+            inodes_free: INODES.saturating_sub(inodes),
+        };
+        let usage = whole.within(self.limit_at(ino)?);
+        Ok(StatfsOut {
+            blocks: usage.bytes_total / BLOCK,
+            blocks_free: usage.bytes_free / BLOCK,
+            blocks_available: usage.bytes_free / BLOCK,
+            files: usage.inodes_total,
+            files_free: usage.inodes_free,
+            block_size: BLOCK as u32,
+            name_max: NAME_MAX as u32,
+        })
+    }
+
+    fn limit_at(&self, ino: Ino) -> Result<Limit, Errno> {
+        let project = self.mds.find(ino)?.attr.project;
+        if project == ProjectId::NONE {
+            return Ok(Limit::default());
+        }
+        let quota = self.mds.quota_get(project)?;
+        Ok(Limit {
+            bytes: quota.limits.bytes,
+            bytes_used: quota.bytes,
+            inodes: quota.limits.inodes,
+            inodes_used: quota.inodes,
+        })
+    }
+
+    /// fsync of a directory: its entries are in the journal, which is made durable.
+    pub(crate) fn fsyncdir(&self, turn: Turn) -> Answer<()> {
+        turn.wait()?;
+        Ok(self.mds.sync()?)
+    }
+
+    /// Everything that was written and closed or is open, then the journal.
+    pub(crate) fn syncfs(&self, turn: Turn) -> Answer<()> {
+        turn.wait()?;
+        self.ds.flush_all(&mut |_| ControlFlow::Continue(()))?;
+        for inode in self.inodes.all() {
+            inode.settle_now()?;
+        }
+        Ok(self.mds.sync()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a quota narrows what a directory sees, and never shows more than there is. Method: limits below and
+    /// above the whole, used beyond the limit.
+    #[test]
+    fn a_quota_narrows_the_view() {
+        let whole = Usage { bytes_total: 1000, bytes_free: 400, inodes_total: 100, inodes_free: 90 };
+        let limit = |bytes, bytes_used| Limit { bytes: Some(bytes), bytes_used, ..Limit::default() };
+        assert_eq!(whole.within(Limit::default()), whole);
+        let narrow = whole.within(limit(500, 200));
+        assert_eq!((narrow.bytes_total, narrow.bytes_free), (500, 300));
+        assert_eq!(whole.within(limit(500, 0)).bytes_free, 400);
+        assert_eq!(whole.within(limit(100, 200)).bytes_free, 0);
+        assert_eq!(
+            (whole.within(limit(5000, 4900)).bytes_total, whole.within(limit(5000, 4900)).bytes_free),
+            (1000, 100)
+        );
+        assert_eq!(narrow.inodes_total, 100);
+    }
+}
