@@ -3,6 +3,8 @@
 //! Method: a small data server whose objects are lists of 1 MiB units with copies in tiers, driven by a seeded generator
 //! in simulated time; the truth that it keeps is compared with what the machine decides. A seed reproduces a run.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
