@@ -1,1 +1,34 @@
-//! mds
+//! The metadata server: runs the namespace's transaction functions against the durable store.
+//!
+//! Invariants
+//! - I-MDS-1: an operation holds the locks of the slots of all the inodes that it changes, until it is committed.
+//! - I-MDS-2: an inode number is given out once, also over crashes.
+//! - I-MDS-3: an inode is purged only when it has no name and the kernel does not refer to it.
+//!
+//! It refuses to decide: what POSIX says is in `namespace`, durability in `kv`. It knows nothing of file data beyond the
+//! data state in the inode.
+
+mod attributes;
+mod clock;
+mod data;
+mod directory;
+mod error;
+mod fsck;
+mod maintenance;
+mod numbers;
+mod orphans;
+mod reservations;
+mod server;
+mod slots;
+
+pub use clock::{Clock, SystemClock};
+pub use error::Error;
+pub use fsck::{Fsck, fsck};
+pub use maintenance::Usage;
+pub use namespace::{
+    Caller, DataState, DirEntry, Found, NewNode, RenameMode, Renamed, SetAttr, SetTime, SetXattr, Settled,
+    Unlinked, XattrMode,
+    quota::{Limits, Quota},
+    txn::Bytes,
+};
+pub use server::{Mds, MdsOptions};

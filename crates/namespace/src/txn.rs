@@ -24,16 +24,14 @@ pub enum KvError {
     ReadOnly(String),
 }
 
+/// Called with each key and value of a scan, until it breaks. It must not call into the store.
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+
 /// Reads of committed state (and, inside a transaction, of its own writes).
 pub trait Reader {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
     /// Visits the entries with `from <= key < to` in key order until `visit` breaks.
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), KvError>;
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError>;
 }
 
 /// A transaction: reads, and writes that take effect together at commit.

@@ -1,0 +1,153 @@
+//! Operations on names.
+
+use std::{cell::Cell, ops::ControlFlow, sync::atomic::Ordering};
+
+use namespace::{
+    Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, alloc, txn::Bytes,
+};
+use types::{Attr, Errno, Ino, LocalId};
+
+use crate::{
+    numbers::Fresh,
+    server::Mds,
+    slots::{SlotSet, SlotTxn},
+};
+
+impl Mds {
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Found, Errno> {
+        let _shared = self.locks.read(parent);
+        // The inode named may be in another slot: it cannot go while its name is there, and one record is read whole.
+        namespace::lookup(self.reader(), &self.env(), Place { dir: parent, name }).map_err(|e| self.errno(e))
+    }
+
+    /// The inode with this number, named or not; `ESTALE` when it is gone.
+    pub fn find(&self, ino: Ino) -> Result<Found, Errno> {
+        namespace::find(self.reader(), &self.env(), ino).map_err(|e| self.errno(e))
+    }
+
+    /// The directory that holds directory `ino`.
+    pub fn parent(&self, ino: Ino) -> Result<Ino, Errno> {
+        namespace::parent(self.reader(), ino).map_err(|e| self.errno(e))
+    }
+
+    pub fn readlink(&self, ino: Ino) -> Result<Bytes, Errno> {
+        let _shared = self.locks.read(ino);
+        namespace::readlink(self.reader(), ino).map_err(|e| self.errno(e))
+    }
+
+    /// Lists "." and ".." and the names after `cookie` (0: all). `visit` may call what only reads.
+    pub fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Errno> {
+        let _shared = self.locks.read(ino);
+        namespace::readdir(self.reader(), ino, cookie, visit).map_err(|e| self.errno(e))
+    }
+
+    /// Makes anything but a directory.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        node: &NewNode<'_>,
+    ) -> Result<Found, Errno> {
+        let at = Place { dir: parent, name };
+        self.make(SlotSet::of(parent), |txn, env| {
+            let fresh = self.numbers.fresh(txn, parent.ugsd())?;
+            let found = namespace::create(txn, env, caller, at, node, fresh.ino)?;
+            Ok((found, Some(fresh)))
+        })
+    }
+
+    /// `O_TMPFILE`. The caller's first [`Mds::hold`] must follow, or the file stays until the next mount.
+    pub fn create_unnamed(&self, caller: &Caller, parent: Ino, mode: u32) -> Result<Found, Errno> {
+        let expected = Cell::new(None);
+        let made = self.make(SlotSet::of(parent), |txn, env| {
+            let fresh = self.numbers.fresh(txn, parent.ugsd())?;
+            self.orphans.expect(fresh.ino);
+            expected.set(Some(fresh.ino));
+            let found = namespace::create_unnamed(txn, env, caller, parent, mode, fresh.ino)?;
+            Ok((found, Some(fresh)))
+        });
+        if let (Err(_), Some(ino)) = (&made, expected.get()) {
+            self.orphans.unexpect(ino);
+        }
+        made
+    }
+
+    /// Below the root, the new directory is a UGSD of its own.
+    pub fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attr, Errno> {
+        let at = Place { dir: parent, name };
+        self.make(SlotSet::of(parent), |txn, env| {
+            let ugsd = if parent == Ino::ROOT { alloc::new_ugsd(txn)? } else { None };
+            if let Some(ugsd) = ugsd {
+                // The first run finds that this UGSD's slot is not locked, the second has it.
+                let ino = Ino::new(ugsd, LocalId::TOP);
+                return Ok((namespace::mkdir(txn, env, caller, at, mode, ino)?, None));
+            }
+            let fresh = self.numbers.fresh(txn, parent.ugsd())?;
+            Ok((namespace::mkdir(txn, env, caller, at, mode, fresh.ino)?, Some(fresh)))
+        })
+    }
+
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Unlinked, Errno> {
+        let at = Place { dir: parent, name };
+        let unlinked = self.change(SlotSet::of(parent), |txn, env| namespace::unlink(txn, env, at))?;
+        self.lost_name(unlinked);
+        Ok(unlinked)
+    }
+
+    /// Returns the directory that was removed.
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<Ino, Errno> {
+        let at = Place { dir: parent, name };
+        let ino = self.change(SlotSet::of(parent), |txn, env| namespace::rmdir(txn, env, at))?;
+        self.orphans.orphaned(ino);
+        Ok(ino)
+    }
+
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<Renamed, Errno> {
+        let (from, to) = (Place { dir: from.0, name: from.1 }, Place { dir: to.0, name: to.1 });
+        let set = SlotSet::of(from.dir).with(to.dir.ugsd().slot());
+        // The way from the target to the root is read under lock too, so that two renames cannot make a circle.
+        let renamed = self.change(set, |txn, env| namespace::rename(txn, env, from, to, mode))?;
+        if let Some(replaced) = renamed.replaced {
+            self.lost_name(replaced);
+        }
+        Ok(renamed)
+    }
+
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, Errno> {
+        let at = Place { dir: parent, name };
+        let set = SlotSet::of(parent).with(ino.ugsd().slot());
+        let attr = self.change(set, |txn, env| namespace::link(txn, env, ino, at))?;
+        if attr.nlink == 1 {
+            self.orphans.named(ino);
+        }
+        Ok(attr)
+    }
+
+    fn lost_name(&self, unlinked: Unlinked) {
+        if unlinked.nlink_left == 0 {
+            self.orphans.orphaned(unlinked.ino);
+        }
+    }
+
+    /// [`Mds::change`] for what makes an inode, with its number taken before the locks are let go.
+    fn make<V>(
+        &self,
+        set: SlotSet,
+        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<(V, Option<Fresh>)>,
+    ) -> Result<V, Errno> {
+        let made = self.change_then(set, operation, |(value, fresh)| {
+            if let Some(fresh) = fresh {
+                self.numbers.took(fresh);
+            }
+            value
+        })?;
+        self.inodes.fetch_add(1, Ordering::Relaxed);
+        Ok(made)
+    }
+}

@@ -1,0 +1,186 @@
+//! References, orphans and their removal; quotas; counts.
+
+use std::{ops::ControlFlow, sync::atomic::Ordering};
+
+use namespace::{
+    inode, key,
+    orphan::{self, Purged},
+    quota::{self, Limits, Quota},
+    superblock,
+    txn::{Bytes, Reader},
+};
+use types::{Errno, Ino, ProjectId, UgsdId};
+
+use crate::{server::Mds, slots::SlotSet};
+
+/// Inodes purged in one commit.
+const PURGE_BATCH: usize = 64;
+/// Changes of the count after which a sync also saves it.
+const COUNT_STEP: u64 = 4096;
+const COUNT: &[u8] = b"inodes";
+
+/// What `statfs` needs of the metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Inodes, those that wait to be purged included. After a crash it may be off by a few thousand.
+    pub inodes: u64,
+    /// Known to wait for [`Mds::purge_list`].
+    pub orphans_waiting: u64,
+}
+
+/// Where the reading of the store's orphan records stands. The default is the beginning, not yet begun.
+#[derive(Default)]
+pub(crate) struct Replay {
+    at: Option<(u32, Option<Ino>)>,
+}
+
+impl Mds {
+    /// The kernel got `n` more references to `ino`.
+    pub fn hold(&self, ino: Ino, n: u64) {
+        self.orphans.hold(ino, n);
+    }
+
+    /// The kernel forgot `n` references to `ino`.
+    pub fn release(&self, ino: Ino, n: u64) {
+        self.orphans.release(ino, n);
+    }
+
+    /// Up to `max` inodes without name and references, for the purger: it removes their objects, then calls
+    /// [`Mds::purge`], or [`Mds::purge_later`] if it could not. Empty: nothing to do now.
+    pub fn purge_list(&self, max: usize) -> Result<Vec<Ino>, Errno> {
+        let mut list = self.orphans.next(max);
+        if list.len() < max {
+            self.replay(max, &mut list)?;
+        }
+        Ok(list)
+    }
+
+    /// Back into the queue.
+    pub fn purge_later(&self, ino: Ino) {
+        self.orphans.queue(ino);
+    }
+
+    /// Removes inodes whose objects are gone. Those that have a name or references (again) are left. Returns how many were
+    /// removed.
+    pub fn purge(&self, inos: &[Ino]) -> Result<usize, Errno> {
+        let mut sorted = inos.to_vec();
+        sorted.sort_unstable_by_key(|ino| (ino.ugsd().slot(), *ino));
+        sorted.dedup();
+        let mut purged = 0;
+        for same_slot in sorted.chunk_by(|a, b| a.ugsd().slot() == b.ugsd().slot()) {
+            for batch in same_slot.chunks(PURGE_BATCH) {
+                purged += self.purge_batch(batch)?;
+            }
+        }
+        self.inodes.fetch_sub(purged as i64, Ordering::Relaxed);
+        Ok(purged)
+    }
+
+    fn purge_batch(&self, batch: &[Ino]) -> Result<usize, Errno> {
+        let Some(first) = batch.first() else { return Ok(0) };
+        let purged = self.change(SlotSet::of(*first), |txn, _| {
+            let mut purged = 0;
+            for ino in batch {
+                if !self.orphans.is_held(*ino) && orphan::purge(txn, *ino)? == Purged::Gone {
+                    purged += 1;
+                }
+            }
+            Ok(purged)
+        })?;
+        for ino in batch {
+            self.reservations.drop_file(*ino);
+        }
+        Ok(purged)
+    }
+
+    /// Reads on in the store's orphan records, those of earlier mounts and those that did not fit into the queue.
+    fn replay(&self, max: usize, list: &mut Vec<Ino>) -> Result<(), Errno> {
+        let mut replay = self.replay.lock();
+        if replay.at.is_none() {
+            if !self.orphans.take_overflow() {
+                return Ok(());
+            }
+            replay.at = Some((0, None));
+        }
+        let ugsds = superblock::load(self.reader()).map_err(|e| self.errno(e))?.next_ugsd;
+        while let Some((number, after)) = replay.at {
+            let Some(ugsd) = UgsdId::new(number).filter(|_| number < ugsds) else {
+                replay.at = None;
+                break;
+            };
+            let mut last = after;
+            orphan::visit(self.reader(), ugsd, after, &mut |ino, _| {
+                if list.len() >= max {
+                    return ControlFlow::Break(());
+                }
+                last = Some(ino);
+                if !self.orphans.is_held(ino) {
+                    list.push(ino);
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(|e| self.errno(e))?;
+            if list.len() >= max {
+                replay.at = Some((number, last));
+                break;
+            }
+            replay.at = Some((number + 1, None));
+        }
+        Ok(())
+    }
+
+    pub fn statfs_usage(&self) -> Usage {
+        Usage {
+            inodes: self.inodes.load(Ordering::Relaxed).max(1) as u64,
+            orphans_waiting: self.orphans.waiting() as u64,
+        }
+    }
+
+    pub fn quota_set(&self, project: ProjectId, limits: Limits) -> Result<(), Errno> {
+        self.change(SlotSet::root(), |txn, _| quota::set_limits(txn, project, limits))
+    }
+
+    pub fn quota_get(&self, project: ProjectId) -> Result<Quota, Errno> {
+        let quota = quota::get(self.reader(), project).map_err(|e| self.errno(e))?;
+        Ok(quota.unwrap_or_default())
+    }
+
+    /// All projects that have a limit or were ever charged, in order.
+    pub fn quota_list(&self) -> Result<Vec<(ProjectId, Quota)>, Errno> {
+        quota::list(self.reader()).map_err(|e| self.errno(e))
+    }
+
+    /// Moves one inode to `project`, not what is below it: that is the caller's walk. New entries of a directory get
+    /// the directory's project.
+    pub fn quota_assign(&self, ino: Ino, project: ProjectId) -> Result<(), Errno> {
+        self.change(SlotSet::of(ino), |txn, env| quota::assign(txn, env, ino, project))?;
+        self.reservations.drop_file(ino);
+        Ok(())
+    }
+
+    pub(crate) fn save_count(&self) -> Result<(), Errno> {
+        let count = self.inodes.load(Ordering::Relaxed);
+        if count.abs_diff(self.inodes_saved.swap(count, Ordering::Relaxed)) == 0 {
+            return Ok(());
+        }
+        self.change(SlotSet::root(), |txn, _| {
+            use namespace::txn::Txn;
+            txn.put(&key::global(COUNT), Bytes::copy_from_slice(&count.to_le_bytes()));
+            Ok(())
+        })
+    }
+
+    /// Saves the count if it changed much.
+    pub(crate) fn save_count_sometimes(&self) -> Result<(), Errno> {
+        let (count, saved) = (self.inodes.load(Ordering::Relaxed), self.inodes_saved.load(Ordering::Relaxed));
+        if count.abs_diff(saved) < COUNT_STEP { Ok(()) } else { self.save_count() }
+    }
+}
+
+/// The saved number of inodes; the root is there without one.
+pub(crate) fn load_count<R: Reader + ?Sized>(reader: &R) -> namespace::Result<i64> {
+    let saved = reader.get(&key::global(COUNT))?;
+    let count = saved.and_then(|bytes| bytes[..].try_into().ok()).map_or(1, i64::from_le_bytes);
+    inode::load_dir(reader, Ino::ROOT)?;
+    Ok(count.max(1))
+}

@@ -1,0 +1,57 @@
+//! New inode numbers: a range per UGSD in memory, taken from the store before numbers from it are used.
+//!
+//! Invariants: called under the UGSD's slot lock. A number is taken only after the commit that uses it (and that
+//! reserved its range), so one that failed leaves no gap and no number without a range.
+
+use std::{collections::HashMap, ops::Range};
+
+use namespace::{alloc, txn::Txn};
+use parking_lot::Mutex;
+use types::{Errno, Ino, LocalId, UgsdId};
+
+/// Numbers per range: what a crash wastes at most, and how seldom a range is written.
+const RANGE: u64 = 4096;
+const SHARDS: usize = 64;
+/// UGSDs remembered per shard; beyond, ranges are forgotten and their rest is never used.
+const REMEMBERED_MAX: usize = 4096;
+
+type Ranges = HashMap<UgsdId, Range<u64>>;
+
+pub(crate) struct Numbers {
+    shards: Box<[Mutex<Ranges>]>,
+}
+
+/// A number that can be used in the transaction that it was found in.
+pub(crate) struct Fresh {
+    pub(crate) ino: Ino,
+    rest: Range<u64>,
+}
+
+impl Numbers {
+    pub(crate) fn new() -> Numbers {
+        Numbers { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, ugsd: UgsdId) -> &Mutex<Ranges> {
+        &self.shards[ugsd.get() as usize % SHARDS]
+    }
+
+    pub(crate) fn fresh<T: Txn + ?Sized>(&self, txn: &mut T, ugsd: UgsdId) -> namespace::Result<Fresh> {
+        let known = self.shard(ugsd).lock().get(&ugsd).filter(|range| !range.is_empty()).cloned();
+        let range = match known {
+            Some(range) => range,
+            None => alloc::reserve(txn, ugsd, RANGE)?,
+        };
+        let local = LocalId::new(range.start).ok_or(Errno::ENOSPC)?;
+        Ok(Fresh { ino: Ino::new(ugsd, local), rest: range.start + 1..range.end })
+    }
+
+    /// The commit that used `fresh` succeeded.
+    pub(crate) fn took(&self, fresh: Fresh) {
+        let mut ranges = self.shard(fresh.ino.ugsd()).lock();
+        if ranges.len() >= REMEMBERED_MAX && !ranges.contains_key(&fresh.ino.ugsd()) {
+            ranges.clear();
+        }
+        ranges.insert(fresh.ino.ugsd(), fresh.rest);
+    }
+}

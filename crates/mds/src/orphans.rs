@@ -1,0 +1,175 @@
+//! Who still refers to an inode, and which inodes without a name can be purged.
+//!
+//! Invariants: an inode with references is not in what [`Orphans::next`] gives; one without name and references comes there
+//! sooner or later, at the latest after the next mount. Memory: one entry per inode that the kernel knows, and a queue
+//! of [`QUEUE_MAX`]. What does not fit is found again in the store's U records.
+
+use std::collections::{HashMap, VecDeque, hash_map::Entry};
+
+use parking_lot::Mutex;
+use types::Ino;
+
+const SHARDS: usize = 64;
+/// Inodes in the queue, 8 bytes each.
+pub(crate) const QUEUE_MAX: usize = 1 << 16;
+
+#[derive(Clone, Copy, Default)]
+struct References {
+    count: u64,
+    /// It has no name: to be purged with the last reference.
+    orphan: bool,
+}
+
+pub(crate) struct Orphans {
+    references: Box<[Mutex<HashMap<Ino, References>>]>,
+    queue: Mutex<Queue>,
+}
+
+struct Queue {
+    ready: VecDeque<Ino>,
+    /// Something did not fit: the store's records must be read (again).
+    overflowed: bool,
+}
+
+impl Orphans {
+    /// Before the first reading of the store's records, which the orphans of earlier mounts need.
+    pub(crate) fn new() -> Orphans {
+        Orphans {
+            references: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            queue: Mutex::new(Queue { ready: VecDeque::new(), overflowed: true }),
+        }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, References>> {
+        let mixed = ino.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        &self.references[mixed as usize % SHARDS]
+    }
+
+    pub(crate) fn hold(&self, ino: Ino, n: u64) {
+        self.shard(ino).lock().entry(ino).or_default().count += n;
+    }
+
+    pub(crate) fn release(&self, ino: Ino, n: u64) {
+        let mut shard = self.shard(ino).lock();
+        let Entry::Occupied(mut entry) = shard.entry(ino) else { return };
+        let references = entry.get_mut();
+        references.count = references.count.saturating_sub(n);
+        if references.count == 0 {
+            let orphan = references.orphan;
+            entry.remove();
+            drop(shard);
+            if orphan {
+                self.queue(ino);
+            }
+        }
+    }
+
+    /// An inode without a name is about to be made; the first reference will be added by who asked for it.
+    pub(crate) fn expect(&self, ino: Ino) {
+        self.shard(ino).lock().insert(ino, References { count: 0, orphan: true });
+    }
+
+    /// It was not made.
+    pub(crate) fn unexpect(&self, ino: Ino) {
+        self.shard(ino).lock().remove(&ino);
+    }
+
+    /// It lost its last name.
+    pub(crate) fn orphaned(&self, ino: Ino) {
+        let mut shard = self.shard(ino).lock();
+        match shard.get_mut(&ino) {
+            Some(references) => references.orphan = true,
+            None => {
+                drop(shard);
+                self.queue(ino);
+            }
+        }
+    }
+
+    /// It got a name.
+    pub(crate) fn named(&self, ino: Ino) {
+        if let Some(references) = self.shard(ino).lock().get_mut(&ino) {
+            references.orphan = false;
+        }
+    }
+
+    pub(crate) fn is_held(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().contains_key(&ino)
+    }
+
+    pub(crate) fn queue(&self, ino: Ino) {
+        let mut queue = self.queue.lock();
+        if queue.ready.len() < QUEUE_MAX {
+            queue.ready.push_back(ino);
+        } else {
+            queue.overflowed = true;
+        }
+    }
+
+    /// Takes up to `max` from the queue.
+    pub(crate) fn next(&self, max: usize) -> Vec<Ino> {
+        let mut queue = self.queue.lock();
+        let n = max.min(queue.ready.len());
+        queue.ready.drain(..n).collect()
+    }
+
+    /// Whether the store's records must be read; the answer is no until the queue overflows again.
+    pub(crate) fn take_overflow(&self) -> bool {
+        std::mem::take(&mut self.queue.lock().overflowed)
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.lock().ready.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ino(n: u64) -> Ino {
+        Ino::from_raw(n).unwrap()
+    }
+
+    /// Goal: purged with the last of name and references, in whichever order they go. Method: both orders, a file
+    /// without a name, one that gets a name.
+    #[test]
+    fn the_last_reference_queues_an_orphan() {
+        let orphans = Orphans::new();
+        orphans.hold(ino(2), 2);
+        orphans.orphaned(ino(2));
+        orphans.release(ino(2), 1);
+        assert_eq!(orphans.next(9), []);
+        orphans.release(ino(2), 1);
+        assert_eq!(orphans.next(9), [ino(2)]);
+        orphans.hold(ino(3), 1);
+        orphans.release(ino(3), 1);
+        assert_eq!(orphans.next(9), []);
+        orphans.orphaned(ino(3));
+        assert_eq!(orphans.next(9), [ino(3)]);
+        orphans.expect(ino(4));
+        assert!(orphans.is_held(ino(4)));
+        orphans.hold(ino(4), 1);
+        orphans.release(ino(4), 1);
+        assert_eq!(orphans.next(9), [ino(4)]);
+        orphans.expect(ino(5));
+        orphans.hold(ino(5), 1);
+        orphans.named(ino(5));
+        orphans.release(ino(5), 1);
+        assert_eq!(orphans.next(9), []);
+    }
+
+    /// Goal: the queue is bounded. Method: one more than fits.
+    #[test]
+    fn what_does_not_fit_asks_for_the_records() {
+        let orphans = Orphans::new();
+        assert!(orphans.take_overflow());
+        for n in 0..QUEUE_MAX as u64 {
+            orphans.orphaned(ino(n + 2));
+        }
+        assert!(!orphans.take_overflow());
+        orphans.orphaned(ino(1));
+        assert!(orphans.take_overflow());
+        assert_eq!(orphans.waiting(), QUEUE_MAX);
+    }
+}

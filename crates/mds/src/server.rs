@@ -1,0 +1,222 @@
+//! The server itself: opening a store as a file system, and running transactions under the right locks.
+
+use std::{
+    fs::File,
+    io::Read,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU32, Ordering},
+    },
+};
+
+use kv::MetaStore;
+use namespace::{
+    Env, NameHasher,
+    superblock::{self, FORMAT, FormatOptions, Stored, Superblock},
+    txn::Reader,
+};
+use parking_lot::Mutex;
+use types::{Errno, Timestamp};
+
+use crate::{
+    clock::{Clock, SystemClock},
+    error::{Error, Reporter},
+    maintenance::{self, Replay},
+    numbers::Numbers,
+    orphans::Orphans,
+    reservations::Reservations,
+    slots::{SlotLocks, SlotSet, SlotTxn},
+};
+
+#[derive(Clone)]
+pub struct MdsOptions {
+    /// The memory tier's generation; 0 keeps the stored one.
+    pub memory_generation: u32,
+    /// Owner and permission bits of the root directory, when the store is new.
+    pub root_uid: u32,
+    pub root_gid: u32,
+    pub root_mode: u32,
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for MdsOptions {
+    fn default() -> MdsOptions {
+        MdsOptions {
+            memory_generation: 0,
+            root_uid: 0,
+            root_gid: 0,
+            root_mode: 0o755,
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+/// See the crate's page. Every method may be called from any thread.
+pub struct Mds {
+    pub(crate) store: Arc<MetaStore>,
+    pub(crate) locks: SlotLocks,
+    pub(crate) numbers: Numbers,
+    pub(crate) orphans: Orphans,
+    pub(crate) replay: Mutex<Replay>,
+    pub(crate) reservations: Reservations,
+    /// Inodes, orphans included: exact but for what a crash forgets.
+    pub(crate) inodes: AtomicI64,
+    pub(crate) inodes_saved: AtomicI64,
+    reporter: Reporter,
+    clock: Arc<dyn Clock>,
+    names: NameHasher,
+    uuid: [u8; 16],
+    epoch: u32,
+    memory_generation: AtomicU32,
+}
+
+impl Mds {
+    /// Opens the file system in `store`, or makes one if the store is empty, and begins a new mount epoch.
+    pub fn new(store: Arc<MetaStore>, options: MdsOptions) -> Result<Mds, Error> {
+        let mut txn = store.begin();
+        let mut superblock = match superblock::read(&txn)? {
+            Stored::Here(superblock) => superblock,
+            Stored::Newer { format } => return Err(Error::NewerFormat { found: format, supported: FORMAT }),
+            Stored::Nothing => superblock::format(&mut txn, &format_options(&options)?),
+        };
+        superblock.epoch += 1;
+        if options.memory_generation != 0 {
+            superblock.memory_generation = options.memory_generation;
+        }
+        superblock::store(&mut txn, &superblock);
+        txn.commit()?;
+        // Other stores of state may name this epoch from now on, so it must not be lost.
+        store.sync()?;
+        let inodes = maintenance::load_count(&*store)?;
+        Ok(Mds::assemble(store, &superblock, options.clock, inodes))
+    }
+
+    fn assemble(store: Arc<MetaStore>, superblock: &Superblock, clock: Arc<dyn Clock>, inodes: i64) -> Mds {
+        Mds {
+            store,
+            locks: SlotLocks::new(),
+            numbers: Numbers::new(),
+            orphans: Orphans::new(),
+            replay: Mutex::default(),
+            reservations: Reservations::default(),
+            inodes: AtomicI64::new(inodes),
+            inodes_saved: AtomicI64::new(inodes),
+            reporter: Reporter::default(),
+            clock,
+            names: NameHasher::new(&superblock.hash_key),
+            uuid: superblock.uuid,
+            epoch: superblock.epoch,
+            memory_generation: AtomicU32::new(superblock.memory_generation),
+        }
+    }
+
+    /// Names this file system.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// Number of this mount.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub fn memory_generation(&self) -> u32 {
+        self.memory_generation.load(Ordering::Acquire)
+    }
+
+    /// The memory tier's content was lost (or came back): from now on writes belong to `generation`. Durable on return.
+    pub fn set_memory_generation(&self, generation: u32) -> Result<(), Errno> {
+        self.change(SlotSet::root(), |txn, _| {
+            let mut superblock = superblock::load(txn)?;
+            superblock.memory_generation = generation;
+            superblock::store(txn, &superblock);
+            Ok(())
+        })?;
+        self.memory_generation.store(generation, Ordering::Release);
+        self.sync()
+    }
+
+    /// Everything answered so far is durable on return.
+    pub fn sync(&self) -> Result<(), Errno> {
+        self.save_count_sometimes()?;
+        self.store.sync().map_err(|e| self.reporter.store_errno(e))
+    }
+
+    fn env_at(&self, now: Timestamp) -> Env {
+        Env { now, epoch: self.epoch, memory_generation: self.memory_generation(), names: self.names }
+    }
+
+    /// For reads, which need no time.
+    pub(crate) fn env(&self) -> Env {
+        self.env_at(Timestamp::EPOCH)
+    }
+
+    pub(crate) fn errno(&self, error: namespace::Error) -> Errno {
+        self.reporter.errno(error)
+    }
+
+    pub(crate) fn reader(&self) -> &impl Reader {
+        &*self.store
+    }
+
+    /// Runs `operation` as one transaction under the locks of `set`, and of whatever else it turns out to touch.
+    /// It may run more than once; only the last run counts.
+    pub(crate) fn change<V>(
+        &self,
+        set: SlotSet,
+        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<V>,
+    ) -> Result<V, Errno> {
+        self.change_then(set, operation, |value| value)
+    }
+
+    /// As [`Mds::change`], and `then` runs after the commit, still under the locks.
+    pub(crate) fn change_then<V, W>(
+        &self,
+        mut set: SlotSet,
+        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<V>,
+        then: impl FnOnce(V) -> W,
+    ) -> Result<W, Errno> {
+        loop {
+            let guards = self.locks.write(&set);
+            let mut txn = SlotTxn::new(self.store.begin(), &set, &self.locks);
+            let result = operation(&mut txn, &self.env_at(self.clock.now()));
+            if let Some(slot) = txn.missing() {
+                drop(txn);
+                drop(guards);
+                set = set.with(slot);
+                continue;
+            }
+            let value = result.map_err(|e| self.errno(e))?;
+            txn.commit().map_err(|e| self.errno(e.into()))?;
+            return Ok(then(value));
+        }
+    }
+}
+
+impl Drop for Mds {
+    fn drop(&mut self) {
+        // Only a count for people is lost otherwise, and the error was logged.
+        let _ = self.save_count();
+    }
+}
+
+fn format_options(options: &MdsOptions) -> Result<FormatOptions, Error> {
+    let mut random = [0; 32];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut random))
+        .map_err(|e| Error::Random(e.to_string()))?;
+    let (mut uuid, mut hash_key) = ([0; 16], [0; 16]);
+    uuid.copy_from_slice(&random[..16]);
+    hash_key.copy_from_slice(&random[16..]);
+    // RFC 9562: version 4, variant 1.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(FormatOptions {
+        uuid,
+        hash_key,
+        uid: options.root_uid,
+        gid: options.root_gid,
+        mode: options.root_mode,
+        now: options.clock.now(),
+    })
+}

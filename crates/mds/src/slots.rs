@@ -1,0 +1,171 @@
+//! Locks of the slots, and the transaction that keeps to them.
+//!
+//! Invariants: slot locks are taken in rising order, then possibly the quota lock, which is last; a transaction
+//! reads and writes only under the locks of its slots. One that comes upon another slot is given up, and run
+//! again with that slot locked too: transaction functions need no knowledge of it.
+
+use std::{
+    cell::{Cell, RefCell},
+    ops::ControlFlow,
+};
+
+use kv::MetaTxn;
+use namespace::{
+    key::{self, Parsed},
+    txn::{Bytes, KvError, Reader, Txn},
+};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use types::{Ino, SLOTS, Slot, UgsdId};
+
+/// Slots in rising order. Nearly always one or two.
+#[derive(Clone, Debug)]
+pub(crate) enum SlotSet {
+    One(Slot),
+    Many(Vec<Slot>),
+}
+
+impl SlotSet {
+    pub(crate) fn of(ino: Ino) -> SlotSet {
+        SlotSet::One(ino.ugsd().slot())
+    }
+
+    /// The file system's own records are in the root's slot.
+    pub(crate) fn root() -> SlotSet {
+        SlotSet::One(UgsdId::ROOT.slot())
+    }
+
+    pub(crate) fn with(self, slot: Slot) -> SlotSet {
+        match self {
+            SlotSet::One(only) if only == slot => SlotSet::One(only),
+            SlotSet::One(only) => SlotSet::Many(vec![only.min(slot), only.max(slot)]),
+            SlotSet::Many(mut slots) => {
+                if let Err(at) = slots.binary_search(&slot) {
+                    slots.insert(at, slot);
+                }
+                SlotSet::Many(slots)
+            }
+        }
+    }
+
+    fn contains(&self, slot: Slot) -> bool {
+        match self {
+            SlotSet::One(only) => *only == slot,
+            SlotSet::Many(slots) => slots.binary_search(&slot).is_ok(),
+        }
+    }
+}
+
+pub(crate) struct SlotLocks {
+    slots: Box<[RwLock<()>]>,
+    quotas: Mutex<()>,
+}
+
+/// Kept until the operation is done.
+pub(crate) enum SlotGuards<'a> {
+    One(#[expect(dead_code, reason = "held, not read")] RwLockWriteGuard<'a, ()>),
+    Many(#[expect(dead_code, reason = "held, not read")] Vec<RwLockWriteGuard<'a, ()>>),
+}
+
+impl SlotLocks {
+    pub(crate) fn new() -> SlotLocks {
+        SlotLocks { slots: (0..SLOTS).map(|_| RwLock::new(())).collect(), quotas: Mutex::new(()) }
+    }
+
+    fn lock_of(&self, slot: Slot) -> &RwLock<()> {
+        // Slots are less than `SLOTS`.
+        &self.slots[usize::from(slot.get())]
+    }
+
+    pub(crate) fn write(&self, set: &SlotSet) -> SlotGuards<'_> {
+        match set {
+            SlotSet::One(slot) => SlotGuards::One(self.lock_of(*slot).write()),
+            SlotSet::Many(slots) => {
+                SlotGuards::Many(slots.iter().map(|slot| self.lock_of(*slot).write()).collect())
+            }
+        }
+    }
+
+    /// Recursive: a visitor of a listing may read again.
+    pub(crate) fn read(&self, ino: Ino) -> RwLockReadGuard<'_, ()> {
+        self.lock_of(ino.ugsd().slot()).read_recursive()
+    }
+}
+
+/// A transaction under slot locks.
+pub(crate) struct SlotTxn<'a> {
+    inner: MetaTxn<'a>,
+    set: &'a SlotSet,
+    locks: &'a SlotLocks,
+    missing: Cell<Option<Slot>>,
+    quotas: RefCell<Option<MutexGuard<'a, ()>>>,
+}
+
+impl<'a> SlotTxn<'a> {
+    /// The caller holds the locks of `set`.
+    pub(crate) fn new(inner: MetaTxn<'a>, set: &'a SlotSet, locks: &'a SlotLocks) -> SlotTxn<'a> {
+        SlotTxn { inner, set, locks, missing: Cell::new(None), quotas: RefCell::new(None) }
+    }
+
+    /// A slot that it needed and did not hold. What it read and wrote then counts for nothing.
+    pub(crate) fn missing(&self) -> Option<Slot> {
+        self.missing.get()
+    }
+
+    /// Commits under all its locks, and lets the quota lock go.
+    pub(crate) fn commit(self) -> Result<(), KvError> {
+        debug_assert!(self.missing.get().is_none());
+        self.inner.commit().map(|_| ())
+    }
+
+    /// Whether `key` may be touched now.
+    fn admit(&self, key: &[u8]) -> Result<(), KvError> {
+        let Some(parsed) = Parsed::new(key) else { return Ok(()) };
+        match parsed.ugsd() {
+            Some(ugsd) if self.set.contains(ugsd.slot()) => Ok(()),
+            Some(ugsd) => {
+                self.missing.set(Some(ugsd.slot()));
+                Err(KvError::Io(String::new()))
+            }
+            None if parsed.kind == key::QUOTA => {
+                let mut quotas = self.quotas.borrow_mut();
+                if quotas.is_none() {
+                    *quotas = Some(self.locks.quotas.lock());
+                }
+                Ok(())
+            }
+            None => Err(KvError::Corrupt(format!("key {} is nobody's", key::describe(key)))),
+        }
+    }
+}
+
+impl Reader for SlotTxn<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.admit(key)?;
+        self.inner.get(key)
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), KvError> {
+        self.admit(from)?;
+        self.inner.scan(from, to, visit)
+    }
+}
+
+impl Txn for SlotTxn<'_> {
+    fn put(&mut self, key: &[u8], value: Bytes) {
+        // A refusal is noted in `missing`, and nothing is committed then.
+        if self.admit(key).is_ok() {
+            self.inner.put(key, value);
+        }
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        if self.admit(key).is_ok() {
+            self.inner.delete(key);
+        }
+    }
+}

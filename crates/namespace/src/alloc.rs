@@ -1,0 +1,84 @@
+//! Numbers for new inodes and new UGSDs. A number that was given out once is never given out again, because
+//! ranges are marked as used in the store before numbers from them are.
+//!
+//! Record, version 1, 9 bytes: version u8 | first local number that no range holds u64.
+
+use std::ops::Range;
+
+use types::{Errno, LocalId, UgsdId};
+
+use crate::{
+    codec::{Fields, Writer},
+    error::{Result, refuse},
+    inode::corrupt,
+    key, superblock,
+    txn::{Bytes, Reader, Txn},
+};
+
+const VERSION: u8 = 1;
+/// The first number after [`LocalId::TOP`].
+const FIRST: u64 = 2;
+
+pub(crate) fn encode(next: u64) -> Bytes {
+    Bytes::copy_from_slice(&Writer::<9>::new().u8(VERSION).u64(next).finish())
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Option<u64> {
+    let mut f = Fields::new(bytes);
+    if f.u8()? != VERSION {
+        return None;
+    }
+    let next = f.u64()?;
+    f.end()?;
+    if (FIRST..=LocalId::MAX + 1).contains(&next) { Some(next) } else { None }
+}
+
+/// The first local number of `ugsd` that no range holds yet.
+pub(crate) fn next<R: Reader + ?Sized>(reader: &R, ugsd: UgsdId) -> Result<u64> {
+    let key = key::allocator(ugsd);
+    match reader.get(&key)? {
+        None => Ok(FIRST),
+        Some(bytes) => Ok(decode(&bytes).ok_or_else(|| corrupt(&key))?),
+    }
+}
+
+/// Takes up to `count` local numbers of `ugsd`, at least one, or `ENOSPC`. They are the caller's once the
+/// transaction is committed.
+pub fn reserve<T: Txn + ?Sized>(txn: &mut T, ugsd: UgsdId, count: u64) -> Result<Range<u64>> {
+    let start = next(txn, ugsd)?;
+    let end = start.saturating_add(count.max(1)).min(LocalId::MAX + 1);
+    if start >= end {
+        return refuse(Errno::ENOSPC);
+    }
+    txn.put(&key::allocator(ugsd), encode(end));
+    Ok(start..end)
+}
+
+/// A number for a new UGSD. `None` once all are used: then new top-level directories live in the root's.
+pub fn new_ugsd<T: Txn + ?Sized>(txn: &mut T) -> Result<Option<UgsdId>> {
+    let mut superblock = superblock::load(txn)?;
+    let Some(ugsd) = UgsdId::new(superblock.next_ugsd) else { return Ok(None) };
+    superblock.next_ugsd += 1;
+    superblock::store(txn, &superblock);
+    Ok(Some(ugsd))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the record keeps its form. Method: golden bytes and numbers out of range.
+    #[test]
+    fn the_record_has_its_golden_bytes() {
+        assert_eq!(&encode(0x0102030405)[..], b"\x01\x05\x04\x03\x02\x01\0\0\0");
+        assert_eq!(decode(b"\x01\x05\x04\x03\x02\x01\0\0\0"), Some(0x0102030405));
+        for bad in [
+            &b"\x01\x01\0\0\0\0\0\0\0"[..],
+            b"\x02\x05\0\0\0\0\0\0\0",
+            b"\x01\x05\0\0\0\0\0\0",
+            b"\x01\0\0\0\0\0\0\0\x01",
+        ] {
+            assert_eq!(decode(bad), None);
+        }
+    }
+}

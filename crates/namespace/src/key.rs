@@ -1,0 +1,224 @@
+//! Keys of the metadata store: inode number (8 bytes, big-endian), one type byte, then what the type needs.
+//!
+//! Invariants: everything about an inode sorts together; keys of one UGSD sort together; the keys with inode
+//! number 0 belong to the file system as a whole. The layout is described in `docs/data-model.md`.
+
+use types::{Ino, NAME_MAX, ProjectId, UgsdId};
+
+/// Bytes before what a type adds.
+pub const PREFIX_BYTES: usize = 9;
+/// Bytes of a dentry key before the name.
+pub const DENTRY_NAME_AT: usize = PREFIX_BYTES + 8;
+const KEY_MAX: usize = DENTRY_NAME_AT + NAME_MAX;
+
+pub const INODE: u8 = b'I';
+pub const DENTRY: u8 = b'D';
+pub const XATTR: u8 = b'X';
+pub const SYMLINK: u8 = b'S';
+/// The map of an object's storage allocation units; its content is the data server's.
+pub const OBJECT: u8 = b'O';
+pub const ORPHAN: u8 = b'U';
+pub const ALLOCATOR: u8 = b'A';
+pub const GLOBAL: u8 = b'G';
+pub const QUOTA: u8 = b'Q';
+
+/// A key, built without touching the heap.
+#[derive(Clone)]
+pub struct Key {
+    bytes: [u8; KEY_MAX],
+    len: usize,
+}
+
+impl Key {
+    fn new(raw_ino: u64, kind: u8) -> Key {
+        let mut key = Key { bytes: [0; KEY_MAX], len: PREFIX_BYTES };
+        key.bytes[..8].copy_from_slice(&raw_ino.to_be_bytes());
+        key.bytes[8] = kind;
+        key
+    }
+    /// Names longer than a key can hold are cut; callers have checked them against the limits.
+    fn with(mut self, part: &[u8]) -> Key {
+        let part = &part[..part.len().min(KEY_MAX - self.len)];
+        self.bytes[self.len..self.len + part.len()].copy_from_slice(part);
+        self.len += part.len();
+        self
+    }
+}
+
+impl std::ops::Deref for Key {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", describe(self))
+    }
+}
+
+pub fn inode(ino: Ino) -> Key {
+    Key::new(ino.get(), INODE)
+}
+
+/// `hash` as [`crate::NameHasher::hash`] gives it.
+pub fn dentry(dir: Ino, hash: u64, name: &[u8]) -> Key {
+    Key::new(dir.get(), DENTRY).with(&hash.to_be_bytes()).with(name)
+}
+
+/// The first key that a dentry with this hash or a greater one can have.
+pub fn dentry_from(dir: Ino, hash: u64) -> Key {
+    Key::new(dir.get(), DENTRY).with(&hash.to_be_bytes())
+}
+
+/// The first key after all dentries of `dir`.
+pub fn dentry_end(dir: Ino) -> Key {
+    Key::new(dir.get(), DENTRY + 1)
+}
+
+pub fn xattr(ino: Ino, name: &[u8]) -> Key {
+    Key::new(ino.get(), XATTR).with(name)
+}
+
+pub fn xattr_end(ino: Ino) -> Key {
+    Key::new(ino.get(), XATTR + 1)
+}
+
+pub fn symlink(ino: Ino) -> Key {
+    Key::new(ino.get(), SYMLINK)
+}
+
+pub fn object(ino: Ino) -> Key {
+    Key::new(ino.get(), OBJECT)
+}
+
+pub fn object_end(ino: Ino) -> Key {
+    Key::new(ino.get(), OBJECT + 1)
+}
+
+fn ugsd_raw(ugsd: UgsdId) -> u64 {
+    u64::from(ugsd.get()) << 40
+}
+
+pub fn allocator(ugsd: UgsdId) -> Key {
+    Key::new(ugsd_raw(ugsd), ALLOCATOR)
+}
+
+pub fn orphan(ino: Ino) -> Key {
+    Key::new(ugsd_raw(ino.ugsd()), ORPHAN).with(&ino.get().to_be_bytes())
+}
+
+/// Where the orphans of `ugsd` begin.
+pub fn orphan_start(ugsd: UgsdId) -> Key {
+    Key::new(ugsd_raw(ugsd), ORPHAN)
+}
+
+pub fn orphan_end(ugsd: UgsdId) -> Key {
+    Key::new(ugsd_raw(ugsd), ORPHAN + 1)
+}
+
+pub fn superblock() -> Key {
+    Key::new(0, GLOBAL)
+}
+
+/// A named value of the file system as a whole, beside the superblock.
+pub fn global(name: &[u8]) -> Key {
+    Key::new(0, GLOBAL).with(name)
+}
+
+pub fn quota(project: ProjectId) -> Key {
+    Key::new(0, QUOTA).with(&project.0.to_be_bytes())
+}
+
+pub fn quota_start() -> Key {
+    Key::new(0, QUOTA)
+}
+
+pub fn quota_end() -> Key {
+    Key::new(0, QUOTA + 1)
+}
+
+/// A key taken apart. `rest` is what follows the type byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parsed<'a> {
+    pub raw_ino: u64,
+    pub kind: u8,
+    pub rest: &'a [u8],
+}
+
+impl<'a> Parsed<'a> {
+    /// `None` for keys shorter than any of ours.
+    pub fn new(key: &'a [u8]) -> Option<Parsed<'a>> {
+        let (ino, rest) = key.split_first_chunk::<8>()?;
+        let (kind, rest) = rest.split_first()?;
+        Some(Parsed { raw_ino: u64::from_be_bytes(*ino), kind: *kind, rest })
+    }
+    /// The hash and the name, for dentry keys.
+    pub fn dentry(&self) -> Option<(u64, &'a [u8])> {
+        let (hash, name) = self.rest.split_first_chunk::<8>()?;
+        Some((u64::from_be_bytes(*hash), name))
+    }
+    /// The UGSD whose slot guards the key. `None` for the quota records, which no slot guards, and for
+    /// numbers that are not a UGSD's.
+    pub fn ugsd(&self) -> Option<UgsdId> {
+        if self.raw_ino == 0 && self.kind == QUOTA {
+            return None;
+        }
+        UgsdId::new((self.raw_ino >> 40) as u32)
+    }
+}
+
+/// A key for people: `5:17 D 00.. "name"`.
+pub fn describe(key: &[u8]) -> String {
+    match Parsed::new(key) {
+        None => format!("{key:02x?}"),
+        Some(p) => {
+            let ino = format!("{}:{}", p.raw_ino >> 40, p.raw_ino & ((1 << 40) - 1));
+            let kind = char::from(p.kind).escape_default();
+            match p.dentry().filter(|_| p.kind == DENTRY) {
+                Some((hash, name)) => format!("{ino} {kind} {hash:015x} \"{}\"", name.escape_ascii()),
+                None => format!("{ino} {kind} \"{}\"", p.rest.escape_ascii()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::LocalId;
+
+    use super::*;
+
+    /// Goal: stored keys never change form. Method: golden bytes.
+    #[test]
+    fn keys_have_their_golden_bytes() {
+        let ugsd = UgsdId::new(0x010203).unwrap();
+        let ino = Ino::new(ugsd, LocalId::new(0x0405060708).unwrap());
+        assert_eq!(&*inode(ino), b"\x01\x02\x03\x04\x05\x06\x07\x08I");
+        assert_eq!(
+            &*dentry(ino, 0x1122334455667788, b"n"),
+            b"\x01\x02\x03\x04\x05\x06\x07\x08D\x11\x22\x33\x44\x55\x66\x77\x88n"
+        );
+        assert_eq!(&*xattr(ino, b"user.a"), b"\x01\x02\x03\x04\x05\x06\x07\x08Xuser.a");
+        assert_eq!(&*symlink(ino), b"\x01\x02\x03\x04\x05\x06\x07\x08S");
+        assert_eq!(&*object(ino), b"\x01\x02\x03\x04\x05\x06\x07\x08O");
+        assert_eq!(&*orphan(ino), b"\x01\x02\x03\0\0\0\0\0U\x01\x02\x03\x04\x05\x06\x07\x08");
+        assert_eq!(&*allocator(ugsd), b"\x01\x02\x03\0\0\0\0\0A");
+        assert_eq!(&*superblock(), b"\0\0\0\0\0\0\0\0G");
+        assert_eq!(&*quota(ProjectId(0x0a0b0c0d)), b"\0\0\0\0\0\0\0\0Q\x0a\x0b\x0c\x0d");
+    }
+
+    /// Goal: any name fits, and any bytes can be taken apart. Method: the longest name; hostile keys.
+    #[test]
+    fn the_longest_name_fits_and_short_keys_are_not_parsed() {
+        let name = [b'x'; NAME_MAX];
+        let key = dentry(Ino::ROOT, 16, &name);
+        assert_eq!(Parsed::new(&key).unwrap().dentry(), Some((16, &name[..])));
+        for len in 0..9 {
+            assert_eq!(Parsed::new(&key[..len]), None);
+        }
+        assert_eq!(Parsed::new(&key[..12]).unwrap().dentry(), None);
+        assert_eq!(describe(&dentry(Ino::ROOT, 16, b"a\n")), "0:1 D 000000000000010 \"a\\n\"");
+    }
+}

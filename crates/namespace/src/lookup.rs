@@ -1,0 +1,64 @@
+//! Finding inodes: by name, by number, a directory's parent, a link's target.
+
+use types::{Errno, FileKind, Ino};
+
+use crate::{
+    Env, Found, Place,
+    create::SYMLINK_VERSION,
+    dentry,
+    error::{Result, refuse},
+    inode::{self, Inode},
+    key, name,
+    txn::{Bytes, Reader},
+};
+
+/// The inode that `at` names. "." and ".." are known.
+pub fn lookup<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Result<Found> {
+    name::check(at.name)?;
+    let dir = inode::load_dir(reader, at.dir)?;
+    let ino = match at.name {
+        b"." => at.dir,
+        b".." => parent_of(at.dir, &dir)?,
+        _ => match dentry::get(reader, &env.names, at)? {
+            Some(entry) => entry.ino,
+            None => return refuse(Errno::ENOENT),
+        },
+    };
+    Ok(inode::load_named(reader, ino)?.found(ino, env))
+}
+
+/// The inode with this number, named or not.
+pub fn find<R: Reader + ?Sized>(reader: &R, env: &Env, ino: Ino) -> Result<Found> {
+    Ok(inode::load(reader, ino)?.found(ino, env))
+}
+
+/// The directory that holds directory `ino` (the root's is itself).
+pub fn parent<R: Reader + ?Sized>(reader: &R, ino: Ino) -> Result<Ino> {
+    parent_of(ino, &inode::load_dir(reader, ino)?)
+}
+
+/// The target of symbolic link `ino`.
+pub fn readlink<R: Reader + ?Sized>(reader: &R, ino: Ino) -> Result<Bytes> {
+    let inode = inode::load(reader, ino)?;
+    if inode.kind != FileKind::Symlink {
+        return refuse(Errno::EINVAL);
+    }
+    let key = key::symlink(ino);
+    match reader.get(&key)? {
+        Some(record) if is_symlink_record(&record, &inode) => Ok(record.slice(1..)),
+        Some(_) | None => Err(inode::corrupt(&key).into()),
+    }
+}
+
+pub(crate) fn is_symlink_record(record: &[u8], inode: &Inode) -> bool {
+    record.first() == Some(&SYMLINK_VERSION) && record.len() as u64 == inode.size + 1
+}
+
+fn parent_of(ino: Ino, dir: &Inode) -> Result<Ino> {
+    match dir.parent {
+        Some(parent) if dir.nlink > 0 => Ok(parent),
+        // Removed: the parent may be gone, and its number must not be followed.
+        Some(_) => refuse(Errno::ENOENT),
+        None => Err(inode::corrupt(&key::inode(ino)).into()),
+    }
+}

@@ -1,0 +1,304 @@
+//! Extended attributes, and ACLs as two of them.
+//!
+//! Record, version 1: version u8 | value. The name is in the key. ACLs are stored in the form of [`crate::acl`]; an access
+//! ACL that the mode can say is not stored.
+
+use std::ops::ControlFlow;
+
+use types::{Errno, FileKind, Ino, S_ISGID, XATTR_NAME_MAX, XATTR_SIZE_MAX};
+
+use crate::{
+    Env,
+    acl::{self, Acl},
+    error::{Result, refuse},
+    inode::{self, Inode, InodeFlags, corrupt},
+    key,
+    txn::{Bytes, KvError, Reader, Txn},
+};
+
+const VERSION: u8 = 1;
+/// Bytes of all names of one inode, each with its NUL: what listxattr(2) can return.
+const LIST_MAX: usize = 65_536;
+const CAPABILITY: &[u8] = b"security.capability";
+/// Names that the client answers itself.
+const VIRTUAL: &[u8] = b"user.onfs.";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum XattrMode {
+    #[default]
+    Set,
+    /// `EEXIST` if it is there.
+    Create,
+    /// `ENODATA` if it is not.
+    Replace,
+}
+
+/// How to set one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetXattr {
+    pub mode: XattrMode,
+    /// An access ACL set by somebody who is not in the file's group takes setgid away.
+    pub kill_sgid: bool,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Plain,
+    Virtual,
+    Access,
+    Default,
+}
+
+fn classify(name: &[u8]) -> Result<Class> {
+    if name.len() > XATTR_NAME_MAX {
+        return refuse(Errno::ERANGE);
+    }
+    match name {
+        b"" => return refuse(Errno::ERANGE),
+        b"user." | b"trusted." | b"security." => return refuse(Errno::EINVAL),
+        acl::ACCESS => return Ok(Class::Access),
+        acl::DEFAULT => return Ok(Class::Default),
+        _ => {}
+    }
+    if name.contains(&0) {
+        return refuse(Errno::EINVAL);
+    }
+    if name.starts_with(VIRTUAL) {
+        return Ok(Class::Virtual);
+    }
+    let known = [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| name.starts_with(prefix));
+    if known { Ok(Class::Plain) } else { refuse(Errno::EOPNOTSUPP) }
+}
+
+impl Class {
+    /// The flag without which there is no attribute of this class.
+    fn flag(self) -> InodeFlags {
+        match self {
+            Class::Plain => InodeFlags::XATTR,
+            Class::Virtual => InodeFlags::empty(),
+            Class::Access => InodeFlags::ACL_ACCESS,
+            Class::Default => InodeFlags::ACL_DEFAULT,
+        }
+    }
+}
+
+pub fn get<R: Reader + ?Sized>(reader: &R, ino: Ino, name: &[u8]) -> Result<Bytes> {
+    let class = classify(name)?;
+    let inode = inode::load(reader, ino)?;
+    if matches!(class, Class::Access | Class::Default) && inode.kind == FileKind::Symlink {
+        return refuse(Errno::EOPNOTSUPP);
+    }
+    if !inode.flags.intersects(class.flag()) {
+        return refuse(Errno::ENODATA);
+    }
+    match load(reader, ino, name)? {
+        Some(value) => Ok(value),
+        None => refuse(Errno::ENODATA),
+    }
+}
+
+/// Visits the names, ACLs included, in order.
+pub fn list<R: Reader + ?Sized>(reader: &R, ino: Ino, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
+    let inode = inode::load(reader, ino)?;
+    if inode.flags.intersects(InodeFlags::XATTR | InodeFlags::ACL_ACCESS | InodeFlags::ACL_DEFAULT) {
+        visit_names(reader, ino, &mut |name| {
+            visit(name);
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(())
+}
+
+pub fn set<T: Txn + ?Sized>(
+    txn: &mut T,
+    env: &Env,
+    ino: Ino,
+    name: &[u8],
+    value: &[u8],
+    how: SetXattr,
+) -> Result<()> {
+    let class = classify(name)?;
+    if value.len() > XATTR_SIZE_MAX {
+        return refuse(Errno::E2BIG);
+    }
+    let mut inode = inode::load(txn, ino)?;
+    if class == Class::Virtual {
+        return refuse(Errno::EPERM);
+    }
+    let there = inode.flags.intersects(class.flag()) && txn.get(&key::xattr(ino, name))?.is_some();
+    match how.mode {
+        XattrMode::Create if there => return refuse(Errno::EEXIST),
+        XattrMode::Replace if !there => return refuse(Errno::ENODATA),
+        XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
+    }
+    match class {
+        Class::Plain | Class::Virtual => {
+            if !there {
+                check_list_room(txn, ino, &inode, name)?;
+            }
+            store(txn, ino, name, value);
+            inode.flags |= InodeFlags::XATTR;
+        }
+        Class::Access => set_access(txn, ino, &mut inode, value, how)?,
+        Class::Default => set_default(txn, ino, &mut inode, value)?,
+    }
+    inode.ctime = env.now;
+    inode::store(txn, ino, &inode);
+    Ok(())
+}
+
+/// Removes one. As on other file systems, removing an ACL that is not there is no error.
+pub fn remove<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, name: &[u8]) -> Result<()> {
+    let class = classify(name)?;
+    let mut inode = inode::load(txn, ino)?;
+    match class {
+        Class::Virtual => return refuse(Errno::EPERM),
+        Class::Access | Class::Default if inode.kind == FileKind::Symlink => {
+            return refuse(Errno::EOPNOTSUPP);
+        }
+        Class::Access | Class::Default => {
+            if !inode.flags.intersects(class.flag()) {
+                return Ok(());
+            }
+            inode.flags.remove(class.flag());
+            txn.delete(&key::xattr(ino, name));
+        }
+        Class::Plain => {
+            if !inode.flags.contains(InodeFlags::XATTR) || txn.get(&key::xattr(ino, name))?.is_none() {
+                return refuse(Errno::ENODATA);
+            }
+            remove_plain(txn, ino, &mut inode, name)?;
+        }
+    }
+    inode.ctime = env.now;
+    inode::store(txn, ino, &inode);
+    Ok(())
+}
+
+/// File capabilities do not survive a change of the file. Changes `inode`, which the caller stores.
+pub(crate) fn kill_capability<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &mut Inode) -> Result<()> {
+    if inode.flags.contains(InodeFlags::XATTR) && txn.get(&key::xattr(ino, CAPABILITY))?.is_some() {
+        remove_plain(txn, ino, inode, CAPABILITY)?;
+    }
+    Ok(())
+}
+
+fn remove_plain<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &mut Inode, name: &[u8]) -> Result<()> {
+    txn.delete(&key::xattr(ino, name));
+    let mut others = false;
+    visit_names(txn, ino, &mut |left| {
+        others = left != name && !is_acl(left);
+        if others { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    inode.flags.set(InodeFlags::XATTR, others);
+    Ok(())
+}
+
+pub(crate) fn is_acl(name: &[u8]) -> bool {
+    name == acl::ACCESS || name == acl::DEFAULT
+}
+
+fn set_access<T: Txn + ?Sized>(
+    txn: &mut T,
+    ino: Ino,
+    inode: &mut Inode,
+    value: &[u8],
+    how: SetXattr,
+) -> Result<()> {
+    if inode.kind == FileKind::Symlink {
+        return refuse(Errno::EOPNOTSUPP);
+    }
+    let access = Acl::parse(value)?;
+    if let Some(access) = &access {
+        inode.mode = inode.mode & !0o777 | access.mode();
+        if how.kill_sgid {
+            inode.mode &= !S_ISGID;
+        }
+    }
+    match access {
+        Some(access) if !access.is_minimal() => {
+            store_acl(txn, ino, acl::ACCESS, &access);
+            inode.flags |= InodeFlags::ACL_ACCESS;
+        }
+        Some(_) | None => {
+            txn.delete(&key::xattr(ino, acl::ACCESS));
+            inode.flags.remove(InodeFlags::ACL_ACCESS);
+        }
+    }
+    Ok(())
+}
+
+fn set_default<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &mut Inode, value: &[u8]) -> Result<()> {
+    if inode.kind == FileKind::Symlink {
+        return refuse(Errno::EOPNOTSUPP);
+    }
+    match Acl::parse(value)? {
+        Some(_) if !inode.is_dir() => return refuse(Errno::EACCES),
+        Some(default) => {
+            store_acl(txn, ino, acl::DEFAULT, &default);
+            inode.flags |= InodeFlags::ACL_DEFAULT;
+        }
+        None => {
+            txn.delete(&key::xattr(ino, acl::DEFAULT));
+            inode.flags.remove(InodeFlags::ACL_DEFAULT);
+        }
+    }
+    Ok(())
+}
+
+/// `ENOSPC` when the list of names would be longer than anybody can read.
+fn check_list_room<T: Txn + ?Sized>(txn: &T, ino: Ino, inode: &Inode, name: &[u8]) -> Result<()> {
+    if !inode.flags.contains(InodeFlags::XATTR) {
+        return Ok(());
+    }
+    let mut used = name.len() + 1;
+    visit_names(txn, ino, &mut |name| {
+        used += name.len() + 1;
+        ControlFlow::Continue(())
+    })?;
+    // Room for the two ACLs stays.
+    if used + acl::ACCESS.len() + acl::DEFAULT.len() + 2 > LIST_MAX { refuse(Errno::ENOSPC) } else { Ok(()) }
+}
+
+fn visit_names<R: Reader + ?Sized>(
+    reader: &R,
+    ino: Ino,
+    visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+) -> std::result::Result<(), KvError> {
+    reader.scan(&key::xattr(ino, b""), &key::xattr_end(ino), &mut |key, _| {
+        visit(key.get(key::PREFIX_BYTES..).unwrap_or_default())
+    })
+}
+
+pub(crate) fn decode(record: &Bytes) -> Option<Bytes> {
+    if record.first() == Some(&VERSION) { Some(record.slice(1..)) } else { None }
+}
+
+fn load<R: Reader + ?Sized>(reader: &R, ino: Ino, name: &[u8]) -> Result<Option<Bytes>> {
+    let key = key::xattr(ino, name);
+    match reader.get(&key)? {
+        None => Ok(None),
+        Some(record) => Ok(Some(decode(&record).ok_or_else(|| corrupt(&key))?)),
+    }
+}
+
+fn store<T: Txn + ?Sized>(txn: &mut T, ino: Ino, name: &[u8], value: &[u8]) {
+    let mut record = Vec::with_capacity(1 + value.len());
+    record.push(VERSION);
+    record.extend_from_slice(value);
+    txn.put(&key::xattr(ino, name), Bytes::from(record));
+}
+
+/// A stored ACL; one that is not valid is damage.
+pub(crate) fn load_acl<R: Reader + ?Sized>(reader: &R, ino: Ino, name: &[u8]) -> Result<Option<Acl>> {
+    let Some(value) = load(reader, ino, name)? else { return Ok(None) };
+    match Acl::parse(&value) {
+        Ok(Some(acl)) => Ok(Some(acl)),
+        Ok(None) | Err(_) => Err(corrupt(&key::xattr(ino, name)).into()),
+    }
+}
+
+pub(crate) fn store_acl<T: Txn + ?Sized>(txn: &mut T, ino: Ino, name: &[u8], acl: &Acl) {
+    store(txn, ino, name, &acl.encode());
+}
