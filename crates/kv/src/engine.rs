@@ -6,10 +6,8 @@
 mod fjall_engine;
 mod memory;
 
-use std::ops::ControlFlow;
-
 use bytes::Bytes;
-use namespace::txn::KvError;
+use namespace::txn::{KvError, Visit};
 
 use crate::Lsn;
 
@@ -29,12 +27,7 @@ pub trait Engine: Send + Sync {
     fn name(&self) -> &'static str;
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
     /// Visits the entries with `from <= key < to` in key order until `visit` breaks. `visit` may read the engine.
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), KvError>;
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError>;
     /// One atomic and durable step. After an error the outcome is unknown until the engine is opened again.
     fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), KvError>;
     /// The number of the last batch applied; 0 in a new engine.

@@ -94,15 +94,8 @@ mod tests {
 
     #[test]
     fn the_ugsd_never_falls_as_keys_rise() {
-        let mut keys = vec![
-            vec![],
-            vec![0],
-            vec![0, 0, 1],
-            vec![0, 0, 1, 9],
-            vec![0, 1],
-            vec![1],
-            vec![255, 255, 255, 1],
-        ];
+        let mut keys =
+            [vec![], vec![0], vec![0, 0, 1], vec![0, 0, 1, 9], vec![0, 1], vec![1], vec![255, 255, 255, 1]];
         keys.sort();
         let ugsds: Vec<u32> = keys.iter().map(|k| ugsd_of(k)).collect();
         assert!(ugsds.is_sorted(), "{ugsds:?}");

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, ops::Bound, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
-use namespace::txn::KvError;
+use namespace::txn::{KvError, Visit};
 use parking_lot::RwLock;
 
 use crate::{
@@ -179,8 +179,8 @@ fn single_ugsd(from: &[u8], to: &[u8]) -> Option<u32> {
 /// Shows `above` over what `below` visits: both in key order, `above` wins, its `None` hides.
 pub(crate) fn merge(
     above: &[(Key, Option<Bytes>)],
-    below: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), KvError>,
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    below: impl FnOnce(Visit<'_>) -> Result<(), KvError>,
+    visit: Visit<'_>,
 ) -> Result<ControlFlow<()>, KvError> {
     let mut above = above.iter().peekable();
     let mut flow = ControlFlow::Continue(());

@@ -5,7 +5,6 @@
 
 use std::{
     cell::RefCell,
-    ops::ControlFlow,
     path::Path,
     sync::{
         Arc,
@@ -16,7 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use namespace::txn::{KvError, Reader};
+use namespace::txn::{KvError, Reader, Visit};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
@@ -246,12 +245,7 @@ impl MetaStore {
 
     /// Visits the entries with `from <= key < to` in key order until `visit` breaks. Entries that are there all the
     /// while are visited once; what is committed meanwhile may be seen or not. `visit` may use the store.
-    pub fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    pub fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
         const FIRST_PART: usize = 16;
         const LARGEST_PART: usize = 1024;
         let (mut from, mut limit) = (from.to_vec(), FIRST_PART);
@@ -338,12 +332,7 @@ impl Reader for MetaStore {
         MetaStore::get(self, key)
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
         MetaStore::scan(self, from, to, visit)
     }
 }

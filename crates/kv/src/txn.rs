@@ -3,10 +3,8 @@
 //! Invariants: a transaction sees its own writes over the committed state; nothing of it is visible to others before
 //! `commit`. It does not look for conflicts: the caller runs one transaction at a time per UGSD.
 
-use std::ops::ControlFlow;
-
 use bytes::Bytes;
-use namespace::txn::{KvError, Reader, Txn};
+use namespace::txn::{KvError, Reader, Txn, Visit};
 
 use crate::{Lsn, key::Key, overlay, store::MetaStore};
 
@@ -106,12 +104,7 @@ impl Reader for MetaTxn<'_> {
         }
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
         let own = self.writes.range(from, to);
         if own.is_empty() {
             return self.store.scan(from, to, visit);

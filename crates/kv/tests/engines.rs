@@ -1,5 +1,7 @@
 //! Goal: every engine keeps the contract of `Engine`. Method: the conformance suite on each.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 #[path = "support/redb_engine.rs"]
 mod redb_engine;
 

@@ -1,5 +1,7 @@
 //! The store as its callers see it, on the machine's own file system.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::{
     collections::BTreeMap,
     ops::ControlFlow,

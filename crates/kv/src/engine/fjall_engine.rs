@@ -3,11 +3,11 @@
 //! Invariants: the applied [`Lsn`] is the value of [`RESERVED_KEY`] and travels in the same atomic batch; that key
 //! is never shown. The block cache and the write buffers are bounded by what the caller gives.
 
-use std::{io, ops::ControlFlow, path::Path};
+use std::{io, path::Path};
 
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use namespace::txn::KvError;
+use namespace::txn::{KvError, Visit};
 
 use super::{Batch, Engine, RESERVED_KEY};
 use crate::{
@@ -70,12 +70,7 @@ impl Engine for FjallEngine {
         Ok(self.keyspace.get(key).map_err(engine_error)?.map(|v| Bytes::copy_from_slice(&v)))
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
         if from >= to {
             return Ok(());
         }

@@ -1,9 +1,9 @@
 //! An engine in memory, for tests. Clones share their content, so that a store can be "reopened" on it.
 
-use std::{collections::BTreeMap, ops::Bound, ops::ControlFlow, sync::Arc};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
-use namespace::txn::KvError;
+use namespace::txn::{KvError, Visit};
 use parking_lot::RwLock;
 
 use super::{Batch, Engine};
@@ -35,12 +35,7 @@ impl Engine for MemoryEngine {
         Ok(self.content.read().0.get(key).cloned())
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
         if from >= to {
             return Ok(());
         }

@@ -1,10 +1,12 @@
 //! redb behind the engine trait: only for the conformance suite and for measuring.
 
-use std::{ops::ControlFlow, path::Path};
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
 
 use bytes::Bytes;
 use kv::{Batch, Engine, Lsn};
-use namespace::txn::KvError;
+use namespace::txn::{KvError, Visit};
 use redb::{Database, ReadableDatabase, TableDefinition};
 
 const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
@@ -42,12 +44,7 @@ impl Engine for RedbEngine {
         Ok(table.get(key).map_err(failed)?.map(|v| Bytes::copy_from_slice(v.value())))
     }
 
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), KvError> {
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
         if from >= to {
             return Ok(());
         }
