@@ -28,10 +28,18 @@ pub struct Usage {
     pub orphans_waiting: u64,
 }
 
-/// Where the reading of the store's orphan records stands. The default is the beginning, not yet begun.
-#[derive(Default)]
+/// Where the reading of the store's orphan records stands: by UGSD, then inode.
 pub(crate) struct Replay {
     at: Option<(u32, Option<Ino>)>,
+    /// Those of this mount too; they are in the queue unless it overflowed.
+    own_epoch: bool,
+}
+
+impl Replay {
+    /// What every mount begins with.
+    pub(crate) fn of_earlier_mounts() -> Replay {
+        Replay { at: Some((0, None)), own_epoch: false }
+    }
 }
 
 impl Mds {
@@ -100,8 +108,9 @@ impl Mds {
             if !self.orphans.take_overflow() {
                 return Ok(());
             }
-            replay.at = Some((0, None));
+            *replay = Replay { at: Some((0, None)), own_epoch: true };
         }
+        let own_epoch = replay.own_epoch;
         let ugsds = superblock::load(self.reader()).map_err(|e| self.errno(e))?.next_ugsd;
         while let Some((number, after)) = replay.at {
             let Some(ugsd) = UgsdId::new(number).filter(|_| number < ugsds) else {
@@ -109,12 +118,13 @@ impl Mds {
                 break;
             };
             let mut last = after;
-            orphan::visit(self.reader(), ugsd, after, &mut |ino, _| {
+            orphan::visit(self.reader(), ugsd, after, &mut |ino, orphan| {
                 if list.len() >= max {
                     return ControlFlow::Break(());
                 }
                 last = Some(ino);
-                if !self.orphans.is_held(ino) {
+                let wanted = own_epoch || orphan.epoch != self.epoch();
+                if wanted && !self.orphans.is_held(ino) && !list.contains(&ino) {
                     list.push(ino);
                 }
                 ControlFlow::Continue(())

@@ -32,11 +32,10 @@ struct Queue {
 }
 
 impl Orphans {
-    /// Before the first reading of the store's records, which the orphans of earlier mounts need.
     pub(crate) fn new() -> Orphans {
         Orphans {
             references: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            queue: Mutex::new(Queue { ready: VecDeque::new(), overflowed: true }),
+            queue: Mutex::new(Queue { ready: VecDeque::new(), overflowed: false }),
         }
     }
 
@@ -163,7 +162,6 @@ mod tests {
     #[test]
     fn what_does_not_fit_asks_for_the_records() {
         let orphans = Orphans::new();
-        assert!(orphans.take_overflow());
         for n in 0..QUEUE_MAX as u64 {
             orphans.orphaned(ino(n + 2));
         }

@@ -97,7 +97,7 @@ impl Mds {
             locks: SlotLocks::new(),
             numbers: Numbers::new(),
             orphans: Orphans::new(),
-            replay: Mutex::default(),
+            replay: Mutex::new(Replay::of_earlier_mounts()),
             reservations: Reservations::default(),
             inodes: AtomicI64::new(inodes),
             inodes_saved: AtomicI64::new(inodes),

@@ -1,5 +1,5 @@
 //! Random operations against a simple tree, compared operation by operation and at the end, and then checked.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::wildcard_enum_match_arm, reason = "a test")]
 
 mod support;
 
