@@ -42,6 +42,19 @@ impl fmt::Display for TierId {
     }
 }
 
+impl serde::Serialize for TierId {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(self.name())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for TierId {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<TierId, D::Error> {
+        let name = <std::borrow::Cow<'de, str>>::deserialize(d)?;
+        TierId::from_name(&name).ok_or_else(|| serde::de::Error::custom("not a tier: memory, ssd or nearline"))
+    }
+}
+
 /// A set of tiers, in one byte: bit `TierId::index()`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TierSet(u8);

@@ -1,0 +1,379 @@
+//! The command line: every flag once. Help, completions, the man page and docs/cli.md come from here.
+
+use std::{path::PathBuf, str::FromStr};
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use types::{ByteSize, Span, TierId};
+
+use crate::policy::PolicyChange;
+
+const ABOUT: &str = "A tiered file system over memory, SSD and a slow directory";
+const LONG_ABOUT: &str = "ONFS is a POSIX file system whose files live in memory, flow to SSD and to a slow near-line \
+    directory as they cool, and come back before they are needed. One process per mount, nothing else to install.";
+
+#[derive(Parser, Debug)]
+#[command(name = "onfs", version, about = ABOUT, long_about = LONG_ABOUT, max_term_width = 110)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Mount a file system
+    Mount(MountArgs),
+    /// Make all data safe, then unmount
+    Umount(UmountArgs),
+    /// Show tiers, thresholds, rates, dirty bytes and movements of a mount, or list the mounts
+    Status(StatusArgs),
+    /// Show where a file's data is, how cool it is, and what would be lost now
+    File(FileArgs),
+    /// Move files to a tier
+    Migrate(MigrateArgs),
+    /// Make data safe: copy what is only in memory to a persistent tier
+    Flush(FlushArgs),
+    /// Bring files up to the fastest tier, in the order given
+    Prefetch(PrefetchArgs),
+    /// Keep files in a tier until they are unpinned
+    Pin(PinArgs),
+    /// Let pinned files move again
+    Unpin(UnpinArgs),
+    /// Show or set the policy of a directory
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Limit what directories may hold
+    #[command(subcommand)]
+    Quota(QuotaCommand),
+    /// Show or change the limit of the memory tier
+    #[command(subcommand)]
+    Memory(MemoryCommand),
+    /// Measure a directory, on ONFS or not
+    Bench(BenchArgs),
+    /// Check, and repair, the state of a file system that is not mounted
+    Fsck(FsckArgs),
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Show the version
+    Version(Output),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man {
+        /// Write a page for each command into this directory instead
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+    /// Write the generated documents (cli.md, config.md) into a directory
+    #[command(hide = true)]
+    Docs { dir: PathBuf },
+}
+
+/// How data is printed.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub struct Output {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which configuration: the same flags for every command that reads it.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ConfigArgs {
+    /// Configuration file, or "none" [default: $ONFS_CONFIG, else /etc/onfs/onfs.toml or ~/.config/onfs/onfs.toml if there]
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Limit of the memory tier, such as 2GiB
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Directory of the SSD tier, and the most that it may use
+    #[arg(long, value_name = "DIR[:SIZE]")]
+    pub ssd: Option<String>,
+    /// Directory of the near-line tier, and the most that it may use
+    #[arg(long, value_name = "DIR[:SIZE]")]
+    pub nearline: Option<String>,
+    /// State directory: metadata, journal, log, control socket
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The most memory that the daemon's caches and buffers may take
+    #[arg(long, value_name = "SIZE")]
+    pub memory_budget: Option<String>,
+    /// How requests come from the kernel
+    #[arg(long, value_name = "auto|io-uring|dev")]
+    pub transport: Option<String>,
+    /// Mount options, as in fstab: kernel flags, or settings such as memory=2GiB and policy.write_behind=5s
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Any setting of the configuration file, such as --set policy.movers=4
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+#[derive(Args, Debug, Clone, Default)]
+pub struct MountArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Stay in the foreground and log to standard error
+    #[arg(long, short)]
+    pub foreground: bool,
+    /// This process is the daemon that `mount` started
+    #[arg(long, hide = true)]
+    pub daemon_child: bool,
+    /// An existing directory
+    pub mountpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// Detach the mount also when it is in use; the daemon ends when its last user has gone
+    #[arg(long, short)]
+    pub lazy: bool,
+    /// Give up after this time, such as 30s
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<Span>,
+    /// Where it is mounted
+    pub mountpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Any path on the mount; without it the only mount, or a list of the mounts
+    pub mountpoint: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct FileArgs {
+    /// Files or directories
+    #[arg(required = true)]
+    pub path: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TierName {
+    Memory,
+    Ssd,
+    Nearline,
+}
+
+impl TierName {
+    pub const fn id(self) -> TierId {
+        match self {
+            TierName::Memory => TierId::Memory,
+            TierName::Ssd => TierId::Ssd,
+            TierName::Nearline => TierId::Nearline,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct MigrateArgs {
+    /// The tier to move to
+    #[arg(long, value_name = "TIER")]
+    pub to: TierName,
+    #[command(flatten)]
+    pub wait: Wait,
+    /// Files, or directories with all that is below them
+    #[arg(required = true)]
+    pub path: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug, Clone, Copy)]
+pub struct Wait {
+    /// Wait until it is done, with progress
+    #[arg(long, short)]
+    pub wait: bool,
+    /// Give up after this time, such as 10min (implies --wait)
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<Span>,
+}
+
+#[derive(Args, Debug)]
+pub struct FlushArgs {
+    #[command(flatten)]
+    pub wait: Wait,
+    /// Files, or directories with all that is below them; the mount point means everything
+    #[arg(required = true)]
+    pub path: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct PrefetchArgs {
+    #[command(flatten)]
+    pub wait: Wait,
+    /// Read the paths from a file, one per line, or from standard input with "-"
+    #[arg(long, value_name = "FILE", conflicts_with = "path")]
+    pub list: Option<PathBuf>,
+    /// Files, or directories with all that is below them
+    #[arg(required_unless_present = "list")]
+    pub path: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct PinArgs {
+    /// Move them to this tier first [default: where they are]
+    #[arg(long, value_name = "TIER")]
+    pub to: Option<TierName>,
+    /// Files, or directories with all that is below them
+    #[arg(required = true)]
+    pub path: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct UnpinArgs {
+    /// Files, or directories with all that is below them
+    #[arg(required = true)]
+    pub path: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum PolicyCommand {
+    /// Show what holds for a directory, and what it sets itself
+    Show {
+        /// A directory on the mount
+        dir: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Set the policy of a directory and what is below it
+    Set {
+        /// A directory on the mount
+        dir: PathBuf,
+        /// promote=on-open|on-request, transient=yes|no, write-behind=TIME|never; each also =inherit
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = PolicyChange::from_str)]
+        change: Vec<PolicyChange>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum QuotaCommand {
+    /// Limit the bytes and inodes below a directory; 0 means no limit
+    #[command(arg_required_else_help = true)]
+    Set {
+        /// A directory on the mount
+        dir: PathBuf,
+        /// The most that its files may hold, such as 10GiB
+        #[arg(long, value_name = "SIZE", required_unless_present = "inodes")]
+        bytes: Option<ByteSize>,
+        /// The most files and directories below it
+        #[arg(long, value_name = "NUMBER")]
+        inodes: Option<u64>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show the limits and the use of a directory
+    Show {
+        /// A directory on the mount
+        dir: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List the directories that have limits
+    List {
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Take the limits of a directory away
+    Remove {
+        /// A directory on the mount
+        dir: PathBuf,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum MemoryCommand {
+    /// Show the limit and the use of the memory tier, and the daemon's own memory
+    Show {
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Change the limit; shrinking moves data out first, with progress
+    Set {
+        /// The new limit, such as 2GiB
+        size: ByteSize,
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
+        /// Give up after this time, such as 10min; the old limit then holds again
+        #[arg(long, value_name = "TIME")]
+        deadline: Option<Span>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Directory to measure; a directory of its own is made there and removed again
+    pub dir: PathBuf,
+    /// Bytes of the file that is written and read
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub size: ByteSize,
+    /// Files that are created, looked up and removed
+    #[arg(long, value_name = "NUMBER", default_value_t = 5000)]
+    pub files: u32,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct FsckArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Repair what can be repaired without losing data; without it nothing is changed
+    #[arg(long)]
+    pub repair: bool,
+    /// Where it was mounted; gives the default of --state
+    pub mountpoint: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum ConfigCommand {
+    /// Check the configuration and say what is wrong with it
+    Check {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Where it would be mounted
+        #[arg(default_value = "/mnt/onfs")]
+        mountpoint: PathBuf,
+    },
+    /// Show every setting and its value
+    Show {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Say where each value comes from
+        #[arg(long)]
+        origin: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// The command with its names, for completions and documents.
+pub fn command() -> clap::Command {
+    Cli::command()
+}

@@ -1,0 +1,152 @@
+//! Commands on files: migrate, flush, prefetch, pin, unpin.
+
+use std::{path::PathBuf, time::Instant};
+
+use super::{
+    ask::{call, unexpected},
+    tree::{Group, batches, group, read_list},
+};
+use crate::{
+    args::{FlushArgs, MigrateArgs, Output, PinArgs, PrefetchArgs, UnpinArgs, Wait},
+    control::{Client, FileRef, MoveReport, Progress, Request, Response},
+    exit::{Exit, Failure, Outcome},
+    locate,
+    render::{self, Meter},
+};
+use types::{Ino, TierId};
+
+pub fn migrate(args: &MigrateArgs) -> Outcome {
+    let (to, wait): (TierId, bool) = (args.to.id(), args.wait.waits());
+    let report = each(&args.path, args.wait, "moving", &|files| Request::Migrate { files, to, wait })?;
+    finish("moved", &report, args.output, Exit::Failure)
+}
+
+pub fn flush(args: &FlushArgs) -> Outcome {
+    let wait = args.wait.waits();
+    let groups = group(&args.path)?;
+    let mut report = MoveReport::default();
+    for group in &groups {
+        let whole = group.places.iter().any(|p| p.file.ino == Ino::ROOT.get());
+        let mut job = Job::new(group, args.wait, "making data safe")?;
+        if whole {
+            job.send(Request::FlushAll { wait })?;
+        } else {
+            job.files(group, &|files| Request::Flush { files, wait })?;
+        }
+        report.add(job.end());
+    }
+    finish("safe", &report, args.output, Exit::DataAtRisk)?;
+    if wait && report.at_risk_bytes > 0 {
+        let at_risk = render::units::bytes(report.at_risk_bytes);
+        return Err(Failure::new(Exit::DataAtRisk, format!("{at_risk} are still only in memory")).hint(
+            "transient directories are never written down, and without --ssd or --nearline there is no place",
+        ));
+    }
+    Ok(())
+}
+
+pub fn prefetch(args: &PrefetchArgs) -> Outcome {
+    let listed = args.list.as_deref().map(read_list).transpose()?;
+    let paths = listed.as_ref().unwrap_or(&args.path);
+    let wait = args.wait.waits();
+    let report = each(paths, args.wait, "fetching", &|files| Request::Prefetch { files, wait })?;
+    finish("fetched", &report, args.output, Exit::Failure)
+}
+
+pub fn pin(args: &PinArgs) -> Outcome {
+    let to = args.to.map(|tier| tier.id());
+    let report = each(&args.path, Wait::no_end(), "pinning", &|files| Request::Pin { files, to })?;
+    finish("pinned", &report, args.output, Exit::Failure)
+}
+
+pub fn unpin(args: &UnpinArgs) -> Outcome {
+    let report = each(&args.path, Wait::no_end(), "unpinning", &|files| Request::Unpin { files })?;
+    finish("unpinned", &report, args.output, Exit::Failure)
+}
+
+impl Wait {
+    const fn no_end() -> Wait {
+        Wait { wait: true, deadline: None }
+    }
+    fn waits(self) -> bool {
+        self.wait || self.deadline.is_some()
+    }
+}
+
+fn each(
+    paths: &[PathBuf],
+    wait: Wait,
+    doing: &str,
+    request: &dyn Fn(Vec<FileRef>) -> Request,
+) -> Outcome<MoveReport> {
+    let mut report = MoveReport::default();
+    for group in group(paths)? {
+        let mut job = Job::new(&group, wait, doing)?;
+        job.files(&group, request)?;
+        report.add(job.end());
+    }
+    Ok(report)
+}
+
+/// One command on one mount: requests over one connection, one meter, one report.
+struct Job {
+    client: Client,
+    meter: Meter,
+    end: Option<Instant>,
+    report: MoveReport,
+    /// Progress of the batches that are done.
+    before: Progress,
+}
+
+impl Job {
+    fn new(group: &Group, wait: Wait, doing: &str) -> Outcome<Job> {
+        Ok(Job {
+            client: locate::connect(&group.socket)?,
+            meter: Meter::new(doing),
+            end: wait.deadline.map(|d| Instant::now() + d.0),
+            report: MoveReport::default(),
+            before: Progress::default(),
+        })
+    }
+
+    fn files(&mut self, group: &Group, request: &dyn Fn(Vec<FileRef>) -> Request) -> Outcome {
+        let failed = batches(&group.places, Request::FILES_MAX, &mut |files| self.send(request(files)))?;
+        self.report.failed.extend(failed);
+        Ok(())
+    }
+
+    fn send(&mut self, request: Request) -> Outcome {
+        let name = request.name();
+        let left = self.end.map(|end| end.saturating_duration_since(Instant::now()));
+        let mut last = Progress::default();
+        let (before, meter) = (&self.before, &mut self.meter);
+        let answer = call(&mut self.client, request, left, &mut |step| {
+            last = step.clone();
+            let (done, total) = (before.done + step.done, before.total + step.total);
+            meter.show(&Progress { done, total, what: step.what.clone() });
+        })?;
+        self.before.done += last.done.max(last.total);
+        self.before.total += last.total;
+        let Response::Moved(report) = answer else { return Err(unexpected(name)) };
+        self.report.add(report);
+        Ok(())
+    }
+
+    fn end(self) -> MoveReport {
+        self.meter.finish();
+        self.report
+    }
+}
+
+/// Prints the report; files that failed make the command fail.
+fn finish(verb: &str, report: &MoveReport, output: Output, exit: Exit) -> Outcome {
+    if output.json {
+        render::json(report)?;
+    } else {
+        render::print(&render::moved(verb, report))?;
+    }
+    match report.failed.len() {
+        0 => Ok(()),
+        n => Err(Failure::new(exit, format!("{n} files failed"))),
+    }
+}

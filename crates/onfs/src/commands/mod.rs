@@ -1,0 +1,46 @@
+//! One function per command: arguments in, requests out, reports printed.
+
+mod ask;
+mod bench;
+mod config;
+mod directories;
+mod files;
+mod fsck;
+mod generate;
+mod inspect;
+mod mount;
+mod settings;
+mod tree;
+mod umount;
+
+use crate::{
+    args::{Cli, Command},
+    exit::Outcome,
+};
+
+pub use mount::mount_helper;
+
+/// Carries out a command line.
+pub fn run(cli: Cli) -> Outcome {
+    match cli.command {
+        Command::Mount(args) => mount::mount(&args),
+        Command::Umount(args) => umount::umount(&args),
+        Command::Status(args) => inspect::status(&args),
+        Command::File(args) => inspect::file(&args),
+        Command::Migrate(args) => files::migrate(&args),
+        Command::Flush(args) => files::flush(&args),
+        Command::Prefetch(args) => files::prefetch(&args),
+        Command::Pin(args) => files::pin(&args),
+        Command::Unpin(args) => files::unpin(&args),
+        Command::Policy(command) => directories::policy(command),
+        Command::Quota(command) => directories::quota(command),
+        Command::Memory(command) => directories::memory(command),
+        Command::Bench(args) => bench::bench(&args),
+        Command::Fsck(args) => fsck::fsck(&args),
+        Command::Config(command) => config::config(&command),
+        Command::Version(output) => inspect::version(output),
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man { dir } => generate::man(dir.as_deref()),
+        Command::Docs { dir } => generate::docs(&dir),
+    }
+}

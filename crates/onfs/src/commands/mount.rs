@@ -1,0 +1,68 @@
+//! `onfs mount` and `mount.onfs`.
+
+use std::io::Write;
+
+use super::settings::{resolve, settings};
+use crate::{
+    args::MountArgs,
+    config::{Config, Host, Settings},
+    daemon::{self, Ready},
+    exit::{Failure, Outcome},
+    helper::HelperCall,
+    locate,
+    render::{self, units::bytes},
+};
+
+pub fn mount(args: &MountArgs) -> Outcome {
+    let (settings, config) = prepared(args)?;
+    if args.daemon_child {
+        return daemon::run(&config, Ready::Parent);
+    }
+    if args.foreground {
+        return daemon::run(&config, Ready::Foreground);
+    }
+    launch(&settings, &config)?;
+    render::print(&format!("mounted at {}: {}\n", config.mount.mountpoint.display(), tiers(&config)))
+}
+
+/// What mount(8) calls: silent when it works.
+pub fn mount_helper(call: &HelperCall) -> Outcome {
+    let (settings, config) = prepared(&call.mount)?;
+    if call.fake { Ok(()) } else { launch(&settings, &config).map(drop) }
+}
+
+/// The whole configuration, checked before anything is started.
+fn prepared(args: &MountArgs) -> Outcome<(Settings, Config)> {
+    let host = Host::detect();
+    let settings = settings(&args.config, &host)?;
+    let mountpoint = locate::absolute(&args.mountpoint).map_err(|error| {
+        let place = args.mountpoint.display();
+        let failure = Failure::usage(format!("{place}: {error}"));
+        if error.kind() == std::io::ErrorKind::NotFound {
+            failure.hint(format!("mkdir -p {place}"))
+        } else {
+            failure
+        }
+    })?;
+    let config = resolve(&settings, &host, &mountpoint)?;
+    Ok((settings, config))
+}
+
+fn launch(settings: &Settings, config: &Config) -> Outcome<u32> {
+    daemon::launch(settings, &config.mount.mountpoint, config.mount.start_deadline, &mut |note| {
+        let _ = writeln!(std::io::stderr(), "onfs: {note}");
+    })
+}
+
+fn tiers(config: &Config) -> String {
+    let mut out = format!("memory {}", bytes(config.memory.size.0));
+    for (name, tier) in [("ssd", &config.ssd), ("nearline", &config.nearline)] {
+        if let Some(tier) = tier {
+            out.push_str(&format!(", {name} {}", tier.dir.display()));
+        }
+    }
+    if config.ssd.is_none() && config.nearline.is_none() {
+        out.push_str(" alone: its data is lost at a reboot (--ssd DIR or --nearline DIR keep it)");
+    }
+    format!("{out}; state {}", config.mount.state.display())
+}

@@ -1,0 +1,127 @@
+//! What the defaults depend on: the machine and the user. Read once; everything else here is pure.
+
+use std::{
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+/// The machine and the user that a mount is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    pub uid: u32,
+    /// `MemAvailable`, in bytes; 0 when unknown.
+    pub mem_available: u64,
+    pub cpus: u32,
+    pub home: Option<PathBuf>,
+    pub xdg_state: Option<PathBuf>,
+    pub xdg_config: Option<PathBuf>,
+}
+
+const MEMORY_MIN: u64 = 64 << 20;
+
+impl Host {
+    /// Reads /proc and the environment.
+    pub fn detect() -> Host {
+        let dir = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        Host {
+            uid: rustix::process::geteuid().as_raw(),
+            mem_available: std::fs::read_to_string("/proc/meminfo").map_or(0, |text| mem_available(&text)),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            home: dir("HOME"),
+            xdg_state: dir("XDG_STATE_HOME"),
+            xdg_config: dir("XDG_CONFIG_HOME"),
+        }
+    }
+
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// A quarter of the available memory, in whole MiB, at least 64 MiB.
+    pub fn default_memory(&self) -> u64 {
+        let quarter = self.mem_available / 4;
+        (quarter - quarter % (1 << 20)).max(MEMORY_MIN)
+    }
+
+    /// Where all states are: /var/lib/onfs, or the user's state directory. `None` for a user without a home.
+    pub fn state_root(&self) -> Option<PathBuf> {
+        if self.is_root() {
+            return Some("/var/lib/onfs".into());
+        }
+        let from_home = || self.home.as_ref().map(|home| home.join(".local/state"));
+        self.xdg_state.clone().or_else(from_home).map(|dir| dir.join("onfs"))
+    }
+
+    pub fn default_state(&self, mountpoint: &Path) -> Option<PathBuf> {
+        self.state_root().map(|root| root.join(state_name(mountpoint)))
+    }
+
+    /// The memory tier of a user, who cannot mount a tmpfs; root has one in the state directory.
+    pub fn default_memory_dir(&self, state: &Path) -> PathBuf {
+        if self.is_root() {
+            state.join("memory")
+        } else {
+            Path::new("/dev/shm").join(format!("onfs-{}", self.uid)).join(state_name(state))
+        }
+    }
+
+    /// The configuration file that is read when none is named, if it exists.
+    pub fn default_config(&self) -> Option<PathBuf> {
+        if self.is_root() {
+            return Some("/etc/onfs/onfs.toml".into());
+        }
+        let from_home = || self.home.as_ref().map(|home| home.join(".config"));
+        self.xdg_config.clone().or_else(from_home).map(|dir| dir.join("onfs/onfs.toml"))
+    }
+}
+
+/// A file name for an absolute path, different for different paths: `/mnt/data` is `mnt-data`; `-`, `%` and what
+/// is not plain text are written as `%XX`.
+fn state_name(path: &Path) -> String {
+    let mut name = String::new();
+    for byte in path.as_os_str().as_bytes().iter().skip_while(|b| **b == b'/') {
+        match byte {
+            b'/' => name.push('-'),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' => name.push(char::from(*byte)),
+            _ => name.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    if name.is_empty() { "%2F".into() } else { name }
+}
+
+fn mem_available(meminfo: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|rest| rest.trim().strip_suffix("kB"))
+        .and_then(|kib| kib.trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib.saturating_mul(1024))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: defaults follow the machine. Method: made-up machines.
+    use super::*;
+
+    fn host(uid: u32, mem: u64) -> Host {
+        let home = Some("/home/u".into());
+        Host { uid, mem_available: mem, cpus: 2, home, xdg_state: None, xdg_config: None }
+    }
+
+    #[test]
+    fn memory_is_a_quarter_but_never_tiny() {
+        assert_eq!(host(0, 8 << 30).default_memory(), 2 << 30);
+        assert_eq!(host(0, 0).default_memory(), 64 << 20);
+        assert_eq!(mem_available("MemTotal: 5 kB\nMemAvailable:    2048 kB\n"), 2 << 20);
+        assert_eq!(mem_available("nonsense"), 0);
+    }
+
+    #[test]
+    fn states_have_their_own_names() {
+        let path = |p: &str| host(0, 0).default_state(Path::new(p)).unwrap();
+        assert_eq!(path("/mnt/data"), Path::new("/var/lib/onfs/mnt-data"));
+        assert_ne!(path("/mnt/a-b"), path("/mnt/a/b"));
+        assert_ne!(path("/"), path("/x"));
+        let user = host(1000, 0);
+        assert_eq!(user.default_state(Path::new("/m")).unwrap(), Path::new("/home/u/.local/state/onfs/m"));
+        assert_eq!(user.default_config().unwrap(), Path::new("/home/u/.config/onfs/onfs.toml"));
+    }
+}

@@ -1,0 +1,27 @@
+//! Configuration: one TOML file, a section per part, every setting in one table.
+//!
+//! Order of precedence: default < file < environment `ONFS_SECTION_KEY` < flag or mount option; each value
+//! remembers where it came from. Invariants: an unknown key is an error that names the nearest known one;
+//! every setting has a unit, a range, a default and a doc line in [`table`], from which docs/config.md and
+//! `config show` are printed. Refuses to know what a setting does to the file system.
+
+mod error;
+mod host;
+mod layers;
+mod nearest;
+mod options;
+mod table;
+mod typed;
+mod value;
+
+pub use error::ConfigError;
+pub use host::Host;
+pub use layers::{Entry, Origin, Settings};
+pub use nearest::nearest;
+pub use options::{MountFlags, OptionWords, parse_options, split_dir_size};
+pub use table::{SETTINGS, Setting, sections};
+pub use typed::{
+    Config, LogConfig, LogFormat, MemoryTier, MetadataConfig, MountConfig, PolicyConfig, Thresholds,
+};
+pub use typed::{DirTier, Transport};
+pub use value::{Kind, Value};

@@ -1,0 +1,156 @@
+//! Every setting, once: section, key, kind with unit and range, default, flag and doc line.
+
+use super::value::Kind;
+
+/// One setting. The default is text of the same form as in the file.
+#[derive(Debug)]
+pub struct Setting {
+    pub section: &'static str,
+    pub key: &'static str,
+    pub kind: Kind,
+    pub default: &'static str,
+    /// The flag of `onfs mount` that sets it, if there is one.
+    pub flag: Option<&'static str>,
+    pub doc: &'static str,
+}
+
+impl Setting {
+    /// `section.key`.
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.section, self.key)
+    }
+    /// `ONFS_SECTION_KEY`.
+    pub fn variable(&self) -> String {
+        format!("ONFS_{}_{}", self.section, self.key).to_uppercase()
+    }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+const SECOND: u64 = 1000;
+const HOUR: u64 = 3600 * SECOND;
+
+const TIER_SIZE: Kind = Kind::Size { min: 64 * MIB, max: 1024 * TIB, or: Some("all") };
+const THRESHOLD: Kind = Kind::Size { min: 0, max: 1024 * TIB, or: Some("auto") };
+const TIER_DIR: Kind = Kind::Path { or: Some("none") };
+
+/// The sections in the order of the reference, with what each is about.
+pub const fn sections() -> &'static [(&'static str, &'static str)] {
+    &[
+        ("mount", "The mount itself: state, transport, budget, deadlines."),
+        ("memory", "The memory tier (DS-m): a tmpfs of its own. What is only there is lost at a reboot."),
+        ("ssd", "The SSD tier (DS-s): a directory on a fast local disk."),
+        ("nearline", "The near-line tier (DS-d): a directory on the slow, large, safe disk."),
+        ("metadata", "The metadata store in the state directory."),
+        ("policy", "Defaults of the root directory; `onfs policy set` changes them per directory."),
+        ("log", "What the daemon writes down."),
+    ]
+}
+
+macro_rules! settings {
+    ($($section:ident . $key:ident : $kind:expr, $default:literal, $flag:expr, $doc:literal;)*) => {
+        /// All settings, in the order of the reference.
+        pub const SETTINGS: &[Setting] = &[$(Setting {
+            section: stringify!($section),
+            key: stringify!($key),
+            kind: $kind,
+            default: $default,
+            flag: $flag,
+            doc: $doc,
+        },)*];
+    };
+}
+
+settings! {
+    mount.state: Kind::Path { or: Some("auto") }, "auto", Some("--state"),
+        "Directory of the metadata, the journal, the log and the control socket. `auto` is \
+         /var/lib/onfs/NAME for root and $XDG_STATE_HOME/onfs/NAME for others, where NAME comes from the mount point.";
+    mount.transport: Kind::Choice(&["auto", "io-uring", "dev"]), "auto", Some("--transport"),
+        "How requests come from the kernel: FUSE over io_uring, or /dev/fuse. `auto` takes io_uring where the kernel offers it.";
+    mount.passthrough: Kind::Choice(&["auto", "off"]), "auto", None,
+        "Let the kernel read and write a file that is wholly in one tier without asking the daemon. Needs root.";
+    mount.allow_other: Kind::Choice(&["auto", "yes", "no"]), "auto", None,
+        "Let other users in. `auto` is yes for root and no for others, who need user_allow_other in /etc/fuse.conf for it.";
+    mount.options: Kind::MountOptions, "", Some("-o"),
+        "Mount flags for the kernel: ro, noatime, nodiratime, nosuid, nodev, noexec, sync.";
+    mount.memory_budget: Kind::Size { min: 64 * MIB, max: TIB, or: None }, "256MiB", Some("--memory-budget"),
+        "All that the daemon may hold in memory for caches and buffers, apart from the memory tier's own data.";
+    mount.threads: Kind::Count { min: 1, max: 256, or: Some("auto") }, "auto", None,
+        "Threads that take requests from the kernel. `auto` is one per CPU.";
+    mount.workers: Kind::Count { min: 1, max: 1024, or: Some("auto") }, "auto", None,
+        "Threads for requests that must wait for a device. `auto` is four per CPU, at least 8.";
+    mount.cache_timeout: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "1h", None,
+        "How long the kernel may answer from its caches of names and attributes; they are invalidated when they change.";
+    mount.request_deadline: Kind::Time { min_ms: SECOND, max_ms: HOUR, or: None }, "2min", None,
+        "A request that waits longer fails with ETIMEDOUT and a line in the log.";
+    mount.start_deadline: Kind::Time { min_ms: SECOND, max_ms: 24 * HOUR, or: None }, "5min", None,
+        "How long `onfs mount` waits until the mount is usable; recovery after a crash counts.";
+    mount.stop_deadline: Kind::Time { min_ms: SECOND, max_ms: 24 * HOUR, or: None }, "10min", None,
+        "How long unmounting may spend on making data safe before it gives up and says so.";
+
+    memory.dir: Kind::Path { or: Some("auto") }, "auto", None,
+        "Where the memory tier lives. `auto` is a tmpfs that root mounts in the state directory, or a directory in /dev/shm for others.";
+    memory.size: Kind::Size { min: 16 * MIB, max: 64 * TIB, or: Some("auto") }, "auto", Some("--memory"),
+        "Limit of the memory tier; `onfs memory set` changes it while mounted. `auto` is a quarter of MemAvailable at mount, at least 64MiB.";
+    memory.stop_write: THRESHOLD, "auto", None,
+        "C_s-w: with less available, a write that needs new space waits. `auto` follows the measured rates.";
+    memory.forced_out: THRESHOLD, "auto", None,
+        "C_f-m: with less available, open files are moved out too.";
+    memory.normal_out: THRESHOLD, "auto", None,
+        "C_n-m: with less available, closed files are moved out.";
+
+    ssd.dir: TIER_DIR, "none", Some("--ssd"),
+        "Directory of the tier; `none` means that there is no such tier.";
+    ssd.size: TIER_SIZE, "all", Some("--ssd"),
+        "The most that the tier may use; `all` is what its file system has.";
+    ssd.stop_write: THRESHOLD, "auto", None, "C_s-w of this tier.";
+    ssd.forced_out: THRESHOLD, "auto", None, "C_f-m of this tier.";
+    ssd.normal_out: THRESHOLD, "auto", None, "C_n-m of this tier.";
+
+    nearline.dir: TIER_DIR, "none", Some("--nearline"),
+        "Directory of the tier; `none` means that there is no such tier.";
+    nearline.size: TIER_SIZE, "all", Some("--nearline"),
+        "The most that the tier may use; `all` is what its file system has.";
+
+    metadata.sync_period: Kind::Time { min_ms: 10, max_ms: 60 * SECOND, or: None }, "1s", None,
+        "T_syn: the journal is made durable this often, and at each fsync. Metadata older than this survives a power cut.";
+    metadata.journal_size: Kind::Size { min: MIB, max: 4 * GIB, or: None }, "64MiB", None,
+        "Journal bytes after which a checkpoint moves its content to the engine.";
+
+    policy.promote: Kind::Choice(crate::policy::Promote::NAMES), "on-open", None,
+        "When data comes up from a slower tier: when a file is opened, or only on request (`onfs prefetch`).";
+    policy.transient: Kind::Switch, "no", None,
+        "Never write data down: it is lost at a reboot, and moves down only when memory is short.";
+    policy.write_behind: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: Some("never") }, "2s", None,
+        "A closed or idle dirty file has a copy in a persistent tier within this time.";
+    policy.movers: Kind::Count { min: 1, max: 64, or: None }, "2", None,
+        "Files that are moved between tiers at the same time.";
+    policy.move_buffer: Kind::Size { min: 256 * KIB, max: 64 * MIB, or: None }, "4MiB", None,
+        "Bytes that one movement holds in memory; it counts against mount.memory_budget.";
+
+    log.level: Kind::LogFilter, "info", None,
+        "What is logged: a level, or a filter such as `info,fuse=debug`.";
+    log.file: Kind::Path { or: Some("auto") }, "auto", None,
+        "The log. `auto` is onfs.log in the state directory, or standard error with --foreground. SIGHUP opens it anew.";
+    log.format: Kind::Choice(&["text", "json"]), "text", None,
+        "Lines for people, or one JSON object per line.";
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the table is sound. Method: check each row against the others and against its own kind.
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_names_are_unique() {
+        let mut names = std::collections::BTreeSet::new();
+        for s in SETTINGS {
+            assert!(s.kind.parse(s.default).is_ok(), "default of {}", s.name());
+            assert!(names.insert(s.name()), "{} is there twice", s.name());
+            assert!(sections().iter().any(|(name, _)| *name == s.section), "section of {}", s.name());
+            assert!(s.doc.ends_with('.'), "doc of {}", s.name());
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The configuration as the daemon uses it: typed, with `auto` resolved for this machine and checked as a whole.
+
+use std::{path::Path, path::PathBuf, time::Duration};
+
+use types::{ByteSize, Span};
+
+use super::{
+    error::ConfigError,
+    host::Host,
+    layers::{Entry, Settings},
+    options::{MountFlags, parse_options},
+    value::Value,
+};
+use crate::policy::{Promote, WriteBehind};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    pub mount: MountConfig,
+    pub memory: MemoryTier,
+    pub ssd: Option<DirTier>,
+    pub nearline: Option<DirTier>,
+    pub metadata: MetadataConfig,
+    pub policy: PolicyConfig,
+    pub log: LogConfig,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    Auto,
+    IoUring,
+    Dev,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountConfig {
+    pub mountpoint: PathBuf,
+    pub state: PathBuf,
+    pub transport: Transport,
+    /// Use it where it can be had.
+    pub passthrough: bool,
+    pub allow_other: bool,
+    pub flags: MountFlags,
+    pub memory_budget: ByteSize,
+    pub threads: u32,
+    pub workers: u32,
+    pub cache_timeout: Duration,
+    pub request_deadline: Duration,
+    pub start_deadline: Duration,
+    pub stop_deadline: Duration,
+}
+
+/// Available bytes below which a tier acts; `None` follows the measured rates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Thresholds {
+    /// C_s-w.
+    pub stop_write: Option<ByteSize>,
+    /// C_f-m.
+    pub forced_out: Option<ByteSize>,
+    /// C_n-m.
+    pub normal_out: Option<ByteSize>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryTier {
+    pub dir: PathBuf,
+    /// `dir` is ours to mount a tmpfs on (root, and no directory was given).
+    pub own_tmpfs: bool,
+    pub size: ByteSize,
+    pub thresholds: Thresholds,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirTier {
+    pub dir: PathBuf,
+    /// `None`: all that its file system has.
+    pub size: Option<ByteSize>,
+    /// The near-line tier has none: nothing lies below it.
+    pub thresholds: Thresholds,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MetadataConfig {
+    pub sync_period: Duration,
+    pub journal_size: ByteSize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PolicyConfig {
+    pub promote: Promote,
+    pub transient: bool,
+    pub write_behind: WriteBehind,
+    pub movers: u32,
+    pub move_buffer: ByteSize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogConfig {
+    pub level: String,
+    /// `None`: standard error in the foreground, else `onfs.log` in the state directory.
+    pub file: Option<PathBuf>,
+    pub format: LogFormat,
+}
+
+impl Config {
+    /// Resolves `auto` for this host and mount point, and checks what no single setting can: directories that
+    /// overlap, thresholds out of order. `mountpoint` is absolute.
+    pub fn resolve(settings: &Settings, host: &Host, mountpoint: &Path) -> Result<Config, ConfigError> {
+        let reader = Reader(settings);
+        let mount = mount(&reader, host, mountpoint)?;
+        let memory = memory(&reader, host, &mount.state)?;
+        let config = Config {
+            memory,
+            ssd: dir_tier(&reader, "ssd", true)?,
+            nearline: dir_tier(&reader, "nearline", false)?,
+            metadata: MetadataConfig {
+                sync_period: reader.time("metadata", "sync_period")?,
+                journal_size: reader.size("metadata", "journal_size")?,
+            },
+            policy: policy(&reader)?,
+            log: log(&reader)?,
+            mount,
+        };
+        check_directories(&config)?;
+        check_budget(&reader, &config)?;
+        Ok(config)
+    }
+}
+
+fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Result<MountConfig, ConfigError> {
+    let state = match reader.path("mount", "state")? {
+        Some(path) => path,
+        None => host.default_state(mountpoint).ok_or_else(|| {
+            ConfigError::new("mount.state", "there is no home directory to put it in: give --state DIR")
+        })?,
+    };
+    let transport = match reader.word("mount", "transport")? {
+        "io-uring" => Transport::IoUring,
+        "dev" => Transport::Dev,
+        _ => Transport::Auto,
+    };
+    let options = reader.entry("mount", "options")?;
+    let words =
+        parse_options(&options.value.to_string()).map_err(|e| ConfigError::new(&options.origin, e))?;
+    Ok(MountConfig {
+        mountpoint: mountpoint.to_owned(),
+        state,
+        transport,
+        passthrough: reader.word("mount", "passthrough")? == "auto",
+        allow_other: match reader.word("mount", "allow_other")? {
+            "yes" => true,
+            "no" => false,
+            _ => host.is_root(),
+        },
+        flags: words.flags,
+        memory_budget: reader.size("mount", "memory_budget")?,
+        threads: reader.count("mount", "threads")?.unwrap_or(host.cpus),
+        workers: reader.count("mount", "workers")?.unwrap_or((host.cpus * 4).max(8)),
+        cache_timeout: reader.time("mount", "cache_timeout")?,
+        request_deadline: reader.time("mount", "request_deadline")?,
+        start_deadline: reader.time("mount", "start_deadline")?,
+        stop_deadline: reader.time("mount", "stop_deadline")?,
+    })
+}
+
+fn memory(reader: &Reader<'_>, host: &Host, state: &Path) -> Result<MemoryTier, ConfigError> {
+    let dir = reader.path("memory", "dir")?;
+    let size = reader.size_or_word("memory", "size")?;
+    Ok(MemoryTier {
+        own_tmpfs: dir.is_none() && host.is_root(),
+        dir: dir.unwrap_or_else(|| host.default_memory_dir(state)),
+        size: size.unwrap_or(ByteSize(host.default_memory())),
+        thresholds: thresholds(reader, "memory")?,
+    })
+}
+
+fn dir_tier(
+    reader: &Reader<'_>,
+    section: &str,
+    has_thresholds: bool,
+) -> Result<Option<DirTier>, ConfigError> {
+    let Some(dir) = reader.path(section, "dir")? else { return Ok(None) };
+    let thresholds = if has_thresholds { thresholds(reader, section)? } else { Thresholds::default() };
+    Ok(Some(DirTier { dir, size: reader.size_or_word(section, "size")?, thresholds }))
+}
+
+/// C_s-w <= C_f-m <= C_n-m, for those that are given.
+fn thresholds(reader: &Reader<'_>, section: &str) -> Result<Thresholds, ConfigError> {
+    let keys = ["stop_write", "forced_out", "normal_out"];
+    let mut found = [None; 3];
+    for (slot, key) in found.iter_mut().zip(keys) {
+        *slot = reader.size_or_word(section, key)?;
+    }
+    let mut last: Option<(ByteSize, &str)> = None;
+    for (value, key) in found.iter().zip(keys) {
+        let Some(value) = *value else { continue };
+        if let Some((below, other)) = last.filter(|(below, _)| *below > value) {
+            let origin = &reader.entry(section, key)?.origin;
+            let message = format!("{section}.{key} ({value}) is less than {section}.{other} ({below})");
+            return Err(ConfigError::new(origin, message));
+        }
+        last = Some((value, key));
+    }
+    Ok(Thresholds { stop_write: found[0], forced_out: found[1], normal_out: found[2] })
+}
+
+fn policy(reader: &Reader<'_>) -> Result<PolicyConfig, ConfigError> {
+    let entry = reader.entry("policy", "write_behind")?;
+    let write_behind =
+        if let Value::Time(span) = entry.value { WriteBehind::After(span) } else { WriteBehind::Never };
+    Ok(PolicyConfig {
+        promote: Promote::from_name(reader.word("policy", "promote")?).unwrap_or(Promote::OnOpen),
+        transient: matches!(reader.entry("policy", "transient")?.value, Value::Switch(true)),
+        write_behind,
+        movers: reader.count("policy", "movers")?.unwrap_or(1),
+        move_buffer: reader.size("policy", "move_buffer")?,
+    })
+}
+
+fn log(reader: &Reader<'_>) -> Result<LogConfig, ConfigError> {
+    Ok(LogConfig {
+        level: reader.entry("log", "level")?.value.to_string(),
+        file: reader.path("log", "file")?,
+        format: if reader.word("log", "format")? == "json" { LogFormat::Json } else { LogFormat::Text },
+    })
+}
+
+/// No tier may hold another one, and nothing that the daemon needs may lie on the mount itself, which would wait
+/// for the daemon.
+fn check_directories(config: &Config) -> Result<(), ConfigError> {
+    let mut places = vec![("mount.state", &config.mount.state), ("memory.dir", &config.memory.dir)];
+    places.extend(config.ssd.iter().map(|tier| ("ssd.dir", &tier.dir)));
+    places.extend(config.nearline.iter().map(|tier| ("nearline.dir", &tier.dir)));
+    for (name, dir) in &places {
+        if dir.starts_with(&config.mount.mountpoint) {
+            let message = format!("{} lies on the mount point itself: choose a place outside", dir.display());
+            return Err(ConfigError::new(name, message));
+        }
+    }
+    for (i, (name, dir)) in places.iter().enumerate() {
+        for (other_name, other) in &places[i + 1..] {
+            let inside_state = *name == "mount.state" && *other_name == "memory.dir" && dir != other;
+            if !inside_state && (dir.starts_with(other) || other.starts_with(dir)) {
+                let message = format!(
+                    "{} and {} ({other_name}) overlap: give each its own directory",
+                    dir.display(),
+                    other.display()
+                );
+                return Err(ConfigError::new(name, message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The movement buffers must leave at least half of the budget to requests and caches.
+fn check_budget(reader: &Reader<'_>, config: &Config) -> Result<(), ConfigError> {
+    let buffers = config.policy.move_buffer.0.saturating_mul(u64::from(config.policy.movers));
+    if buffers <= config.mount.memory_budget.0 / 2 {
+        return Ok(());
+    }
+    let message = format!(
+        "policy.movers x policy.move_buffer ({}) is over half of mount.memory_budget ({}): lower one or raise the other",
+        ByteSize(buffers),
+        config.mount.memory_budget
+    );
+    Err(ConfigError::new(&reader.entry("policy", "movers")?.origin, message))
+}
+
+/// Typed access to the table. A wrong name or kind here is a mistake of the program; it becomes an error and not
+/// a panic, and the test that resolves the defaults finds it.
+struct Reader<'a>(&'a Settings);
+
+impl Reader<'_> {
+    fn entry(&self, section: &str, key: &str) -> Result<&Entry, ConfigError> {
+        let name = || format!("{section}.{key}");
+        self.0.get(section, key).ok_or_else(|| ConfigError::new(name(), "is not in the table of settings"))
+    }
+    fn wrong<T>(entry: &Entry) -> Result<T, ConfigError> {
+        Err(ConfigError::new(&entry.origin, format!("{} has the wrong kind", entry.setting.name())))
+    }
+    fn size(&self, section: &str, key: &str) -> Result<ByteSize, ConfigError> {
+        let entry = self.entry(section, key)?;
+        if let Value::Size(size) = entry.value { Ok(size) } else { Reader::wrong(entry) }
+    }
+    /// `None` for the word that stands in for a size.
+    fn size_or_word(&self, section: &str, key: &str) -> Result<Option<ByteSize>, ConfigError> {
+        let entry = self.entry(section, key)?;
+        if let Value::Word(_) = entry.value { Ok(None) } else { self.size(section, key).map(Some) }
+    }
+    fn time(&self, section: &str, key: &str) -> Result<Duration, ConfigError> {
+        let entry = self.entry(section, key)?;
+        if let Value::Time(Span(duration)) = entry.value { Ok(duration) } else { Reader::wrong(entry) }
+    }
+    /// `None` for the word that stands in for a number.
+    fn count(&self, section: &str, key: &str) -> Result<Option<u32>, ConfigError> {
+        let entry = self.entry(section, key)?;
+        if let Value::Word(_) = entry.value {
+            return Ok(None);
+        }
+        let Value::Count(count) = entry.value else { return Reader::wrong(entry) };
+        u32::try_from(count).map(Some).or_else(|_| Reader::wrong(entry))
+    }
+    fn word(&self, section: &str, key: &str) -> Result<&'static str, ConfigError> {
+        let entry = self.entry(section, key)?;
+        if let Value::Word(word) = entry.value { Ok(word) } else { Reader::wrong(entry) }
+    }
+    /// `None` for the word that stands in for a path.
+    fn path(&self, section: &str, key: &str) -> Result<Option<PathBuf>, ConfigError> {
+        let entry = self.entry(section, key)?;
+        if let Value::Word(_) = entry.value {
+            return Ok(None);
+        }
+        if let Value::Path(path) = &entry.value { Ok(Some(path.clone())) } else { Reader::wrong(entry) }
+    }
+}

@@ -1,0 +1,263 @@
+//! What is asked and answered.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use types::{Errno, TierId};
+
+use super::{
+    access::Peer,
+    report::{DirPolicyReport, FileReport, MemoryReport, MoveReport, QuotaReport, StatusReport},
+};
+use crate::policy::PolicyChange;
+
+/// Version of the protocol; a peer of another version is refused with a message that names both.
+pub const VERSION: u32 = 1;
+
+/// A file or directory on the mount. The inode number says which; the path is only for messages.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileRef {
+    pub ino: u64,
+    pub path: String,
+}
+
+/// Everything that can be asked. Lists of files hold at most [`Request::FILES_MAX`]; the command sends more in
+/// several requests.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    Status {},
+    File {
+        file: FileRef,
+    },
+    /// Move all data of the files to a tier. Without `wait` the answer comes when the moves are queued.
+    Migrate {
+        files: Vec<FileRef>,
+        to: TierId,
+        wait: bool,
+    },
+    /// Make the data of the files safe in a persistent tier.
+    Flush {
+        files: Vec<FileRef>,
+        wait: bool,
+    },
+    /// The same for all files of the mount.
+    FlushAll {
+        wait: bool,
+    },
+    /// Bring data up, in the order of the list.
+    Prefetch {
+        files: Vec<FileRef>,
+        wait: bool,
+    },
+    /// Keep the files in a tier (where they are, when `to` is not given) until `Unpin`.
+    Pin {
+        files: Vec<FileRef>,
+        to: Option<TierId>,
+    },
+    Unpin {
+        files: Vec<FileRef>,
+    },
+    PolicyShow {
+        dir: FileRef,
+    },
+    PolicySet {
+        dir: FileRef,
+        changes: Vec<PolicyChange>,
+    },
+    /// A limit of 0 means none.
+    QuotaSet {
+        dir: FileRef,
+        bytes: Option<u64>,
+        inodes: Option<u64>,
+    },
+    QuotaShow {
+        dir: FileRef,
+    },
+    QuotaList {},
+    QuotaRemove {
+        dir: FileRef,
+    },
+    MemoryShow {},
+    /// Answered when the tier is within the new limit; progress is in bytes moved out.
+    MemorySet {
+        bytes: u64,
+    },
+    /// Flush, then unmount, then end the daemon. `lazy` detaches a busy mount. The daemon carries it out itself.
+    Unmount {
+        lazy: bool,
+    },
+}
+
+impl Request {
+    pub const FILES_MAX: usize = 1024;
+
+    /// The word in messages and logs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Request::Status {} => "status",
+            Request::File { .. } => "file",
+            Request::Migrate { .. } => "migrate",
+            Request::Flush { .. } => "flush",
+            Request::FlushAll { .. } => "flush all",
+            Request::Prefetch { .. } => "prefetch",
+            Request::Pin { .. } => "pin",
+            Request::Unpin { .. } => "unpin",
+            Request::PolicyShow { .. } => "policy show",
+            Request::PolicySet { .. } => "policy set",
+            Request::QuotaSet { .. } => "quota set",
+            Request::QuotaShow { .. } => "quota show",
+            Request::QuotaList {} => "quota list",
+            Request::QuotaRemove { .. } => "quota remove",
+            Request::MemoryShow {} => "memory show",
+            Request::MemorySet { .. } => "memory set",
+            Request::Unmount { .. } => "unmount",
+        }
+    }
+
+    /// For root and the user who mounted alone; the other requests depend on the file that they name.
+    pub const fn needs_privilege(&self) -> bool {
+        match self {
+            Request::QuotaSet { .. }
+            | Request::QuotaRemove { .. }
+            | Request::MemorySet { .. }
+            | Request::FlushAll { .. }
+            | Request::Unmount { .. } => true,
+            Request::Status {}
+            | Request::File { .. }
+            | Request::Migrate { .. }
+            | Request::Flush { .. }
+            | Request::Prefetch { .. }
+            | Request::Pin { .. }
+            | Request::Unpin { .. }
+            | Request::PolicyShow { .. }
+            | Request::PolicySet { .. }
+            | Request::QuotaShow { .. }
+            | Request::QuotaList {}
+            | Request::MemoryShow {} => false,
+        }
+    }
+
+    /// How many files it names.
+    pub fn file_count(&self) -> usize {
+        match self {
+            Request::Migrate { files, .. }
+            | Request::Flush { files, .. }
+            | Request::Prefetch { files, .. }
+            | Request::Pin { files, .. }
+            | Request::Unpin { files } => files.len(),
+            Request::File { .. }
+            | Request::PolicyShow { .. }
+            | Request::PolicySet { .. }
+            | Request::QuotaSet { .. }
+            | Request::QuotaShow { .. }
+            | Request::QuotaRemove { .. } => 1,
+            Request::Status {}
+            | Request::FlushAll { .. }
+            | Request::QuotaList {}
+            | Request::MemoryShow {}
+            | Request::MemorySet { .. }
+            | Request::Unmount { .. } => 0,
+        }
+    }
+}
+
+/// The result of a request.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "is", content = "report", rename_all = "kebab-case")]
+pub enum Response {
+    Status(Box<StatusReport>),
+    File(Box<FileReport>),
+    /// Of migrate, flush, prefetch, pin and unpin.
+    Moved(MoveReport),
+    Policy(DirPolicyReport),
+    Quota(QuotaReport),
+    Quotas(Vec<QuotaReport>),
+    Memory(MemoryReport),
+    Done,
+}
+
+/// How far a long request has come, in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Progress {
+    pub done: u64,
+    /// 0 when not known.
+    pub total: u64,
+    /// What is being worked on now, such as a path.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub what: String,
+}
+
+/// What kind of failure; each becomes one exit code of the command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorCode {
+    /// The request makes no sense, or is of another version.
+    BadRequest,
+    /// The peer may not do that.
+    NotAllowed,
+    NotFound,
+    Busy,
+    /// The deadline passed.
+    TimedOut,
+    /// It was done in part, and data is not safe.
+    DataAtRisk,
+    /// An error number of the file system, in `errno`.
+    Failed,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ControlError {
+    pub code: ErrorCode,
+    pub message: String,
+    /// The positive error number, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errno: Option<i32>,
+}
+
+impl ControlError {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> ControlError {
+        ControlError { code, message: message.into(), errno: None }
+    }
+    pub fn not_allowed(what: &str) -> ControlError {
+        ControlError::new(ErrorCode::NotAllowed, format!("{what}: only root or the user who mounted may"))
+    }
+    /// An error of the file system while doing `what`.
+    pub fn errno(what: &str, errno: Errno) -> ControlError {
+        let code = match errno.raw() {
+            libc::ENOENT => ErrorCode::NotFound,
+            libc::EBUSY => ErrorCode::Busy,
+            libc::ETIMEDOUT => ErrorCode::TimedOut,
+            libc::EACCES | libc::EPERM => ErrorCode::NotAllowed,
+            _ => ErrorCode::Failed,
+        };
+        ControlError { code, message: format!("{what}: {errno}"), errno: Some(errno.raw()) }
+    }
+}
+
+/// Takes progress while a request runs, and says when it must end.
+pub trait ProgressSink {
+    /// `Err` when the client is gone or the deadline has passed: stop, undo or leave what is queued, return it.
+    fn report(&mut self, progress: Progress) -> Result<(), ControlError>;
+    /// The request must be answered by then.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// What is left of the time; `None` without a deadline.
+    fn remaining(&self) -> Option<Duration> {
+        self.deadline().map(|at| at.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// Carries out requests. Called on a connection's own thread, so it may wait. A request that `needs_privilege`
+/// only comes from a privileged peer; for the others the handler compares the file with the peer
+/// ([`Peer::may_write`]).
+pub trait ControlHandler: Send + Sync {
+    fn handle(
+        &self,
+        peer: &Peer,
+        request: Request,
+        progress: &mut dyn ProgressSink,
+    ) -> Result<Response, ControlError>;
+}

@@ -1,0 +1,30 @@
+//! The control protocol between the commands and a running daemon: requests over a Unix socket.
+//!
+//! A frame is a length (4 bytes, little-endian) and that many bytes of JSON. The client sends requests, one at a
+//! time; the daemon answers each with any number of progress frames and then one result or error. Every frame
+//! carries the protocol's version. Invariants: a malformed frame gets an error answer and ends the connection;
+//! every read and write has a deadline; the number of connections is bounded; the peer's identity comes from the
+//! kernel (`SO_PEERCRED`), never from the message. Refuses to know how a request is carried out.
+
+mod access;
+mod client;
+mod frame;
+mod message;
+mod report;
+mod server;
+mod session;
+mod socket;
+
+pub use access::{Owner, Peer};
+pub use client::{CallError, Client};
+pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
+pub use message::{
+    ControlError, ControlHandler, ErrorCode, FileRef, Progress, ProgressSink, Request, Response, VERSION,
+};
+pub use report::{
+    BudgetReport, Coolness, DirPolicyReport, FileOutcome, FileReport, MemoryReport, MetadataReport,
+    MoveReport, Movement, QuotaReport, StatusReport, TierReport, TierResidency,
+};
+pub use server::{Server, ServerOptions};
+pub use session::Limits;
+pub use socket::SOCKET_NAME;

@@ -1,0 +1,211 @@
+//! What the daemon reports. Sizes are bytes, times are milliseconds, and the names say so; the same structs are
+//! what `--json` prints.
+
+use serde::{Deserialize, Serialize};
+use types::TierId;
+
+use crate::policy::{DirPolicy, Promote, WriteBehind};
+
+/// `onfs status`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct StatusReport {
+    pub mountpoint: String,
+    pub state_dir: String,
+    pub version: String,
+    pub pid: u32,
+    pub uptime_ms: u64,
+    /// Number of this mount of the state.
+    pub epoch: u64,
+    /// `io-uring` or `dev`.
+    pub transport: String,
+    /// Why this transport was taken.
+    pub transport_why: String,
+    pub passthrough: bool,
+    pub passthrough_why: String,
+    pub mount_options: Vec<String>,
+    pub tiers: Vec<TierReport>,
+    pub movements: Vec<Movement>,
+    /// Movements that wait for their turn.
+    pub movements_queued: u64,
+    /// Data that no persistent tier holds: what a power cut would cost now.
+    pub dirty_bytes: u64,
+    pub dirty_files: u64,
+    pub open_files: u64,
+    pub memory_budget: BudgetReport,
+    pub metadata: MetadataReport,
+    /// What the operator should look at.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TierReport {
+    pub name: TierId,
+    pub dir: String,
+    /// What it stands on, such as `tmpfs` or `ext4`.
+    pub backing: String,
+    pub limit_bytes: u64,
+    pub used_bytes: u64,
+    pub available_bytes: u64,
+    /// C_s-w.
+    pub stop_write_bytes: u64,
+    /// C_f-m.
+    pub forced_out_bytes: u64,
+    /// C_n-m.
+    pub normal_out_bytes: u64,
+    /// Bytes per second that came in, and went out, lately.
+    pub rate_in: u64,
+    pub rate_out: u64,
+    pub dirty_bytes: u64,
+    pub objects: u64,
+    /// Writers that wait for space at C_s-w.
+    pub waiting_writers: u64,
+    /// Why the tier is out of service; empty when it is well.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trouble: String,
+}
+
+/// One movement under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Movement {
+    pub ino: u64,
+    /// Empty when the name is not known.
+    pub path: String,
+    pub from: TierId,
+    pub to: TierId,
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+    /// Such as `write-behind`, `normal-out`, `forced-out`, `prefetch`, `request`.
+    pub why: String,
+}
+
+/// The daemon's own memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct BudgetReport {
+    pub limit_bytes: u64,
+    pub used_bytes: u64,
+    /// The most that was used.
+    pub peak_bytes: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MetadataReport {
+    pub engine: String,
+    pub inodes: u64,
+    pub journal_bytes: u64,
+    pub disk_bytes: u64,
+    /// Age of the oldest change that is not yet durable.
+    pub unsynced_ms: u64,
+    pub purge_queue: u64,
+}
+
+/// `onfs file`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct FileReport {
+    pub path: String,
+    pub ino: u64,
+    pub ugsd: u32,
+    pub size_bytes: u64,
+    /// Bytes that take space, over all tiers.
+    pub allocated_bytes: u64,
+    /// Such as `node-local`.
+    pub layout: String,
+    pub sau_bytes: u64,
+    pub residency: Vec<TierResidency>,
+    /// `None` for a file without data.
+    pub coolness: Option<Coolness>,
+    pub pinned: Option<TierId>,
+    /// The policy that holds for the file, inherited or not.
+    pub policy: DirPolicyReport,
+    /// How it is open now: `closed`, `passthrough`, `cached` or `direct`.
+    pub open_mode: String,
+    pub open_count: u64,
+    /// Lost if the machine died now.
+    pub at_risk_bytes: u64,
+    /// Lost already: reads of it give EIO.
+    pub lost_bytes: u64,
+    /// Data that differs from the copy in the persistent tier.
+    pub dirty_bytes: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TierResidency {
+    pub tier: TierId,
+    pub bytes: u64,
+    /// Storage allocation units, of `sau_bytes` each.
+    pub saus: u64,
+}
+
+/// Coolness and its terms (paper, section 6.2); times in the paper's order.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Coolness {
+    pub value: f64,
+    /// `normal-out` for a closed file, `forced-out` for an open one.
+    pub formula: String,
+    pub terms: Vec<(String, f64)>,
+}
+
+/// Of migrate, flush, prefetch, pin and unpin.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MoveReport {
+    /// Files that came out as asked.
+    pub files_done: u64,
+    /// Files that are queued, when nobody waits.
+    pub files_queued: u64,
+    pub bytes: u64,
+    /// Only the files that failed.
+    pub failed: Vec<FileOutcome>,
+    /// Bytes of these files that are still in no persistent tier.
+    pub at_risk_bytes: u64,
+}
+
+impl MoveReport {
+    /// Adds the outcome of another batch.
+    pub fn add(&mut self, other: MoveReport) {
+        self.files_done += other.files_done;
+        self.files_queued += other.files_queued;
+        self.bytes += other.bytes;
+        self.failed.extend(other.failed);
+        self.at_risk_bytes += other.at_risk_bytes;
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FileOutcome {
+    pub path: String,
+    pub ino: u64,
+    /// The positive error number.
+    pub errno: i32,
+    pub message: String,
+}
+
+/// A directory's policy: what it sets itself, and what holds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirPolicyReport {
+    pub path: String,
+    pub own: DirPolicy,
+    pub promote: Promote,
+    pub transient: bool,
+    pub write_behind: WriteBehind,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct QuotaReport {
+    pub path: String,
+    pub project: u32,
+    /// 0: no limit.
+    pub bytes_limit: u64,
+    pub bytes_used: u64,
+    /// 0: no limit.
+    pub inodes_limit: u64,
+    pub inodes_used: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// The limit of the memory tier.
+    pub limit_bytes: u64,
+    pub used_bytes: u64,
+    /// The limit that is being shrunk to, while that goes on.
+    pub target_bytes: Option<u64>,
+    pub budget: BudgetReport,
+}

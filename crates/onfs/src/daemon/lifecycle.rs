@@ -1,0 +1,174 @@
+//! How a mounted file system comes to its end: by command, by signal, or unmounted by somebody else.
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    control::{
+        ControlError, ControlHandler, ErrorCode, MoveReport, Peer, Progress, ProgressSink, Request, Response,
+    },
+    holders::{HolderList, holders, mounts_below},
+    mounts,
+    running::{Running, UnmountError},
+};
+
+/// How long the answer to a lazy unmount waits for the daemon's end, which open files may keep off for ever.
+const LAZY_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Stands before the file system's own handler and does what concerns the whole daemon.
+pub struct Lifecycle {
+    running: Running,
+    mountpoint: PathBuf,
+    stop_deadline: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// One unmount at a time.
+    stopping: bool,
+    finished: Option<Result<(), String>>,
+}
+
+impl Lifecycle {
+    pub fn new(running: Running, mountpoint: PathBuf, stop_deadline: Duration) -> Arc<Lifecycle> {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Arc::new(Lifecycle { running, mountpoint, stop_deadline, state, changed })
+    }
+
+    /// Waits until the session has ended, then writes down what is left. The answer to an unmount command waits for
+    /// this.
+    pub fn run(&self) -> Result<(), String> {
+        self.running.fs.wait();
+        tracing::info!("unmounted; writing down what is left");
+        let result = self.running.fs.finish();
+        self.state.lock().finished = Some(result.clone());
+        self.changed.notify_all();
+        result
+    }
+
+    /// What SIGTERM and SIGINT do: flush, unmount; a busy mount is detached with a warning that names its holders, and
+    /// the daemon serves them until the last one has gone.
+    pub fn stop_by_signal(&self) {
+        if self.state.lock().stopping {
+            tracing::info!("it is being unmounted already");
+            return;
+        }
+        let mut sink = Until(Instant::now() + self.stop_deadline);
+        let busy = match self.unmount(false, &mut sink) {
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(%error, "the mount cannot be taken away at once");
+                error.code == ErrorCode::Busy
+            }
+        };
+        if busy {
+            tracing::warn!("still in use; it is detached and served until they end:{}", self.holders());
+        }
+        if let Err(error) = self.running.fs.unmount(true) {
+            tracing::error!(%error, "detaching the mount failed");
+        }
+    }
+
+    /// What a second signal does: users of open files get errors; what was acknowledged is kept.
+    pub fn abort(&self) {
+        tracing::warn!("ended by a second signal; open files get ENOTCONN:{}", self.holders());
+        self.running.fs.abort();
+    }
+
+    /// Flush, unmount, and wait for the end.
+    fn unmount(&self, lazy: bool, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        if std::mem::replace(&mut self.state.lock().stopping, true) {
+            return Err(ControlError::new(ErrorCode::Busy, "it is being unmounted already"));
+        }
+        let result = self.flush_and_unmount(lazy, progress);
+        if result.is_err() {
+            self.state.lock().stopping = false;
+        }
+        let report = result?;
+        let patience = if lazy { LAZY_PATIENCE } else { self.stop_deadline };
+        let end = progress.deadline().unwrap_or_else(|| Instant::now() + patience);
+        let mut state = self.state.lock();
+        while state.finished.is_none() {
+            if self.changed.wait_until(&mut state, end).timed_out() {
+                break;
+            }
+        }
+        match &state.finished {
+            Some(Ok(())) => Ok(report),
+            Some(Err(message)) => Err(ControlError::new(ErrorCode::DataAtRisk, message.clone())),
+            None if lazy => Ok(report),
+            None => Err(ControlError::new(
+                ErrorCode::TimedOut,
+                "it is unmounted, but the daemon still writes down what is left",
+            )),
+        }
+    }
+
+    fn flush_and_unmount(
+        &self,
+        lazy: bool,
+        progress: &mut dyn ProgressSink,
+    ) -> Result<MoveReport, ControlError> {
+        let report = self.running.fs.flush_all(progress)?;
+        if let Some(first) = report.failed.first().filter(|_| !lazy) {
+            let message = format!(
+                "{} files could not be made safe, the first is {}: {}; it stays mounted",
+                report.failed.len(),
+                first.path,
+                first.message
+            );
+            return Err(ControlError::new(ErrorCode::DataAtRisk, message));
+        }
+        self.running.fs.unmount(lazy).map_err(|error| match error {
+            UnmountError::Busy => ControlError::new(ErrorCode::Busy, "it is in use"),
+            UnmountError::Failed(message) => ControlError::new(ErrorCode::Failed, message),
+        })?;
+        Ok(report)
+    }
+
+    fn holders(&self) -> String {
+        let all = mounts::mounts().unwrap_or_default();
+        let Some(mount) = all.iter().rev().find(|m| m.mountpoint == self.mountpoint) else {
+            return String::new();
+        };
+        let found = holders(mount, &[std::process::id()]);
+        HolderList(&found, &mounts_below(mount, &all)).to_string()
+    }
+}
+
+impl ControlHandler for Lifecycle {
+    fn handle(
+        &self,
+        peer: &Peer,
+        request: Request,
+        progress: &mut dyn ProgressSink,
+    ) -> Result<Response, ControlError> {
+        if let Request::Unmount { lazy } = request {
+            tracing::info!(pid = peer.pid, uid = peer.uid, lazy, "unmounting by command");
+            return self.unmount(lazy, progress).map(Response::Moved);
+        }
+        self.running.handler.handle(peer, request, progress)
+    }
+}
+
+/// Progress that nobody watches, with a deadline.
+struct Until(Instant);
+
+impl ProgressSink for Until {
+    fn report(&mut self, _: Progress) -> Result<(), ControlError> {
+        if Instant::now() < self.0 {
+            return Ok(());
+        }
+        Err(ControlError::new(ErrorCode::TimedOut, "the stop deadline passed"))
+    }
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.0)
+    }
+}

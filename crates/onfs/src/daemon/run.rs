@@ -1,0 +1,219 @@
+//! The daemon itself, from start to end.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use rustix::{
+    fs::Mode,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::{Handle, Signals},
+};
+
+use super::{
+    lifecycle::Lifecycle,
+    log::Log,
+    ready::Ready,
+    state::{StateLock, prepare},
+};
+use crate::{
+    assemble::{StartContext, start},
+    config::Config,
+    control::{Limits, SOCKET_NAME, Server, ServerOptions},
+    exit::{Exit, Failure, Outcome},
+    locate::{self, Health},
+    mounts,
+    running::{Running, StartError},
+};
+
+/// How long the end waits for commands that still get their answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// Open files the daemon wants to be able to have: objects in three tiers, and passthrough.
+const OPEN_FILES: u64 = 1 << 20;
+/// Dead mounts that may lie on top of each other.
+const DEAD_MOUNTS_MAX: usize = 16;
+
+/// Mounts, serves, and returns after the end. `ready` hears of the start.
+pub fn run(config: &Config, ready: Ready) -> Outcome {
+    let result = serve(config, ready);
+    // In the foreground the command prints it.
+    if let (Err(failure), Ready::Parent) = (&result, ready) {
+        tracing::error!(%failure, "ended");
+        ready.failed(failure);
+    }
+    result
+}
+
+fn serve(config: &Config, ready: Ready) -> Outcome {
+    let state = &config.mount.state;
+    if ready == Ready::Parent {
+        // A session of its own: the terminal's signals are not for the daemon. Fails only for a group's leader.
+        let _ = rustix::process::setsid();
+    }
+    // What the daemon creates holds the files of all users.
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    prepare(state, config.mount.allow_other)?;
+    let mountpoint = &config.mount.mountpoint;
+    let lock = StateLock::acquire(state, &format!("mounted at {}", mountpoint.display()))?;
+    let default_log = (ready == Ready::Parent).then(|| state.join("onfs.log"));
+    let log = Log::start(&config.log, default_log)?;
+    let note = |text: &str| {
+        tracing::warn!("{text}");
+        ready.note(text);
+    };
+    clear_mountpoint(mountpoint, &note)?;
+    raise_open_files();
+    if !rustix::process::geteuid().is_root() {
+        unprivileged(config).iter().for_each(|text| note(text));
+    }
+    // Below the mount point's own file system the daemon would keep it busy.
+    std::env::set_current_dir("/").map_err(|e| Failure::failed(format!("/: {e}")))?;
+
+    let (running, server, life) = start_all(config, &note)?;
+    let signals = watch_signals(&life, &log)?;
+    tracing::info!(mountpoint = %mountpoint.display(), version = env!("CARGO_PKG_VERSION"), "mounted");
+    if ready == Ready::Parent {
+        log.take_standard_error();
+    }
+    ready.ready();
+
+    let result = life.run();
+    signals.close();
+    server.stop(ANSWER_PATIENCE);
+    drop((running, lock));
+    result.map_err(|message| Failure::new(Exit::DataAtRisk, message))?;
+    tracing::info!("ended");
+    Ok(())
+}
+
+/// The file system, and the control socket before it; when the socket fails, the file system is taken away again.
+fn start_all(config: &Config, note: &dyn Fn(&str)) -> Outcome<(Running, Server, Arc<Lifecycle>)> {
+    let socket = config.mount.state.join(SOCKET_NAME);
+    let owner_uid = rustix::process::getuid().as_raw();
+    let context = StartContext { control_socket: &socket, owner_uid, note: &mut |text| note(text) };
+    let running = start(config, context).map_err(of_start)?;
+    let mountpoint = config.mount.mountpoint.clone();
+    let life = Lifecycle::new(running.clone(), mountpoint, config.mount.stop_deadline);
+    let options =
+        ServerOptions { socket, open_to_all: config.mount.allow_other, owner_uid, limits: Limits::default() };
+    match Server::start(options, life.clone()) {
+        Ok(server) => Ok((running, server, life)),
+        Err(error) => {
+            let _ = running.fs.unmount(true);
+            running.fs.abort();
+            running.fs.wait();
+            let finished = running.fs.finish();
+            let also = finished.err().map_or(String::new(), |e| format!("; {e}"));
+            Err(Failure::failed(format!("the control socket cannot be opened: {error}{also}")))
+        }
+    }
+}
+
+fn of_start(error: StartError) -> Failure {
+    let exit = match &error {
+        StartError::Config(_) => Exit::Usage,
+        StartError::Busy(_) => Exit::Busy,
+        StartError::Damaged(_) => Exit::DataAtRisk,
+        StartError::Failed(_) => Exit::Failure,
+    };
+    Failure::new(exit, error.to_string())
+}
+
+/// Makes sure that the mount point is a directory with a living file system and no ONFS on it.
+fn clear_mountpoint(mountpoint: &Path, note: &dyn Fn(&str)) -> Outcome {
+    let place = mountpoint.display();
+    for _ in 0..DEAD_MOUNTS_MAX {
+        match locate::health(mountpoint) {
+            Health::Dead => {
+                mounts::detach(mountpoint, true).map_err(|e| {
+                    Failure::failed(format!("{place}: the mount of a dead daemon cannot be removed: {e}"))
+                })?;
+                note(&format!("{place}: the mount of a daemon that died was removed"));
+            }
+            Health::Hung => {
+                return Err(Failure::new(
+                    Exit::TimedOut,
+                    format!("{place}: the file system there does not answer"),
+                )
+                .hint(format!("onfs umount --lazy {place}")));
+            }
+            Health::Missing => {
+                return Err(Failure::usage(format!("{place}: there is no such directory"))
+                    .hint(format!("mkdir -p {place}")));
+            }
+            Health::Alive if !mountpoint.is_dir() => {
+                return Err(Failure::usage(format!("{place}: not a directory")));
+            }
+            Health::Alive => {
+                return match mounts::onfs_at(mountpoint) {
+                    Ok(Some(_)) => {
+                        Err(Failure::new(Exit::Busy, format!("{place}: ONFS is mounted there already"))
+                            .hint(format!("onfs umount {place}")))
+                    }
+                    Ok(None) | Err(_) => Ok(()),
+                };
+            }
+        }
+    }
+    Err(Failure::failed(format!("{place}: dead mounts that cannot be removed lie on it")))
+}
+
+/// What an ordinary user does without, said plainly.
+fn unprivileged(config: &Config) -> Vec<String> {
+    let mut lines = vec![format!(
+        "mounted by an ordinary user: no passthrough, and the memory tier shares {} with others instead of a tmpfs of its own",
+        config.memory.dir.display()
+    )];
+    if !config.mount.allow_other {
+        lines.push("other users, root too, cannot look into this mount (allow_other is off)".into());
+    }
+    if !Path::new("/usr/bin/fusermount3").exists() && !Path::new("/bin/fusermount3").exists() {
+        lines.push("fusermount3 is not in its usual place: mounting needs it (package fuse3)".into());
+    }
+    lines
+}
+
+/// As many open files as the system allows; fewer only cost speed.
+fn raise_open_files() {
+    let now = getrlimit(Resource::Nofile);
+    let hard = now.maximum.unwrap_or(u64::MAX);
+    let wanted = hard.max(OPEN_FILES);
+    let limit = |n| Rlimit { current: Some(n), maximum: Some(n) };
+    if setrlimit(Resource::Nofile, limit(wanted)).is_err()
+        && setrlimit(Resource::Nofile, limit(hard)).is_err()
+    {
+        tracing::warn!(limit = now.current, "the limit of open files could not be raised");
+    }
+}
+
+/// Handles signals on a thread of its own until the handle is closed.
+fn watch_signals(life: &Arc<Lifecycle>, log: &Log) -> Outcome<Handle> {
+    let failed = |error: std::io::Error| Failure::failed(format!("signals cannot be watched: {error}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+    let handle = signals.handle();
+    let (life, log) = (life.clone(), log.clone());
+    let watch = move || {
+        let mut stopping = false;
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                log.reopen();
+                continue;
+            }
+            tracing::info!(signal, "a signal asks for the end");
+            if std::mem::replace(&mut stopping, true) {
+                life.abort();
+                continue;
+            }
+            // On its own thread, so that a second signal is heard.
+            let stop = life.clone();
+            let thread = std::thread::Builder::new().name("stop".into()).spawn(move || stop.stop_by_signal());
+            if let Err(error) = thread {
+                tracing::error!(%error, "no thread to unmount with");
+                stopping = false;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(failed)?;
+    Ok(handle)
+}

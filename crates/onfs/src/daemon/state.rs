@@ -1,0 +1,107 @@
+//! The state directory and its lock.
+//!
+//! The directory holds nothing that others may read; when other users share the mount they may pass through it to
+//! the control socket, no more. The lock is an flock on the PID file, so it ends with the process, however it ends.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::exit::{Exit, Failure, Outcome};
+
+const PID_FILE: &str = "onfs.pid";
+
+/// Creates the state directory, or corrects the permissions of an existing one.
+pub fn prepare(state: &Path, shared: bool) -> Outcome {
+    let mode = if shared { 0o711 } else { 0o700 };
+    let failed = |error| Failure::failed(format!("state directory {}: {error}", state.display()));
+    DirBuilder::new().recursive(true).mode(0o755).create(state).map_err(failed)?;
+    fs::set_permissions(state, Permissions::from_mode(mode)).map_err(failed)
+}
+
+/// The state belongs to this process while this value lives.
+#[derive(Debug)]
+pub struct StateLock {
+    file: File,
+    path: PathBuf,
+}
+
+impl StateLock {
+    /// Takes the lock, or says which process has it. `purpose` is for that message, such as the mount point.
+    pub fn acquire(state: &Path, purpose: &str) -> Outcome<StateLock> {
+        let path = state.join(PID_FILE);
+        let failed = |error| Failure::failed(format!("{}: {error}", path.display()));
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(&path)
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(held(state, &mut file)),
+            Err(error) => return Err(failed(error.into())),
+        }
+        file.set_len(0)
+            .and_then(|()| file.seek(SeekFrom::Start(0)))
+            .and_then(|_| write!(file, "{}\n{purpose}\n", std::process::id()))
+            .map_err(failed)?;
+        Ok(StateLock { file, path })
+    }
+}
+
+impl Drop for StateLock {
+    fn drop(&mut self) {
+        // Emptied, not removed: another process may already have opened it and wait for nothing.
+        let _ = self.file.set_len(0);
+        tracing::debug!(path = %self.path.display(), "the state is unlocked");
+    }
+}
+
+fn held(state: &Path, file: &mut File) -> Failure {
+    let mut text = String::new();
+    let _ = file.read_to_string(&mut text);
+    let mut lines = text.lines();
+    let pid = lines.next().map_or_else(|| "unknown".to_owned(), str::to_owned);
+    let purpose = lines.next().filter(|p| !p.is_empty());
+    let at = purpose.map_or(String::new(), |purpose| format!(", {purpose}"));
+    Failure::new(Exit::Busy, format!("the state {} is in use by process {pid}{at}", state.display()))
+        .hint("a state can be mounted once: unmount it first, or give this mount its own --state")
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a state has one owner, who is named to others. Method: take the lock twice in one process (each open
+    //! file has its own flock).
+    use super::*;
+
+    #[test]
+    fn the_second_owner_is_told_who_the_first_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("a/b");
+        prepare(&state, false).unwrap();
+        assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
+        let first = StateLock::acquire(&state, "mounted at /mnt/x").unwrap();
+        let failure = StateLock::acquire(&state, "fsck").unwrap_err();
+        assert_eq!(failure.exit, Exit::Busy);
+        assert!(failure.message.contains(&std::process::id().to_string()), "{failure}");
+        assert!(failure.message.contains("mounted at /mnt/x"), "{failure}");
+        drop(first);
+        StateLock::acquire(&state, "fsck").unwrap();
+        prepare(&state, true).unwrap();
+        assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o711);
+    }
+
+    #[test]
+    fn a_state_that_is_a_file_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(prepare(file.path(), false).is_err());
+    }
+}

@@ -1,0 +1,22 @@
+//! The one binary of ONFS: the command line, its configuration, the control protocol and the daemon's life.
+//!
+//! Invariants: nothing here decides anything about files; it parses, connects, prints and supervises. The parts
+//! below are built in one module alone (`assemble`).
+
+pub mod args;
+pub mod assemble;
+pub mod bench;
+pub mod check;
+pub mod commands;
+pub mod config;
+pub mod control;
+pub mod daemon;
+pub mod docs;
+pub mod exit;
+pub mod helper;
+pub mod holders;
+pub mod locate;
+pub mod mounts;
+pub mod policy;
+pub mod render;
+pub mod running;

@@ -1,0 +1,161 @@
+//! The policy of a directory as commands, configuration and control messages write it: `key=value` words.
+//!
+//! Refuses to know where policy is stored and how it is inherited.
+
+use serde::{Deserialize, Serialize};
+use types::Span;
+
+/// When data comes up from a slower tier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Promote {
+    /// When a file is opened.
+    OnOpen,
+    /// Only by `onfs prefetch` or `onfs migrate`.
+    OnRequest,
+}
+
+impl Promote {
+    pub const NAMES: &'static [&'static str] = &["on-open", "on-request"];
+
+    pub fn from_name(name: &str) -> Option<Promote> {
+        match name {
+            "on-open" => Some(Promote::OnOpen),
+            "on-request" => Some(Promote::OnRequest),
+            _ => None,
+        }
+    }
+    pub const fn name(self) -> &'static str {
+        match self {
+            Promote::OnOpen => "on-open",
+            Promote::OnRequest => "on-request",
+        }
+    }
+}
+
+/// How soon a closed or idle file gets a copy in a persistent tier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteBehind {
+    After(Span),
+    Never,
+}
+
+impl WriteBehind {
+    pub fn parse(text: &str) -> Result<WriteBehind, String> {
+        if text == "never" {
+            return Ok(WriteBehind::Never);
+        }
+        text.parse().map(WriteBehind::After).map_err(|e: types::ParseSpanError| format!("{e}, or \"never\""))
+    }
+}
+
+impl std::fmt::Display for WriteBehind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            WriteBehind::After(span) => span.fmt(f),
+            WriteBehind::Never => f.write_str("never"),
+        }
+    }
+}
+
+/// What one directory sets itself; a field that is `None` is inherited from the directory above.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DirPolicy {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promote: Option<Promote>,
+    /// Never written down: its data is lost at a reboot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transient: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_behind: Option<WriteBehind>,
+}
+
+/// One key of a change: set it, or inherit it again (`key=inherit`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyChange {
+    Promote(Option<Promote>),
+    Transient(Option<bool>),
+    WriteBehind(Option<WriteBehind>),
+}
+
+impl DirPolicy {
+    pub fn is_empty(&self) -> bool {
+        *self == DirPolicy::default()
+    }
+    pub fn apply(&mut self, change: PolicyChange) {
+        match change {
+            PolicyChange::Promote(p) => self.promote = p,
+            PolicyChange::Transient(t) => self.transient = t,
+            PolicyChange::WriteBehind(w) => self.write_behind = w,
+        }
+    }
+}
+
+/// `yes` or `no` and their usual synonyms.
+pub fn parse_switch(text: &str) -> Option<bool> {
+    match text {
+        "yes" | "true" | "on" | "1" => Some(true),
+        "no" | "false" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+impl std::str::FromStr for PolicyChange {
+    type Err = String;
+
+    /// `promote=on-open|on-request`, `transient=yes|no`, `write-behind=TIME|never`; each also `=inherit`.
+    fn from_str(text: &str) -> Result<PolicyChange, String> {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or_else(|| format!("{text:?} is not key=value, such as write-behind=2s"))?;
+        let inherit = value == "inherit";
+        match key {
+            "promote" if inherit => Ok(PolicyChange::Promote(None)),
+            "promote" => Promote::from_name(value)
+                .map(|p| PolicyChange::Promote(Some(p)))
+                .ok_or_else(|| format!("promote={value}: write on-open, on-request or inherit")),
+            "transient" if inherit => Ok(PolicyChange::Transient(None)),
+            "transient" => parse_switch(value)
+                .map(|t| PolicyChange::Transient(Some(t)))
+                .ok_or_else(|| format!("transient={value}: write yes, no or inherit")),
+            "write-behind" | "write_behind" if inherit => Ok(PolicyChange::WriteBehind(None)),
+            "write-behind" | "write_behind" => {
+                WriteBehind::parse(value).map(|w| PolicyChange::WriteBehind(Some(w)))
+            }
+            _ => Err(format!("unknown policy key {key:?}: the keys are promote, transient and write-behind")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: policy words mean what they say, and wrong ones name the right ones. Method: tables of words.
+    use super::*;
+
+    #[test]
+    fn words_become_changes() {
+        let mut policy = DirPolicy::default();
+        for word in ["promote=on-request", "transient=yes", "write-behind=2s"] {
+            policy.apply(word.parse().unwrap());
+        }
+        assert_eq!(policy.promote, Some(Promote::OnRequest));
+        assert_eq!(policy.transient, Some(true));
+        assert_eq!(policy.write_behind.unwrap().to_string(), "2s");
+        policy.apply("write-behind=never".parse().unwrap());
+        assert_eq!(policy.write_behind, Some(WriteBehind::Never));
+        for word in ["promote=inherit", "transient=inherit", "write-behind=inherit"] {
+            policy.apply(word.parse().unwrap());
+        }
+        assert!(policy.is_empty());
+    }
+
+    #[test]
+    fn wrong_words_are_refused() {
+        for word in ["promote", "promote=later", "transient=maybe", "write-behind=5", "colour=red", "=", ""] {
+            assert!(word.parse::<PolicyChange>().is_err(), "{word}");
+        }
+    }
+}

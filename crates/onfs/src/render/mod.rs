@@ -1,0 +1,17 @@
+//! What commands print: aligned tables for people, JSON for programs, progress on standard error.
+//!
+//! Invariant: pure text in, text out; only [`out`] and [`progress`] write anywhere.
+
+mod file;
+pub mod out;
+pub mod progress;
+mod reports;
+mod status;
+pub mod table;
+pub mod units;
+
+pub use file::file;
+pub use out::{json, print};
+pub use progress::Meter;
+pub use reports::{bench, fsck, memory, moved, policy, quotas};
+pub use status::{mount_list, status};

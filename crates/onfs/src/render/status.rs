@@ -1,0 +1,176 @@
+//! `onfs status` for people.
+
+use super::{
+    table::{Align, Table, pairs},
+    units::{bar, bytes, count, rate, span},
+};
+use crate::control::{Movement, StatusReport, TierReport};
+
+const MOVEMENTS_SHOWN: usize = 20;
+
+/// The whole status of one mount.
+pub fn status(report: &StatusReport) -> String {
+    let mut out = head(report);
+    out.push_str("\ntiers\n");
+    out.push_str(&tiers(&report.tiers));
+    if !report.movements.is_empty() || report.movements_queued > 0 {
+        out.push_str("\nmovements\n");
+        out.push_str(&movements(&report.movements, report.movements_queued));
+    }
+    for warning in &report.warnings {
+        out.push_str(&format!("\nwarning: {warning}\n"));
+    }
+    out
+}
+
+/// One line per mount.
+pub fn mount_list(mounts: &[(String, Result<StatusReport, String>)]) -> String {
+    let mut table = Table::new(&[
+        ("mount point", Align::Left),
+        ("pid", Align::Right),
+        ("up", Align::Left),
+        ("used in memory / ssd / nearline", Align::Left),
+        ("only in memory", Align::Right),
+        ("state", Align::Left),
+    ]);
+    for (mountpoint, status) in mounts {
+        match status {
+            Ok(s) => {
+                let used: Vec<String> = s.tiers.iter().map(|t| bytes(t.used_bytes)).collect();
+                let state = if s.warnings.is_empty() { "ok" } else { "see warnings" };
+                table.row([
+                    mountpoint.clone(),
+                    s.pid.to_string(),
+                    span(s.uptime_ms),
+                    used.join(" / "),
+                    bytes(s.dirty_bytes),
+                    state.into(),
+                ]);
+            }
+            Err(error) => {
+                let dash = || "-".to_owned();
+                table.row([mountpoint.clone(), dash(), dash(), dash(), dash(), error.clone()]);
+            }
+        }
+    }
+    table.render(0)
+}
+
+fn head(s: &StatusReport) -> String {
+    let passthrough = if s.passthrough { "yes" } else { "no" };
+    let budget = &s.memory_budget;
+    let meta = &s.metadata;
+    let rows = [
+        ("mount point", s.mountpoint.clone()),
+        ("state", s.state_dir.clone()),
+        (
+            "daemon",
+            format!(
+                "pid {}, version {}, up {}, mount number {}",
+                s.pid,
+                s.version,
+                span(s.uptime_ms),
+                s.epoch
+            ),
+        ),
+        ("transport", reason(&s.transport, &s.transport_why)),
+        ("passthrough", reason(passthrough, &s.passthrough_why)),
+        ("options", s.mount_options.join(",")),
+        ("only in memory", format!("{} in {} files", bytes(s.dirty_bytes), count(s.dirty_files))),
+        ("open files", count(s.open_files)),
+        (
+            "memory budget",
+            format!(
+                "{} of {}, peak {}",
+                bytes(budget.used_bytes),
+                bytes(budget.limit_bytes),
+                bytes(budget.peak_bytes)
+            ),
+        ),
+        (
+            "metadata",
+            format!(
+                "{} inodes, {} on disk ({}), journal {}, unsynced {}",
+                count(meta.inodes),
+                bytes(meta.disk_bytes),
+                meta.engine,
+                bytes(meta.journal_bytes),
+                span(meta.unsynced_ms)
+            ),
+        ),
+    ];
+    pairs(&rows)
+}
+
+fn reason(what: &str, why: &str) -> String {
+    if why.is_empty() { what.to_owned() } else { format!("{what} ({why})") }
+}
+
+fn tiers(tiers: &[TierReport]) -> String {
+    let right = Align::Right;
+    let mut table = Table::new(&[
+        ("tier", Align::Left),
+        ("used", Align::Left),
+        ("", right),
+        ("of", right),
+        ("available", right),
+        ("C_n-m", right),
+        ("C_f-m", right),
+        ("C_s-w", right),
+        ("in", right),
+        ("out", right),
+        ("dirty", right),
+        ("objects", right),
+        ("where", Align::Left),
+    ]);
+    for t in tiers {
+        let trouble = if t.trouble.is_empty() { String::new() } else { format!(": {}", t.trouble) };
+        table.row([
+            t.name.name().to_owned(),
+            bar(t.used_bytes, t.limit_bytes, 10),
+            bytes(t.used_bytes),
+            bytes(t.limit_bytes),
+            bytes(t.available_bytes),
+            bytes(t.normal_out_bytes),
+            bytes(t.forced_out_bytes),
+            bytes(t.stop_write_bytes),
+            rate(t.rate_in),
+            rate(t.rate_out),
+            bytes(t.dirty_bytes),
+            count(t.objects),
+            format!("{} ({}){trouble}", t.dir, t.backing),
+        ]);
+    }
+    let mut out = table.render(2);
+    for t in tiers.iter().filter(|t| t.waiting_writers > 0) {
+        out.push_str(&format!("  {} writers wait for space in the {} tier\n", t.waiting_writers, t.name));
+    }
+    out
+}
+
+fn movements(movements: &[Movement], queued: u64) -> String {
+    let mut table = Table::new(&[
+        ("file", Align::Left),
+        ("from", Align::Left),
+        ("to", Align::Left),
+        ("done", Align::Left),
+        ("of", Align::Right),
+        ("why", Align::Left),
+    ]);
+    for m in movements.iter().take(MOVEMENTS_SHOWN) {
+        table.row([
+            if m.path.is_empty() { format!("inode {}", m.ino) } else { m.path.clone() },
+            m.from.name().to_owned(),
+            m.to.name().to_owned(),
+            bar(m.done_bytes, m.total_bytes, 10),
+            bytes(m.total_bytes),
+            m.why.clone(),
+        ]);
+    }
+    let hidden = movements.len().saturating_sub(MOVEMENTS_SHOWN);
+    let mut out = if table.is_empty() { String::new() } else { table.render(2) };
+    if hidden > 0 || queued > 0 {
+        out.push_str(&format!("  and {hidden} more under way, {} waiting\n", count(queued)));
+    }
+    out
+}
