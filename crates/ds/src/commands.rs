@@ -2,10 +2,12 @@
 
 use crate::{DataServer, object::Object};
 use std::{
+    ops::ControlFlow,
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
+use store::ScanEntry;
 use tier::{CoolnessReport, Input, MoveReport, Request, RequestError, RequestReport, TierReport};
 use types::{Errno, Ino, TierId};
 
@@ -90,19 +92,25 @@ impl DataServer {
         self.driver.post(Request::Prefetch { list });
     }
 
-    /// What a tier holds of the object stays there.
-    pub fn pin(&self, object: &Object, tier: TierId) {
+    /// What a tier holds of the object stays there, over remounts too.
+    pub fn pin(&self, object: &Object, tier: TierId) -> Result<(), Errno> {
+        self.maps.save_pin(object.ino(), Some(tier))?;
+        self.pins.lock().insert(object.ino(), tier);
         let before = object.state.write().pinned.replace(tier);
         if let Some(old) = before.filter(|t| *t != tier) {
             self.driver.tell(Input::Unpinned { ino: object.ino(), tier: old });
         }
         self.driver.tell(Input::Pinned { ino: object.ino(), tier });
+        Ok(())
     }
 
-    pub fn unpin(&self, object: &Object) {
+    pub fn unpin(&self, object: &Object) -> Result<(), Errno> {
+        self.maps.save_pin(object.ino(), None)?;
+        self.pins.lock().remove(&object.ino());
         if let Some(tier) = object.state.write().pinned.take() {
             self.driver.tell(Input::Unpinned { ino: object.ino(), tier });
         }
+        Ok(())
     }
 
     pub fn tiers(&self) -> Vec<TierStatus> {
@@ -132,13 +140,13 @@ impl DataServer {
     }
 
     /// Changes the memory tier's limit. Shrinking moves data out first: `progress` hears how many bytes are in use
-    /// while it waits. `EBUSY` if data that cannot move now (open in passthrough, pinned) holds more, `ETIMEDOUT`
-    /// after the deadline; the lower limit stays in force for new data either way.
+    /// while it waits. `ETIMEDOUT` after the deadline or when `progress` says
+    /// so, if data that cannot move now (open in passthrough, pinned) holds more; the lower limit stays in force for new data either way.
     pub fn set_memory_limit(
         &self,
         limit: u64,
         deadline: Duration,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), Errno> {
         if self.stores[TierId::Memory.index()].is_none() {
             return Err(Errno::ENODEV);
@@ -151,11 +159,11 @@ impl DataServer {
         let begun = Instant::now();
         loop {
             let used = self.driver.with(|core, _| core.tier(TierId::Memory).map_or(0, |t| t.used));
-            progress(used);
+            let go_on = progress(used).is_continue();
             if used <= limit {
                 break;
             }
-            if begun.elapsed() >= deadline {
+            if !go_on || begun.elapsed() >= deadline {
                 return Err(Errno::ETIMEDOUT);
             }
             self.driver.wait_for_room(TierId::Memory, Duration::from_millis(100));
@@ -173,13 +181,38 @@ impl DataServer {
         }
     }
 
-    /// Copies everything that is only in memory, of every object that is in use or known to be dirty, to a
-    /// persistent tier. For a clean end.
-    pub fn drain(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Errno> {
-        for object in self.table.all() {
-            self.flush(&object, progress)?;
+    /// Copies everything that is only in memory to a persistent tier. `progress` hears of copied bytes and may stop
+    /// it. Returns the bytes that are still at risk: transient ones, and what could not be copied.
+    pub fn flush_all(&self, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<u64, Errno> {
+        let Some(memory) = &self.stores[TierId::Memory.index()] else { return Ok(0) };
+        let mut inos = Vec::new();
+        memory.scan(&mut |entry| {
+            if let ScanEntry::Object { ino, .. } = entry {
+                inos.push(ino);
+            }
+            ControlFlow::Continue(())
+        })?;
+        let (mut at_risk, mut failed) = (0, None);
+        for ino in inos {
+            let object = match self.attach_for_move(ino) {
+                Ok(object) => object,
+                Err(errno) => {
+                    failed = Some(errno);
+                    continue;
+                }
+            };
+            let mut stop = false;
+            if let Err(errno) = self.flush(&object, &mut |bytes| stop |= progress(bytes).is_break()) {
+                tracing::error!(%ino, %errno, "bytes that are only in memory could not be made safe");
+                failed = Some(errno);
+            }
+            let state = object.state.read();
+            at_risk += state.map.bytes_at_risk(state.size);
+            if stop {
+                return Err(Errno::ETIMEDOUT);
+            }
         }
-        Ok(())
+        failed.map_or(Ok(at_risk), Err)
     }
 
     pub fn object(&self, ino: Ino) -> Option<Arc<Object>> {

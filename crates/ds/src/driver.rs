@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tier::{
-    Admit, Effect, Input, MoveId, MoveKind, Need, Placement, Request, RequestError, RequestId, RequestReport, Settings,
+    Admit, Effect, Input, MoveId, Need, Placement, Request, RequestError, RequestId, RequestReport, Settings,
     Tiering, Time,
 };
 use types::{Ino, TierId};
@@ -33,7 +33,7 @@ pub(crate) struct Job {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
-    Move { from: TierId, to: TierId, kind: MoveKind, keep_source: bool },
+    Move { from: TierId, to: TierId, keep_source: bool },
     Drop { tier: TierId },
 }
 
@@ -174,7 +174,8 @@ impl Driver {
     fn hand_over(&self, effect: Effect) {
         match effect {
             Effect::StartMove { id, ino, from, to, kind, keep_source } => {
-                self.start(id, ino, Work::Move { from, to, kind, keep_source });
+                tracing::debug!(%ino, %from, %to, ?kind, "moving");
+                self.start(id, ino, Work::Move { from, to, keep_source });
             }
             Effect::DropCopy { id, ino, tier } => self.start(id, ino, Work::Drop { tier }),
             Effect::CancelMove { id } => {

@@ -42,6 +42,9 @@ impl DataServer {
     pub(crate) fn sync_object_devices(&self, object: &Object) -> Result<(), Errno> {
         let (unsynced, files) = {
             let mut state = object.state.write();
+            if state.sync_failed {
+                return Err(Errno::EIO);
+            }
             let unsynced = std::mem::take(&mut state.unsynced);
             (unsynced, state.files.clone())
         };
@@ -50,6 +53,7 @@ impl DataServer {
             if let Err(errno) = file.data_sync() {
                 let mut state = object.state.write();
                 state.unsynced = state.unsynced.with(tier);
+                state.sync_failed = true;
                 return Err(errno);
             }
         }

@@ -35,6 +35,7 @@ pub use tier::{MoveReport, ObjectPolicy, RequestError, RequestReport};
 use driver::{Driver, Job};
 use parking_lot::{Condvar, Mutex};
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64},
@@ -44,7 +45,7 @@ use std::{
 };
 use store::{MemoryTier, TierStore};
 use table::ObjectTable;
-use types::{Errno, TierId, TierSet, Timestamp};
+use types::{Errno, Ino, TierId, TierSet, Timestamp};
 
 /// What a data server is made of.
 pub struct DsOptions {
@@ -78,9 +79,12 @@ pub struct DataServer {
     pub(crate) limits: [AtomicU64; 3],
     pub(crate) maps: Arc<dyn MapStore>,
     pub(crate) table: Arc<ObjectTable>,
-    pub(crate) driver: Driver,
+    pub(crate) driver: Arc<Driver>,
     pub(crate) counters: Counters,
     pub(crate) keeper: keeper::Todo,
+    /// Of objects whose policy is not the default.
+    pub(crate) policies: Mutex<HashMap<Ino, ObjectPolicy>>,
+    pub(crate) pins: Mutex<HashMap<Ino, TierId>>,
     pub(crate) stop: AtomicBool,
     pub(crate) sleeping: (Mutex<()>, Condvar),
     pub(crate) sync_period: Duration,
@@ -91,6 +95,7 @@ impl DataServer {
     /// Takes stock of the tiers and starts the threads that move data.
     pub fn start(options: DsOptions) -> Result<Arc<DataServer>, Errno> {
         let (driver, jobs) = Driver::new(options.tiering);
+        let driver = Arc::new(driver);
         let (memory, memory_store) = options.memory.map_or((None, None), |(m, s)| (Some(m), Some(s)));
         let limit = |tier: &Option<DeviceTier>| tier.as_ref().and_then(|t| t.limit).unwrap_or(u64::MAX);
         let limits = [memory.as_ref().map_or(0, MemoryTier::limit), limit(&options.ssd), limit(&options.nearline)];
@@ -100,10 +105,12 @@ impl DataServer {
             memory_generation: options.memory_generation,
             limits: limits.map(AtomicU64::new),
             maps: options.maps,
-            table: ObjectTable::new(),
+            table: ObjectTable::new(driver.clone()),
             driver,
             counters: Counters::default(),
             keeper: keeper::Todo::default(),
+            policies: Mutex::default(),
+            pins: Mutex::default(),
             stop: AtomicBool::new(false),
             sleeping: Default::default(),
             sync_period: options.sync_period,
@@ -140,6 +147,15 @@ impl DataServer {
             // A mover that panicked has said so already.
             let _ = thread.join();
         }
+    }
+
+    /// After `shutdown`, with the last reference: gives the memory tier back to the machine if nothing in it would be
+    /// lost. Returns whether it is gone (or was none).
+    pub fn release_memory(self: Arc<DataServer>) -> Result<bool, store::StoreError> {
+        let Some(server) = Arc::into_inner(self) else { return Ok(false) };
+        let Some(memory) = server.memory.into_inner() else { return Ok(true) };
+        drop((server.stores, server.table, server.keeper));
+        memory.unmount().map(|()| true)
     }
 
     pub(crate) fn stopping(&self) -> bool {

@@ -49,6 +49,8 @@ impl DataServer {
             self.introduce(ino, &state);
             return Ok(Object::new(ino, state, &self.table));
         }
+        state.transient = self.policies.lock().get(&ino).is_some_and(|p| p.transient);
+        state.pinned = self.pins.lock().get(&ino).copied();
         let record = self.maps.load(ino)?;
         state.recorded = record.is_some();
         let pending = record.as_ref().and_then(|r| r.pending_truncate);

@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub sync_mode: bool,
     /// Device tiers with bytes that were not made durable yet.
     pub unsynced: TierSet,
+    /// A device refused to make bytes durable. The kernel may have dropped them, so a later success proves nothing.
+    pub sync_failed: bool,
     pub removed: bool,
     pub pinned: Option<TierId>,
     pub transient: bool,
@@ -205,6 +207,7 @@ impl State {
             condemned: Vec::new(),
             sync_mode: false,
             unsynced: TierSet::EMPTY,
+            sync_failed: false,
             removed: false,
             pinned: None,
             transient: false,

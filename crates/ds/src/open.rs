@@ -21,6 +21,7 @@ impl DataServer {
             let mut state = object.state.write();
             if last {
                 state.sync_mode = false;
+                state.sync_failed = false;
                 for tier in TierId::ALL {
                     self.settle_charge(object, &mut state, tier);
                 }
@@ -56,6 +57,14 @@ impl DataServer {
 
     pub fn set_policy(&self, object: &Object, policy: ObjectPolicy) {
         object.state.write().transient = policy.transient;
+        {
+            let mut policies = self.policies.lock();
+            if policy == ObjectPolicy::default() {
+                policies.remove(&object.ino());
+            } else {
+                policies.insert(object.ino(), policy);
+            }
+        }
         self.driver.tell(Input::Policy { ino: object.ino(), policy });
     }
 
@@ -163,6 +172,10 @@ impl DataServer {
         }
         for store in self.stores.iter().flatten() {
             store.remove(ino)?;
+        }
+        self.policies.lock().remove(&ino);
+        if self.pins.lock().remove(&ino).is_some() {
+            self.maps.save_pin(ino, None)?;
         }
         self.driver.tell(Input::Removed { ino });
         Ok(())

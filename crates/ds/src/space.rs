@@ -142,6 +142,10 @@ impl DataServer {
             };
             self.driver.tell(Input::Attached { ino, bytes, dirty });
         }
+        for (ino, tier) in self.maps.pins()? {
+            self.pins.lock().insert(ino, tier);
+            self.driver.tell(Input::Pinned { ino, tier });
+        }
         Ok(())
     }
 

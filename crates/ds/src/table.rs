@@ -1,6 +1,6 @@
 //! The objects that are in use, by inode number: one `Object` per inode at any moment.
 
-use crate::object::Object;
+use crate::{driver::Driver, object::Object};
 use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::HashMap,
@@ -14,11 +14,12 @@ type Shard = HashMap<Ino, Weak<Object>>;
 
 pub(crate) struct ObjectTable {
     shards: Vec<Mutex<Shard>>,
+    driver: Arc<Driver>,
 }
 
 impl ObjectTable {
-    pub fn new() -> Arc<ObjectTable> {
-        Arc::new(ObjectTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() })
+    pub fn new(driver: Arc<Driver>) -> Arc<ObjectTable> {
+        Arc::new(ObjectTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), driver })
     }
 
     pub fn get(&self, ino: Ino) -> Option<Arc<Object>> {
@@ -46,11 +47,9 @@ impl ObjectTable {
         // Someone may have made a new one already.
         if shard.get(&ino).is_some_and(|o| o.strong_count() == 0) {
             shard.remove(&ino);
+            // Under the lock, so that the core hears of the next life of the object after this.
+            self.driver.tell(tier::Input::Detached { ino });
         }
-    }
-
-    pub fn all(&self) -> Vec<Arc<Object>> {
-        self.shards.iter().flat_map(|s| s.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>()).collect()
     }
 
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {

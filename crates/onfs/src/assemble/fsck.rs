@@ -1,0 +1,257 @@
+//! `onfs fsck`: metadata against itself, residency maps against the objects, objects against their checksums.
+
+use std::{collections::HashSet, ops::ControlFlow, path::Path};
+
+use kv::MetaStore;
+use layout::{ObjectRecord, Sau, SauIndex, SauMap};
+use namespace::{Inode, InodeFlags, key, superblock};
+use store::{FsUuid, ScanEntry, TierStore, TierStoreOptions};
+use types::{FileKind, Ino, SAU_BYTES, TierId, Timestamp};
+
+use super::{of_store, open_metadata, site::Site};
+use crate::{
+    check::{Finding, FsckReport, Severity},
+    config::Config,
+    control::{Progress, ProgressSink},
+    running::StartError,
+};
+
+/// In the marker file of a memory tier.
+const MEMORY_MARKER: &str = "onfs-memory.toml";
+
+/// Checks the state of an unmounted file system; the caller holds the state's lock. Without `repair` nothing is
+/// changed.
+pub fn fsck(config: &Config, repair: bool, progress: &mut dyn ProgressSink) -> Result<FsckReport, StartError> {
+    let store = open_metadata(config, 0, repair)?;
+    let mut check = Check { report: FsckReport::default(), repair, progress };
+    check.report.state_dir = config.mount.state.display().to_string();
+    let recovery = store.recovery();
+    if recovery.repaired {
+        let what = format!("the journal was damaged: {} later changes are dropped", recovery.dropped);
+        check.add(Severity::Damage, "journal".to_owned(), what, true);
+    }
+    check.metadata(&store)?;
+    check.objects(config, &store)?;
+    store.close().map_err(|e| StartError::Failed(e.to_string()))?;
+    Ok(check.report)
+}
+
+struct Check<'a> {
+    report: FsckReport,
+    repair: bool,
+    progress: &'a mut dyn ProgressSink,
+}
+
+impl Check<'_> {
+    fn add(&mut self, severity: Severity, place: String, what: String, repaired: bool) {
+        self.report.findings.push(Finding { severity, place, what, repaired });
+    }
+
+    fn beat(&mut self, done: u64, total: u64, what: &str) -> Result<(), StartError> {
+        let progress = Progress { done, total, what: what.to_owned() };
+        self.progress.report(progress).map_err(|e| StartError::Failed(e.to_string()))
+    }
+
+    fn metadata(&mut self, store: &MetaStore) -> Result<(), StartError> {
+        self.beat(0, 0, "metadata")?;
+        let mut lines = Vec::new();
+        let outcome = mds::fsck(store, now(), self.repair, &mut |finding| lines.push(finding.to_string()))
+            .map_err(|e| StartError::Damaged(e.to_string()))?;
+        let all_repaired = self.repair && outcome.left == 0;
+        for line in lines {
+            self.add(Severity::Repairable, "metadata".to_owned(), line, all_repaired);
+        }
+        if self.repair && outcome.left > 0 {
+            let what = format!("{} findings cannot be put right", outcome.left);
+            self.add(Severity::Damage, "metadata".to_owned(), what, false);
+        }
+        Ok(())
+    }
+
+    fn objects(&mut self, config: &Config, store: &MetaStore) -> Result<(), StartError> {
+        let failed = |e: &dyn std::fmt::Display| StartError::Damaged(e.to_string());
+        let superblock = match superblock::read(store).map_err(|e| failed(&e))? {
+            superblock::Stored::Here(superblock) => superblock,
+            superblock::Stored::Newer { .. } | superblock::Stored::Nothing => return Ok(()),
+        };
+        let site = Site::load(&config.mount.state)?;
+        let uuid = FsUuid(superblock.uuid);
+        let mut tiers: [Option<TierStore>; 3] = [None, None, None];
+        for tier in [TierId::Ssd, TierId::Nearline] {
+            if let Some(dir) = site.tier(tier) {
+                match open_tier(tier, dir, uuid) {
+                    Ok(store) => tiers[tier.index()] = Some(store),
+                    Err(error) => {
+                        let what = format!("cannot be checked: {error}");
+                        self.add(Severity::Damage, format!("{tier} tier in {}", dir.display()), what, false);
+                    }
+                }
+            }
+        }
+        let memory = memory_path(config, &site);
+        if let Some(dir) = &memory {
+            tiers[TierId::Memory.index()] = Some(open_tier(TierId::Memory, dir, uuid)?);
+        }
+        let generation = superblock.memory_generation;
+        let known = self.each_inode(store, &tiers, memory.is_some().then_some(generation))?;
+        self.strangers(&tiers, &known)
+    }
+
+    /// Every regular file's object. Returns the inodes that may have one.
+    fn each_inode(
+        &mut self,
+        store: &MetaStore,
+        tiers: &[Option<TierStore>; 3],
+        generation: Option<u32>,
+    ) -> Result<HashSet<Ino>, StartError> {
+        let mut files = Vec::new();
+        let mut inodes = 0;
+        store
+            .scan(&[0], &[0xff; 9], &mut |key, value| {
+                if key.len() == key::PREFIX_BYTES && key[8] == key::INODE {
+                    inodes += 1;
+                    let ino = key.first_chunk::<8>().and_then(|n| Ino::from_raw(u64::from_be_bytes(*n)));
+                    let inode = Inode::decode(value).filter(|i| i.kind == FileKind::Regular);
+                    if let (Some(ino), Some(inode)) = (ino, inode)
+                        && inode.flags.contains(InodeFlags::WRITTEN)
+                    {
+                        files.push((ino, inode));
+                    }
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(|e| StartError::Damaged(e.to_string()))?;
+        self.report.inodes = inodes;
+        let total = files.len() as u64;
+        let mut known = HashSet::with_capacity(files.len());
+        for (n, (ino, inode)) in files.into_iter().enumerate() {
+            self.beat(n as u64, total, "objects")?;
+            self.one_object(store, tiers, generation, ino, &inode)?;
+            known.insert(ino);
+        }
+        self.report.objects = total;
+        Ok(known)
+    }
+
+    fn one_object(
+        &mut self,
+        store: &MetaStore,
+        tiers: &[Option<TierStore>; 3],
+        generation: Option<u32>,
+        ino: Ino,
+        inode: &Inode,
+    ) -> Result<(), StartError> {
+        let stored = store.get(&key::object(ino)).map_err(|e| StartError::Damaged(e.to_string()))?;
+        let map = match stored.as_deref().map(ObjectRecord::decode) {
+            Some(Ok(record)) => {
+                let mut map = record.map;
+                if Some(record.memory_generation) != generation {
+                    map.forget_memory();
+                }
+                map
+            }
+            Some(Err(error)) => {
+                self.add(Severity::Damage, file(ino), format!("its map of places is damaged: {error}"), false);
+                return Ok(());
+            }
+            None => assumed(inode, generation),
+        };
+        let mut lost = 0;
+        let mut damaged = 0;
+        for (sau, state) in map.iter() {
+            let bytes = u64::from(sau.bytes_within(inode.size));
+            if state.lost {
+                lost += bytes.max(1);
+                continue;
+            }
+            let mut good = false;
+            for tier in state.valid.iter() {
+                let intact = tiers[tier.index()].as_ref().is_some_and(|t| is_intact(t, ino, sau, state));
+                good |= intact;
+                damaged += u64::from(!intact);
+            }
+            if !good {
+                lost += bytes;
+            }
+        }
+        if damaged > 0 {
+            let what = format!("{damaged} copies of its pieces are missing or do not match their checksum");
+            self.add(Severity::Damage, file(ino), what, false);
+        }
+        if lost > 0 {
+            self.report.lost_bytes += lost;
+            let what = format!("{lost} bytes are lost: they were only in memory, or their copy is damaged; reads give EIO");
+            self.add(Severity::Damage, file(ino), what, false);
+        }
+        Ok(())
+    }
+
+    /// Objects that no inode has: left by a crash between the removal of a file and that of its data.
+    fn strangers(&mut self, tiers: &[Option<TierStore>; 3], known: &HashSet<Ino>) -> Result<(), StartError> {
+        for tier in tiers.iter().flatten() {
+            let mut found = Vec::new();
+            tier.scan(&mut |entry| {
+                match entry {
+                    ScanEntry::Object { ino, blocks, .. } if !known.contains(&ino) => found.push((ino, blocks * 512)),
+                    ScanEntry::Object { .. } | ScanEntry::Stranger(_) => {}
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(|e| StartError::Failed(format!("{}: {e}", tier.path().display())))?;
+            for (ino, bytes) in found {
+                let repaired = self.repair && tier.remove(ino).is_ok();
+                let place = format!("{} tier", tier.tier());
+                let what = format!("object {ino} ({bytes} bytes) belongs to no file");
+                self.add(Severity::Repairable, place, what, repaired);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn file(ino: Ino) -> String {
+    format!("inode {ino}")
+}
+
+/// Without a record everything is in memory.
+fn assumed(inode: &Inode, generation: Option<u32>) -> SauMap {
+    let alive = generation == Some(inode.memory_generation);
+    let sau = if alive { Sau::in_tiers(types::TierSet::MEMORY) } else { Sau::LOST };
+    let mut map = SauMap::new();
+    for n in 0..inode.size.div_ceil(SAU_BYTES) {
+        let _ = map.set(SauIndex::of(n * SAU_BYTES), sau);
+    }
+    map
+}
+
+fn is_intact(tier: &TierStore, ino: Ino, sau: SauIndex, state: Sau) -> bool {
+    let Ok(Some(object)) = tier.open_object(ino, false) else { return false };
+    match state.seal {
+        Some(seal) => object.checksum(sau.start(), u64::from(seal.len)).is_ok_and(|crc| crc == seal.crc),
+        None => true,
+    }
+}
+
+fn open_tier(tier: TierId, dir: &Path, uuid: FsUuid) -> Result<TierStore, StartError> {
+    let mut options = TierStoreOptions::new(tier, uuid);
+    options.create = false;
+    TierStore::open(dir, options).map_err(of_store)
+}
+
+/// Where the memory tier of the last mount still is, if it is.
+fn memory_path(config: &Config, site: &Site) -> Option<std::path::PathBuf> {
+    let instance = site.memory_instance().filter(|_| !site.memory_was_empty())?.to_string();
+    let has_marker = |dir: &Path| {
+        std::fs::read_to_string(dir.join(MEMORY_MARKER)).is_ok_and(|text| text.contains(&instance))
+    };
+    if has_marker(&config.memory.dir) {
+        return Some(config.memory.dir.clone());
+    }
+    let below = std::fs::read_dir(&config.memory.dir).ok()?;
+    below.filter_map(|entry| entry.ok().map(|e| e.path())).find(|dir| has_marker(dir))
+}
+
+fn now() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+}

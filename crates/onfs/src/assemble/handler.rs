@@ -1,0 +1,456 @@
+//! Answers the requests of commands.
+
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+use ds::{Object, ObjectHint, RequestError};
+use mds::{Found, Limits};
+use types::{Errno, FileKind, Ino, ProjectId, TierId};
+
+use super::{Parts, failed, mounted::Mounted, report};
+use crate::{
+    control::{
+        ControlError, ControlHandler, ErrorCode, FileOutcome, FileRef, MoveReport, Owner, Peer, Progress,
+        ProgressSink, QuotaReport, Request, Response,
+    },
+    policy::PolicyChange,
+    running::MountedFs,
+};
+
+/// How long a shrinking of memory, or a move, may take when the command sets no deadline.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+pub(crate) struct Handler {
+    fs: Arc<Mounted>,
+}
+
+impl Handler {
+    pub fn new(fs: Arc<Mounted>) -> Handler {
+        Handler { fs }
+    }
+}
+
+impl ControlHandler for Handler {
+    fn handle(
+        &self,
+        peer: &Peer,
+        request: Request,
+        progress: &mut dyn ProgressSink,
+    ) -> Result<Response, ControlError> {
+        let parts = self.fs.parts()?;
+        let ask = Ask { parts: &parts, peer };
+        match request {
+            Request::Status {} => Ok(Response::Status(Box::new(report::status(&parts)))),
+            Request::File { file } => ask.file(&file),
+            Request::Migrate { files, to, wait } => {
+                ask.each(&files, progress, |one, progress| one.migrate(to, wait, progress))
+            }
+            Request::Flush { files, wait: _ } => {
+                ask.each(&files, progress, |one, progress| one.flush(progress))
+            }
+            Request::FlushAll { wait: _ } => self.fs.flush_all(progress).map(Response::Moved),
+            Request::Prefetch { files, wait } => ask.prefetch(&files, wait, progress),
+            Request::Pin { files, to } => ask.each(&files, progress, |one, progress| one.pin(to, progress)),
+            Request::Unpin { files } => ask.each(&files, progress, |one, _| one.unpin()),
+            Request::PolicyShow { dir } => ask.policy_show(&dir),
+            Request::PolicySet { dir, changes } => ask.policy_set(&dir, &changes),
+            Request::QuotaSet { dir, bytes, inodes } => ask.quota_set(&dir, bytes, inodes),
+            Request::QuotaShow { dir } => ask.quota_show(&dir).map(Response::Quota),
+            Request::QuotaList {} => ask.quota_list(),
+            Request::QuotaRemove { dir } => ask.quota_remove(&dir),
+            Request::MemoryShow {} => Ok(Response::Memory(report::memory(&parts, None))),
+            Request::MemorySet { bytes } => ask.memory_set(bytes, progress),
+            Request::Unmount { .. } => {
+                Err(ControlError::new(ErrorCode::BadRequest, "the daemon itself unmounts"))
+            }
+        }
+    }
+}
+
+/// One request and who asks.
+struct Ask<'a> {
+    parts: &'a Parts,
+    peer: &'a Peer,
+}
+
+/// One file of a request.
+struct One<'a> {
+    parts: &'a Parts,
+    ino: Ino,
+    object: Arc<Object>,
+}
+
+impl Ask<'_> {
+    fn find(&self, file: &FileRef) -> Result<Found, ControlError> {
+        let ino = Ino::from_raw(file.ino).ok_or_else(|| failed(&file.path, Errno::EINVAL))?;
+        self.parts.mds.find(ino).map_err(|errno| failed(&file.path, errno))
+    }
+
+    fn owner(found: &Found) -> Owner {
+        Owner { uid: found.attr.uid, gid: found.attr.gid, mode: found.attr.mode }
+    }
+
+    fn file(&self, file: &FileRef) -> Result<Response, ControlError> {
+        let found = self.find(file)?;
+        report::file(self.parts, file, &found)
+            .map(|r| Response::File(Box::new(r)))
+            .map_err(|e| failed(&file.path, e))
+    }
+
+    /// A regular file that the peer may act on.
+    fn one(&self, file: &FileRef) -> Result<One<'_>, Errno> {
+        let ino = Ino::from_raw(file.ino).ok_or(Errno::EINVAL)?;
+        let found = self.parts.mds.find(ino)?;
+        if !self.peer.may_write(Ask::owner(&found)) {
+            return Err(Errno::EACCES);
+        }
+        match found.attr.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            FileKind::Symlink
+            | FileKind::Fifo
+            | FileKind::Socket
+            | FileKind::CharDevice
+            | FileKind::BlockDevice => return Err(Errno::EINVAL),
+        }
+        let object = attach(self.parts, ino, &found)?;
+        Ok(One { parts: self.parts, ino, object })
+    }
+
+    /// Does one thing with each file; failures are listed and do not stop the others.
+    fn each(
+        &self,
+        files: &[FileRef],
+        progress: &mut dyn ProgressSink,
+        act: impl Fn(&One<'_>, &mut dyn FnMut(u64) -> Result<(), ControlError>) -> Result<Step, Stop>,
+    ) -> Result<Response, ControlError> {
+        let mut sum = MoveReport::default();
+        for file in files {
+            let mut beat = |bytes: u64| {
+                sum.bytes += bytes;
+                progress.report(Progress { done: sum.bytes, total: 0, what: file.path.clone() })
+            };
+            beat(0)?;
+            let result = self.one(file).map_err(Stop::Errno).and_then(|one| {
+                let step = act(&one, &mut beat)?;
+                let now = self.parts.ds.report(&one.object);
+                Ok((step, now.at_risk))
+            });
+            match result {
+                Ok((Step::Done, at_risk)) => {
+                    sum.files_done += 1;
+                    sum.at_risk_bytes += at_risk;
+                }
+                Ok((Step::Queued, _)) => sum.files_queued += 1,
+                Err(Stop::Command(error)) => return Err(error),
+                Err(Stop::Errno(errno)) => sum.failed.push(outcome(file, errno, errno.to_string())),
+                Err(Stop::Refused(errno, why)) => sum.failed.push(outcome(file, errno, why.to_owned())),
+            }
+        }
+        Ok(Response::Moved(sum))
+    }
+
+    fn prefetch(
+        &self,
+        files: &[FileRef],
+        wait: bool,
+        progress: &mut dyn ProgressSink,
+    ) -> Result<Response, ControlError> {
+        let mut sum = MoveReport::default();
+        let mut list = Vec::new();
+        for file in files {
+            match self.one(file) {
+                Ok(one) => list.push((one, file)),
+                Err(errno) => sum.failed.push(outcome(file, errno, errno.to_string())),
+            }
+        }
+        let inos: Vec<Ino> = list.iter().map(|(one, _)| one.ino).collect();
+        if !wait {
+            sum.files_queued = inos.len() as u64;
+            self.parts.ds.prefetch_later(inos);
+            return Ok(Response::Moved(sum));
+        }
+        progress.report(Progress::default())?;
+        let result = self.parts.ds.prefetch(inos, Some(progress.remaining().unwrap_or(PATIENCE)));
+        match result {
+            Ok(done) => {
+                sum.files_done = list.len() as u64 - done.files_skipped.min(list.len() as u64);
+                sum.bytes = done.bytes_moved;
+                Ok(Response::Moved(sum))
+            }
+            Err(error) => {
+                let (errno, why) = request_error(error);
+                Err(ControlError { message: format!("prefetch: {why}"), ..failed("prefetch", errno) })
+            }
+        }
+    }
+
+    fn policy_show(&self, dir: &FileRef) -> Result<Response, ControlError> {
+        let found = self.find(dir)?;
+        report::policy(self.parts, &dir.path, &found).map(Response::Policy).map_err(|e| failed(&dir.path, e))
+    }
+
+    fn policy_set(&self, dir: &FileRef, changes: &[PolicyChange]) -> Result<Response, ControlError> {
+        let found = self.find(dir)?;
+        if found.attr.kind != FileKind::Directory {
+            return Err(failed(&dir.path, Errno::ENOTDIR));
+        }
+        if !self.peer.owns(Ask::owner(&found)) {
+            return Err(failed(&dir.path, Errno::EPERM));
+        }
+        self.parts.policies.change(found.attr.ino, changes).map_err(|e| failed(&dir.path, e))?;
+        self.policy_show(dir)
+    }
+
+    fn quota_set(
+        &self,
+        dir: &FileRef,
+        bytes: Option<u64>,
+        inodes: Option<u64>,
+    ) -> Result<Response, ControlError> {
+        let found = self.find(dir)?;
+        if found.attr.kind != FileKind::Directory {
+            return Err(failed(&dir.path, Errno::ENOTDIR));
+        }
+        let wrong = |errno| failed(&dir.path, errno);
+        let mds = &self.parts.mds;
+        // A directory with a quota of its own is the one whose parent belongs to another project.
+        let parent = mds.parent(found.attr.ino).and_then(|p| mds.find(p)).map_err(wrong)?;
+        let own = found.attr.ino == Ino::ROOT || parent.attr.project != found.attr.project;
+        let project = if own && found.attr.project != ProjectId::NONE {
+            found.attr.project
+        } else {
+            let list = mds.quota_list().map_err(wrong)?;
+            let next = list.iter().map(|(p, _)| p.0).max().unwrap_or(0) + 1;
+            ProjectId(next)
+        };
+        let now = mds.quota_get(project).unwrap_or_default();
+        let limits = Limits {
+            bytes: bytes.map_or(now.limits.bytes, |n| Some(n).filter(|n| *n > 0)),
+            inodes: inodes.map_or(now.limits.inodes, |n| Some(n).filter(|n| *n > 0)),
+        };
+        mds.quota_set(project, limits).map_err(wrong)?;
+        if found.attr.project != project {
+            assign(self.parts, found.attr.ino, found.attr.project, project).map_err(wrong)?;
+        }
+        self.quota_show(dir).map(Response::Quota)
+    }
+
+    fn quota_show(&self, dir: &FileRef) -> Result<QuotaReport, ControlError> {
+        let found = self.find(dir)?;
+        if found.attr.project == ProjectId::NONE {
+            return Ok(QuotaReport {
+                path: dir.path.clone(),
+                project: 0,
+                bytes_limit: 0,
+                bytes_used: 0,
+                inodes_limit: 0,
+                inodes_used: 0,
+            });
+        }
+        let quota = self.parts.mds.quota_get(found.attr.project).map_err(|e| failed(&dir.path, e))?;
+        Ok(report::quota(dir.path.clone(), found.attr.project, &quota))
+    }
+
+    fn quota_list(&self) -> Result<Response, ControlError> {
+        let list = self.parts.mds.quota_list().map_err(|e| failed("quotas", e))?;
+        let rows = list.into_iter().map(|(project, quota)| report::quota(String::new(), project, &quota));
+        Ok(Response::Quotas(rows.collect()))
+    }
+
+    fn quota_remove(&self, dir: &FileRef) -> Result<Response, ControlError> {
+        let found = self.find(dir)?;
+        let wrong = |errno| failed(&dir.path, errno);
+        if found.attr.project == ProjectId::NONE {
+            return Err(ControlError::new(
+                ErrorCode::NotFound,
+                format!("{}: there is no quota here", dir.path),
+            ));
+        }
+        let parent =
+            self.parts.mds.parent(found.attr.ino).and_then(|p| self.parts.mds.find(p)).map_err(wrong)?;
+        let above = if found.attr.ino == Ino::ROOT { ProjectId::NONE } else { parent.attr.project };
+        if above == found.attr.project {
+            let text = format!("{}: the quota belongs to a directory above it", dir.path);
+            return Err(ControlError::new(ErrorCode::BadRequest, text));
+        }
+        assign(self.parts, found.attr.ino, found.attr.project, above).map_err(wrong)?;
+        self.parts.mds.quota_set(found.attr.project, Limits::default()).map_err(wrong)?;
+        Ok(Response::Done)
+    }
+
+    fn memory_set(&self, bytes: u64, progress: &mut dyn ProgressSink) -> Result<Response, ControlError> {
+        let begun_with =
+            self.parts.ds.tiers().iter().find(|t| t.tier == TierId::Memory).map_or(0, |t| t.report.used);
+        let total = begun_with.saturating_sub(bytes);
+        let deadline = progress.remaining().unwrap_or(PATIENCE);
+        let result = self.parts.ds.set_memory_limit(bytes, deadline, &mut |used| {
+            let done = begun_with.saturating_sub(used).min(total);
+            match progress.report(Progress { done, total, what: "moving out of memory".into() }) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        });
+        match result {
+            Ok(()) => {
+                self.parts.client.set_passthrough_budget(TierId::Memory, bytes / 2);
+                Ok(Response::Memory(report::memory(self.parts, None)))
+            }
+            Err(Errno::ETIMEDOUT) => Err(ControlError::new(
+                ErrorCode::TimedOut,
+                "the memory tier still holds more: files that are open or pinned in memory stay there; the new limit holds for new data",
+            )),
+            Err(errno) => Err(failed("memory", errno)),
+        }
+    }
+}
+
+enum Step {
+    Done,
+    Queued,
+}
+
+enum Stop {
+    Errno(Errno),
+    Refused(Errno, &'static str),
+    /// The command is gone, or its deadline passed.
+    Command(ControlError),
+}
+
+impl One<'_> {
+    fn migrate(
+        &self,
+        to: TierId,
+        wait: bool,
+        beat: &mut dyn FnMut(u64) -> Result<(), ControlError>,
+    ) -> Result<Step, Stop> {
+        if !self.parts.ds.present().contains(to) {
+            return Err(Stop::Refused(Errno::ENODEV, "there is no such tier in this mount"));
+        }
+        if !wait {
+            self.parts.ds.migrate_later(self.ino, to);
+            return Ok(Step::Queued);
+        }
+        // In beats, so that the command's deadline counts while the request runs.
+        let result = std::thread::scope(|scope| {
+            let request = scope.spawn(|| self.parts.ds.migrate(self.ino, to, Some(PATIENCE)));
+            while !request.is_finished() {
+                std::thread::park_timeout(Duration::from_millis(2));
+                beat(0).map_err(Stop::Command)?;
+            }
+            request.join().map_err(|_| Stop::Errno(Errno::EIO))
+        })?;
+        match result {
+            Ok(done) => {
+                beat(done.bytes_moved).map_err(Stop::Command)?;
+                Ok(Step::Done)
+            }
+            Err(error) => {
+                let (errno, why) = request_error(error);
+                Err(Stop::Refused(errno, why))
+            }
+        }
+    }
+
+    fn flush(&self, beat: &mut dyn FnMut(u64) -> Result<(), ControlError>) -> Result<Step, Stop> {
+        let mut gone = None;
+        let flushed = self.parts.ds.flush(&self.object, &mut |bytes| {
+            if let Err(error) = beat(bytes) {
+                gone = Some(error);
+            }
+        });
+        if let Some(error) = gone {
+            return Err(Stop::Command(error));
+        }
+        flushed.and_then(|()| self.parts.mds.sync()).map_err(Stop::Errno)?;
+        Ok(Step::Done)
+    }
+
+    fn pin(
+        &self,
+        to: Option<TierId>,
+        beat: &mut dyn FnMut(u64) -> Result<(), ControlError>,
+    ) -> Result<Step, Stop> {
+        let now = self.parts.ds.report(&self.object);
+        let tier = to
+            .or_else(|| TierId::ALL.into_iter().find(|t| now.saus[t.index()] > 0))
+            .unwrap_or(TierId::Memory);
+        if now.bytes[tier.index()] < now.size {
+            self.migrate(tier, true, beat)?;
+        }
+        self.parts.ds.pin(&self.object, tier).map_err(Stop::Errno)?;
+        Ok(Step::Done)
+    }
+
+    fn unpin(&self) -> Result<Step, Stop> {
+        self.parts.ds.unpin(&self.object).map_err(Stop::Errno)?;
+        Ok(Step::Done)
+    }
+}
+
+/// Puts a tree into another project, so that its usage counts there.
+fn assign(parts: &Parts, top: Ino, from: ProjectId, to: ProjectId) -> Result<(), Errno> {
+    let mut left = vec![top];
+    while let Some(dir) = left.pop() {
+        parts.mds.quota_assign(dir, to)?;
+        let mut cookie = 0;
+        loop {
+            let mut found = Vec::new();
+            parts.mds.readdir(dir, cookie, &mut |entry| {
+                cookie = entry.cookie;
+                if entry.name != b"." && entry.name != b".." {
+                    found.push((entry.ino, entry.kind));
+                }
+                if found.len() < 1000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            let done = found.is_empty();
+            for (ino, kind) in found {
+                // A directory with a quota of its own keeps it.
+                if parts.mds.find(ino)?.attr.project != from {
+                    continue;
+                }
+                match kind {
+                    FileKind::Directory => left.push(ino),
+                    FileKind::Regular
+                    | FileKind::Symlink
+                    | FileKind::Fifo
+                    | FileKind::Socket
+                    | FileKind::CharDevice
+                    | FileKind::BlockDevice => parts.mds.quota_assign(ino, to)?,
+                }
+            }
+            if done {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn attach(parts: &Parts, ino: Ino, found: &Found) -> Result<Arc<Object>, Errno> {
+    let hint = ObjectHint {
+        size: found.attr.size,
+        written: found.data.written,
+        stale_live: found.data.live,
+        memory_generation: found.data.memory_generation,
+    };
+    parts.ds.attach(ino, &hint)
+}
+
+fn outcome(file: &FileRef, errno: Errno, message: String) -> FileOutcome {
+    FileOutcome { path: file.path.clone(), ino: file.ino, errno: errno.raw(), message }
+}
+
+fn request_error(error: RequestError) -> (Errno, &'static str) {
+    match error {
+        RequestError::NoSuchObject => (Errno::ENOENT, "it has no data in any tier"),
+        RequestError::NoSuchTier => (Errno::ENODEV, "there is no such tier in this mount"),
+        RequestError::Pinned => {
+            (Errno::EBUSY, "it is pinned in the tier that it would have to leave: onfs unpin it")
+        }
+        RequestError::NoSpace => (Errno::ENOSPC, "the tier has no room for it"),
+        RequestError::Busy => (Errno::EBUSY, "it is in use in a way that keeps it where it is"),
+        RequestError::Io => (Errno::EIO, "a device failed: see the log"),
+        RequestError::Cancelled => (Errno::EINTR, "it was cancelled"),
+        RequestError::TooMany => (Errno::EAGAIN, "too many requests are waiting: try again later"),
+    }
+}

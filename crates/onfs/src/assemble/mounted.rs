@@ -1,0 +1,136 @@
+//! The running file system: flushing, unmounting, and its orderly end.
+
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+use fuse::UnmountError as FuseUnmount;
+use parking_lot::{Mutex, RwLock};
+use types::Errno;
+
+use super::{Parts, failed, site::Site};
+use crate::{
+    control::{ControlError, MoveReport, Progress, ProgressSink},
+    running::{MountedFs, UnmountError},
+};
+
+/// How long the end waits for threads that still hold the data server.
+const LAST_REFERENCES: Duration = Duration::from_secs(5);
+
+pub(crate) struct Mounted {
+    /// `None` after the end.
+    parts: RwLock<Option<Arc<Parts>>>,
+    finishing: Mutex<()>,
+}
+
+impl Mounted {
+    pub fn new(parts: Parts) -> Mounted {
+        Mounted { parts: RwLock::new(Some(Arc::new(parts))), finishing: Mutex::default() }
+    }
+
+    /// The parts, as long as the file system runs.
+    pub fn parts(&self) -> Result<Arc<Parts>, ControlError> {
+        self.parts.read().clone().ok_or_else(|| failed("the file system", Errno::ENODEV))
+    }
+}
+
+impl MountedFs for Mounted {
+    fn flush_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        let parts = self.parts()?;
+        let (_, total) = parts.ds.dirty();
+        let mut done = 0;
+        let mut stopped = None;
+        let at_risk = parts.ds.flush_all(&mut |bytes| {
+            done += bytes;
+            let progress = progress.report(Progress { done, total: total.max(done), what: String::new() });
+            match progress {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    stopped = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        if let Some(error) = stopped {
+            return Err(error);
+        }
+        let at_risk_bytes = at_risk.map_err(|errno| failed("making data safe", errno))?;
+        parts.mds.sync().map_err(|errno| failed("making metadata durable", errno))?;
+        Ok(MoveReport { bytes: done, at_risk_bytes, ..MoveReport::default() })
+    }
+
+    fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
+        let Ok(parts) = self.parts() else { return Ok(()) };
+        match parts.session.unmount(lazy) {
+            Ok(()) | Err(FuseUnmount::NotMounted(_)) => Ok(()),
+            Err(FuseUnmount::Busy(_)) => Err(UnmountError::Busy),
+            Err(error) => Err(UnmountError::Failed(error.to_string())),
+        }
+    }
+
+    fn abort(&self) {
+        if let Ok(parts) = self.parts() {
+            let force = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
+            if let Err(error) = rustix::mount::unmount(parts.session.mountpoint(), force) {
+                tracing::warn!(%error, "the mount was not taken away by force; detaching it");
+                let _ = parts.session.unmount(true);
+            }
+        }
+    }
+
+    fn wait(&self) {
+        if let Ok(parts) = self.parts() {
+            parts.session.run();
+        }
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        let _one = self.finishing.lock();
+        let Some(parts) = self.parts.write().take() else { return Ok(()) };
+        parts.client.shutdown();
+        let at_risk = parts.ds.flush_all(&mut |_| ControlFlow::Continue(()));
+        let synced = parts.mds.sync();
+        parts.ds.shutdown();
+        let store = parts.store.clone();
+        let state = parts.config.mount.state.clone();
+        let ds = parts.ds.clone();
+        let last = wait_until_sole(&parts);
+        drop(parts);
+        let mut trouble = Vec::new();
+        match at_risk {
+            Ok(0) if last => match ds.release_memory() {
+                Ok(true) => {
+                    let noted = Site::load(&state).and_then(|mut site| site.set_memory_released());
+                    if let Err(error) = noted {
+                        trouble.push(error.to_string());
+                    }
+                }
+                Ok(false) => tracing::info!("the memory tier stays mounted: it is still in use"),
+                Err(error) => tracing::warn!(%error, "the memory tier stays mounted"),
+            },
+            Ok(0) => tracing::warn!("the memory tier stays mounted: requests are still under way"),
+            Ok(bytes) => {
+                tracing::info!(bytes, "the memory tier stays mounted: it holds what no other tier has")
+            }
+            Err(errno) => trouble
+                .push(format!("data that is only in memory was not made safe ({errno}); it stays there")),
+        }
+        if let Err(errno) = synced {
+            trouble.push(format!("metadata was not made durable: {errno}"));
+        }
+        if let Err(error) = store.close() {
+            trouble.push(format!("metadata: {error}"));
+        }
+        if trouble.is_empty() { Ok(()) } else { Err(trouble.join("; ")) }
+    }
+}
+
+/// Commands that are being answered hold the parts for a moment longer.
+fn wait_until_sole(parts: &Arc<Parts>) -> bool {
+    let end = std::time::Instant::now() + LAST_REFERENCES;
+    while Arc::strong_count(parts) > 1 {
+        if std::time::Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}

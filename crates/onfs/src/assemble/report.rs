@@ -1,0 +1,244 @@
+//! What is reported: the parts' own words in the words of the commands.
+
+use ds::MoveReport;
+use mds::{Found, Quota};
+use types::{Errno, FileKind, Ino, ProjectId, SAU_BYTES, TierId};
+
+use super::{Parts, handler::attach};
+use crate::control::{
+    BudgetReport, Coolness, DirPolicyReport, FileRef, FileReport, MemoryReport, MetadataReport, Movement,
+    QuotaReport, StatusReport, TierReport, TierResidency,
+};
+
+pub(super) fn status(parts: &Parts) -> StatusReport {
+    let (dirty_files, dirty_bytes) = parts.ds.dirty();
+    let transport = parts.session.transport();
+    let meta = parts.store.stats();
+    let usage = parts.mds.statfs_usage();
+    let client = parts.client.stats();
+    let (passthrough, why) = passthrough(parts);
+    let mut warnings: Vec<String> =
+        meta.read_only.iter().map(|w| format!("metadata is read-only: {w}")).collect();
+    let counters = parts.ds.counters();
+    if counters.damaged_saus > 0 {
+        warnings.push(format!(
+            "{} pieces of data did not match their checksum: see the log",
+            counters.damaged_saus
+        ));
+    }
+    if counters.lost_saus > 0 {
+        warnings.push(format!("{} pieces of data were lost with an earlier memory tier", counters.lost_saus));
+    }
+    StatusReport {
+        mountpoint: parts.session.mountpoint().display().to_string(),
+        state_dir: parts.config.mount.state.display().to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_ms: parts.began.elapsed().as_millis() as u64,
+        epoch: u64::from(parts.mds.epoch()),
+        transport: match transport.kind {
+            fuse::TransportKind::IoUring => "io-uring".to_owned(),
+            fuse::TransportKind::Device => "dev".to_owned(),
+        },
+        transport_why: transport.reason.clone().unwrap_or_else(|| "the kernel offers it".to_owned()),
+        passthrough,
+        passthrough_why: why,
+        mount_options: Vec::new(),
+        tiers: tiers(parts),
+        movements: parts.ds.moves().into_iter().map(movement).collect(),
+        movements_queued: 0,
+        dirty_bytes,
+        dirty_files,
+        open_files: client.open_files,
+        memory_budget: budget(parts),
+        metadata: MetadataReport {
+            engine: "fjall".to_owned(),
+            inodes: usage.inodes,
+            journal_bytes: meta.journal_bytes,
+            disk_bytes: meta.engine_bytes,
+            unsynced_ms: 0,
+            purge_queue: usage.orphans_waiting,
+        },
+        warnings,
+    }
+}
+
+fn passthrough(parts: &Parts) -> (bool, String) {
+    if parts.client.passthrough_is_on() {
+        return (true, "the kernel reads files in place where one tier holds all of them".to_owned());
+    }
+    let why = if !parts.config.mount.passthrough {
+        "switched off"
+    } else if !rustix::process::geteuid().is_root() {
+        "only root may hand files to the kernel"
+    } else {
+        "the kernel does not offer it"
+    };
+    (false, why.to_owned())
+}
+
+fn tiers(parts: &Parts) -> Vec<TierReport> {
+    let (_, dirty_bytes) = parts.ds.dirty();
+    let row = |t: ds::TierStatus| TierReport {
+        name: t.tier,
+        dir: t.dir.display().to_string(),
+        backing: match t.tier {
+            TierId::Memory if t.own_tmpfs => "own tmpfs".to_owned(),
+            TierId::Memory => "shared tmpfs".to_owned(),
+            TierId::Ssd | TierId::Nearline => "directory".to_owned(),
+        },
+        limit_bytes: t.report.limit,
+        used_bytes: t.report.used,
+        available_bytes: t.report.available.max(0) as u64,
+        stop_write_bytes: t.report.thresholds.s_w,
+        forced_out_bytes: t.report.thresholds.f_m,
+        normal_out_bytes: t.report.thresholds.n_m,
+        rate_in: t.report.write_in_rate as u64,
+        rate_out: t.report.move_out_rate as u64,
+        dirty_bytes: if t.tier == TierId::Memory { dirty_bytes } else { 0 },
+        objects: t.report.closed_objects + t.report.open_objects,
+        waiting_writers: u64::from(t.report.writers_wait),
+        trouble: String::new(),
+    };
+    parts.ds.tiers().into_iter().map(row).collect()
+}
+
+fn movement(m: MoveReport) -> Movement {
+    Movement {
+        ino: m.ino.get(),
+        path: String::new(),
+        from: m.from,
+        to: m.to,
+        done_bytes: 0,
+        total_bytes: m.bytes,
+        why: m.kind.map_or("drop", move_kind).to_owned(),
+    }
+}
+
+fn move_kind(kind: tier::MoveKind) -> &'static str {
+    match kind {
+        tier::MoveKind::NormalOut => "normal-out",
+        tier::MoveKind::ForcedOut => "forced-out",
+        tier::MoveKind::WriteBehind => "write-behind",
+        tier::MoveKind::Promote => "promote",
+        tier::MoveKind::Request => "request",
+    }
+}
+
+fn budget(parts: &Parts) -> BudgetReport {
+    let (used, peak) = own_memory();
+    BudgetReport { limit_bytes: parts.config.mount.memory_budget.0, used_bytes: used, peak_bytes: peak }
+}
+
+/// Resident memory of the daemon that is its own (not the pages of tmpfs files), now, and at most.
+fn own_memory() -> (u64, u64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
+        line.and_then(|l| l.split_whitespace().next()).and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0)
+            * 1024
+    };
+    (field("RssAnon:"), field("VmHWM:"))
+}
+
+pub(super) fn memory(parts: &Parts, target: Option<u64>) -> MemoryReport {
+    let tier = parts.ds.tiers().into_iter().find(|t| t.tier == TierId::Memory);
+    MemoryReport {
+        limit_bytes: tier.as_ref().map_or(0, |t| t.report.limit),
+        used_bytes: tier.as_ref().map_or(0, |t| t.report.used),
+        target_bytes: target,
+        budget: budget(parts),
+    }
+}
+
+pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileReport, Errno> {
+    let attr = &found.attr;
+    let policy = policy(parts, &file.path, found)?;
+    let mut report = FileReport {
+        path: file.path.clone(),
+        ino: attr.ino.get(),
+        ugsd: attr.ino.ugsd().get(),
+        size_bytes: attr.size,
+        allocated_bytes: 0,
+        layout: "node-local".to_owned(),
+        sau_bytes: SAU_BYTES,
+        residency: Vec::new(),
+        coolness: None,
+        pinned: None,
+        policy,
+        open_mode: "closed".to_owned(),
+        open_count: 0,
+        at_risk_bytes: 0,
+        lost_bytes: 0,
+        dirty_bytes: 0,
+    };
+    if attr.kind != FileKind::Regular {
+        report.layout = "none: it has no data".to_owned();
+        return Ok(report);
+    }
+    let object = attach(parts, attr.ino, found)?;
+    let now = parts.ds.report(&object);
+    report.size_bytes = now.size;
+    report.allocated_bytes = now.stored.iter().sum();
+    report.residency = TierId::ALL
+        .into_iter()
+        .filter(|t| now.saus[t.index()] > 0)
+        .map(|t| TierResidency { tier: t, bytes: now.bytes[t.index()], saus: u64::from(now.saus[t.index()]) })
+        .collect();
+    report.coolness = now.coolness.map(|c| Coolness {
+        value: c.value,
+        formula: if c.open { "forced-out" } else { "normal-out" }.to_owned(),
+        terms: [("T_closed", c.t_closed), ("T_co", c.t_co), ("T_oc", c.t_oc)]
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .chain(c.lru_rank.map(|rank| ("LRU-open".to_owned(), f64::from(rank))))
+            .collect(),
+    });
+    report.pinned = now.pinned;
+    report.open_count = u64::from(now.open);
+    report.open_mode = match (now.open, now.passthrough, now.open_for_write) {
+        (false, ..) => "closed",
+        (true, true, _) => "passthrough",
+        (true, false, true) => "direct",
+        (true, false, false) => "cached",
+    }
+    .to_owned();
+    report.at_risk_bytes = now.at_risk;
+    report.dirty_bytes = now.at_risk;
+    report.lost_bytes = u64::from(now.lost_saus) * SAU_BYTES;
+    Ok(report)
+}
+
+/// The policy of a directory, or of the directory that a file was put into.
+pub(super) fn policy(parts: &Parts, path: &str, found: &Found) -> Result<DirPolicyReport, Errno> {
+    let (own, dir) = match found.attr.kind {
+        FileKind::Directory => (parts.policies.own(found.attr.ino)?, found.attr.ino),
+        FileKind::Regular
+        | FileKind::Symlink
+        | FileKind::Fifo
+        | FileKind::Socket
+        | FileKind::CharDevice
+        | FileKind::BlockDevice => {
+            (crate::policy::DirPolicy::default(), parts.mds.parent(found.attr.ino).unwrap_or(Ino::ROOT))
+        }
+    };
+    let holds = parts.policies.effective(dir)?;
+    Ok(DirPolicyReport {
+        path: path.to_owned(),
+        own,
+        promote: holds.promote,
+        transient: holds.transient,
+        write_behind: holds.write_behind,
+    })
+}
+
+pub(super) fn quota(path: String, project: ProjectId, quota: &Quota) -> QuotaReport {
+    QuotaReport {
+        path,
+        project: project.0,
+        bytes_limit: quota.limits.bytes.unwrap_or(0),
+        bytes_used: quota.bytes,
+        inodes_limit: quota.limits.inodes.unwrap_or(0),
+        inodes_used: quota.inodes,
+    }
+}
