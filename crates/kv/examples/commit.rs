@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let own = dir.join(format!("commit-{threads}-{background}"));
             let options = MetaStoreOptions { background, checkpoint_bytes: 64 << 20, ..Default::default() };
             let store = MetaStore::open_default(&own, options)?;
-            let begin = Instant::now();
+            let (begin, before) = (Instant::now(), processor_ms()?);
             std::thread::scope(|scope| {
                 for ugsd in 0..threads {
                     let store = &store;
@@ -24,9 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 }
             });
             let each = begin.elapsed().as_nanos() as f64 / commits as f64;
+            let processor = (processor_ms()? - before) as f64 * 1e6 / (commits * threads) as f64;
             let stats = store.stats();
             println!(
-                "threads {threads} background {background}: {each:.0} ns per commit and thread; checkpoints {}, syncs {}, \
+                "threads {threads} background {background}: {each:.0} ns per commit and thread, \
+                 {processor:.0} ns of processor time; checkpoints {}, syncs {}, \
                  overlay {} MiB, journal {} MiB",
                 stats.checkpoints,
                 stats.syncs,
@@ -38,6 +40,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     Ok(())
+}
+
+/// Of this process, its background threads included.
+fn processor_ms() -> Result<u64, Box<dyn std::error::Error>> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let after_name = stat.rsplit_once(')').ok_or("no stat")?.1;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    Ok((fields[11].parse::<u64>()? + fields[12].parse::<u64>()?) * 10)
 }
 
 /// Like a create: a new inode, its dentry, the parent and the allocator.

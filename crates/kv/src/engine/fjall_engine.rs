@@ -17,7 +17,7 @@ use crate::{
 
 const KEYSPACE: &str = "metadata";
 /// Batches come from the journal's overlay, which has gathered them already: a large buffer would only be a copy.
-const WRITE_BUFFER_BYTES: u64 = 8 << 20;
+const WRITE_BUFFER_BYTES: u64 = 16 << 20;
 /// The least that fjall takes. What lies in it is replayed at each open.
 const ENGINE_JOURNAL_BYTES: u64 = 64 << 20;
 const OPEN_FILES_MAX: usize = 256;
