@@ -143,7 +143,14 @@ fn is_dead(error: &io::Error) -> bool {
 
 fn unreachable_path(path: &Path, error: &io::Error) -> Failure {
     if !is_dead(error) {
-        return Failure::failed(format!("{}: {error}", path.display()));
+        let failure = Failure::failed(format!("{}: {error}", path.display()));
+        let shut = error.kind() == io::ErrorKind::PermissionDenied && rustix::process::geteuid().is_root();
+        // Even root is shut out of a FUSE mount that its user keeps to himself.
+        return if shut {
+            failure.hint("mounted by a user without allow_other: run this as that user")
+        } else {
+            failure
+        };
     }
     let mountpoint = std::path::absolute(path).ok().and_then(|absolute| {
         let mounts = mounts::mounts().ok()?;

@@ -51,9 +51,9 @@ fn serve(config: &Config, ready: Ready) -> Outcome {
         // A session of its own: the terminal's signals are not for the daemon. Fails only for a group's leader.
         let _ = rustix::process::setsid();
     }
-    // What the daemon creates holds the files of all users.
-    rustix::process::umask(Mode::from_raw_mode(0o077));
     prepare(state, config.mount.allow_other)?;
+    // What the daemon creates from here on holds the files of all users.
+    rustix::process::umask(Mode::from_raw_mode(0o077));
     let mountpoint = &config.mount.mountpoint;
     let lock = StateLock::acquire(state, &format!("mounted at {}", mountpoint.display()))?;
     let default_log = (ready == Ready::Parent).then(|| state.join("onfs.log"));
@@ -142,21 +142,20 @@ fn clear_mountpoint(mountpoint: &Path, note: &dyn Fn(&str)) -> Outcome {
                 return Err(Failure::usage(format!("{place}: there is no such directory"))
                     .hint(format!("mkdir -p {place}")));
             }
-            Health::Alive if !mountpoint.is_dir() => {
-                return Err(Failure::usage(format!("{place}: not a directory")));
-            }
-            Health::Alive => {
-                return match mounts::onfs_at(mountpoint) {
-                    Ok(Some(_)) => {
-                        Err(Failure::new(Exit::Busy, format!("{place}: ONFS is mounted there already"))
-                            .hint(format!("onfs umount {place}")))
-                    }
-                    Ok(None) | Err(_) => Ok(()),
-                };
-            }
+            Health::Alive => return living_mountpoint(mountpoint),
         }
     }
     Err(Failure::failed(format!("{place}: dead mounts that cannot be removed lie on it")))
+}
+
+fn living_mountpoint(mountpoint: &Path) -> Outcome {
+    let place = mountpoint.display();
+    // First: a mount of another user's may not even be looked at.
+    if mounts::onfs_at(mountpoint).is_ok_and(|mount| mount.is_some()) {
+        return Err(Failure::new(Exit::Busy, format!("{place}: ONFS is mounted there already"))
+            .hint(format!("onfs umount {place}")));
+    }
+    if mountpoint.is_dir() { Ok(()) } else { Err(Failure::usage(format!("{place}: not a directory"))) }
 }
 
 /// What an ordinary user does without, said plainly.
