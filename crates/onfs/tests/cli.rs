@@ -1,6 +1,8 @@
 //! Goal: the program itself says the right thing and ends with the documented code. Method: runs the binary, on
 //! directories that are not ONFS and with configurations of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     os::unix::process::CommandExt,
     path::Path,

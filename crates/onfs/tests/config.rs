@@ -1,6 +1,8 @@
 //! Goal: configuration has one order of precedence, remembers where values came from, and refuses what it does not
 //! know with a message that helps. Method: layers applied in memory, on made-up hosts.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use onfs::{

@@ -2,6 +2,8 @@
 //! command hears the truth. Method: a made-up file system that writes down what is done to it, driven through the
 //! real server and by the signals' own function.
 
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a test fails by panicking")]
+
 use std::{
     path::PathBuf,
     sync::Arc,

@@ -6,7 +6,6 @@ macro_rules! errnos {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
         /// An error number of the Linux kernel's interface.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-        #[expect(clippy::upper_case_acronyms, reason = "the standard's own names")]
         pub enum Errno { $($(#[$doc])* $name,)* }
 
         impl Errno {
