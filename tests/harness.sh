@@ -11,10 +11,10 @@ set -euo pipefail
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${CARGO_TARGET_DIR:-$repo/target}
-tools=${ONFS_TOOLS:-$repo/target/tools}
-onfs=${ONFS_BIN:-$build/release/onfs}
-programs=${ONFS_PROGRAMS:-$build/release}
-size=${ONFS_SIZE:-normal} dir= keep=no case_filter='*' failures=0 plain=no
+tools=${SUITES_TOOLS:-$repo/target/tools}
+onfs=${SUITES_ONFS:-$build/release/onfs}
+programs=${SUITES_PROGRAMS:-$build/release}
+size=${SUITES_SIZE:-normal} dir= keep=no case_filter='*' failures=0 plain=no
 export LC_ALL=C
 
 suite() {
@@ -31,16 +31,16 @@ suite() {
         esac
         shift
     done
-    mkdir -p "${ONFS_TEST_ROOT:-/var/tmp}"
-    scratch=$(mktemp -d "${ONFS_TEST_ROOT:-/var/tmp}/onfs-$suite-XXXXXX")
+    mkdir -p "${SUITES_ROOT:-/var/tmp}"
+    scratch=$(mktemp -d "${SUITES_ROOT:-/var/tmp}/onfs-$suite-XXXXXX")
     chmod 755 "$scratch"
-    logs=${ONFS_TEST_LOGS:-$repo/target/test-logs}/$suite
+    logs=${SUITES_LOGS:-$repo/target/test-logs}/$suite
     mkdir -p "$logs"
     rm -f "$logs"/*.log
     trap cleanup EXIT
     trap 'exit 130' INT TERM
     if [ $plain = no ] && [ ! -x "$onfs" ]; then
-        echo "FAIL $suite/set-up: no onfs binary at $onfs (cargo build --release, or set ONFS_BIN)"
+        echo "FAIL $suite/set-up: no onfs binary at $onfs (cargo build --release, or set SUITES_ONFS)"
         exit 1
     fi
 }

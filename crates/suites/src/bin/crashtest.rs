@@ -30,10 +30,10 @@ use suites::{
 #[derive(Parser)]
 struct Args {
     /// The onfs binary.
-    #[arg(long, env = "ONFS_BIN", default_value = "target/release/onfs")]
+    #[arg(long, env = "SUITES_ONFS", default_value = "target/release/onfs")]
     onfs: PathBuf,
     /// Scratch directories are made here, on a disk.
-    #[arg(long, env = "ONFS_TEST_ROOT", default_value = "/var/tmp")]
+    #[arg(long, env = "SUITES_ROOT", default_value = "/var/tmp")]
     root: PathBuf,
     /// The memory tier's size: small, so that files move down while the test runs.
     #[arg(long, default_value = "48MiB")]
