@@ -80,7 +80,10 @@ impl DataServer {
         if let Some(size) = pending {
             state.map.truncate_to(size);
         }
-        self.introduce(ino, &state);
+        // The core knows the objects that it moves.
+        if hint.is_some() {
+            self.introduce(ino, &state);
+        }
         let object = Object::new(ino, state, &self.table);
         if hint.is_some_and(|h| h.stale_live) {
             object.set_mtime(mtime);

@@ -17,18 +17,17 @@ impl DataServer {
 
     pub fn close(&self, object: &Object, kind: OpenKind) {
         let last = object.count_close(kind);
-        let at_risk = if kind.write {
+        if last {
             let mut state = object.state.write();
-            if last {
-                state.sync_mode = false;
-                state.sync_failed = false;
-                for tier in TierId::ALL {
-                    self.settle_charge(object, &mut state, tier);
-                }
+            state.sync_mode = false;
+            state.sync_failed = false;
+            for tier in TierId::ALL {
+                self.settle_charge(object, &mut state, tier);
             }
+        }
+        let at_risk = {
+            let state = object.state.read();
             state.map.bytes_at_risk(state.size)
-        } else {
-            0
         };
         self.driver.tell(Input::Closed { ino: object.ino(), dirty_bytes: at_risk });
     }

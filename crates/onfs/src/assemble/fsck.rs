@@ -21,7 +21,11 @@ const MEMORY_MARKER: &str = "onfs-memory.toml";
 
 /// Checks the state of an unmounted file system; the caller holds the state's lock. Without `repair` nothing is
 /// changed.
-pub fn fsck(config: &Config, repair: bool, progress: &mut dyn ProgressSink) -> Result<FsckReport, StartError> {
+pub fn fsck(
+    config: &Config,
+    repair: bool,
+    progress: &mut dyn ProgressSink,
+) -> Result<FsckReport, StartError> {
     let store = open_metadata(config, 0, repair)?;
     let mut check = Check { report: FsckReport::default(), repair, progress };
     check.report.state_dir = config.mount.state.display().to_string();
@@ -151,7 +155,12 @@ impl Check<'_> {
                 map
             }
             Some(Err(error)) => {
-                self.add(Severity::Damage, file(ino), format!("its map of places is damaged: {error}"), false);
+                self.add(
+                    Severity::Damage,
+                    file(ino),
+                    format!("its map of places is damaged: {error}"),
+                    false,
+                );
                 return Ok(());
             }
             None => assumed(inode, generation),
@@ -180,7 +189,9 @@ impl Check<'_> {
         }
         if lost > 0 {
             self.report.lost_bytes += lost;
-            let what = format!("{lost} bytes are lost: they were only in memory, or their copy is damaged; reads give EIO");
+            let what = format!(
+                "{lost} bytes are lost: they were only in memory, or their copy is damaged; reads give EIO"
+            );
             self.add(Severity::Damage, file(ino), what, false);
         }
         Ok(())
@@ -192,7 +203,9 @@ impl Check<'_> {
             let mut found = Vec::new();
             tier.scan(&mut |entry| {
                 match entry {
-                    ScanEntry::Object { ino, blocks, .. } if !known.contains(&ino) => found.push((ino, blocks * 512)),
+                    ScanEntry::Object { ino, blocks, .. } if !known.contains(&ino) => {
+                        found.push((ino, blocks * 512))
+                    }
                     ScanEntry::Object { .. } | ScanEntry::Stranger(_) => {}
                 }
                 ControlFlow::Continue(())

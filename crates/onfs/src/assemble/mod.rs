@@ -66,6 +66,7 @@ pub(crate) struct Parts {
 /// when the mount is usable.
 pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, StartError> {
     let options = mount_options(config);
+    sync_tiers(config);
     let store = Arc::new(open_metadata(config, options.buffer_bytes(), false)?);
     if let Some(line) = recovery_line(&store) {
         (context.note)(&line);
@@ -107,6 +108,17 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
     Ok(Running { handler: Arc::new(Handler::new(fs.clone())), fs })
 }
 
+/// Opening the metadata makes durable what a killed daemon had in its journal; the bytes that it speaks of come first.
+fn sync_tiers(config: &Config) {
+    for tier in [&config.ssd, &config.nearline].into_iter().flatten() {
+        if let Ok(dir) = std::fs::File::open(&tier.dir)
+            && let Err(error) = rustix::fs::syncfs(&dir)
+        {
+            tracing::warn!(dir = %tier.dir.display(), %error, "bytes on the device could not be made durable");
+        }
+    }
+}
+
 fn mount_options(config: &Config) -> MountOptions {
     let mut options = MountOptions::new(&config.mount.mountpoint);
     let flags = &config.mount.flags;
@@ -120,15 +132,17 @@ fn mount_options(config: &Config) -> MountOptions {
     };
     options.threads = config.mount.threads as usize;
     let root = rustix::process::geteuid().is_root();
-    let words = [
-        (flags.no_suid || !root, "nosuid", "suid"),
-        (flags.no_dev || !root, "nodev", "dev"),
-        (flags.no_exec, "noexec", "exec"),
-        (flags.no_atime, "noatime", "atime"),
-        (flags.no_dir_atime, "nodiratime", "diratime"),
-        (flags.sync, "sync", "async"),
+    options.options = vec![
+        if flags.no_suid || !root { "nosuid" } else { "suid" }.to_owned(),
+        if flags.no_dev || !root { "nodev" } else { "dev" }.to_owned(),
     ];
-    options.options = words.map(|(set, yes, no)| if set { yes } else { no }.to_owned()).into();
+    let others = [
+        (flags.no_exec, "noexec"),
+        (flags.no_atime, "noatime"),
+        (flags.no_dir_atime, "nodiratime"),
+        (flags.sync, "sync"),
+    ];
+    options.options.extend(others.iter().filter(|(set, _)| *set).map(|(_, word)| (*word).to_owned()));
     options
 }
 
