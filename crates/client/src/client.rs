@@ -18,6 +18,7 @@ use crate::{
     invalidate::Invalidator,
     metrics::{ClientStats, Metrics},
     open::OpenFile,
+    passthrough::{InUse, Lingering},
     pool::{Pool, PoolOptions},
     purge::{BATCH, Graveyard, Purger, remove_all},
     turn::Turn,
@@ -39,6 +40,8 @@ pub struct ClientOptions {
     pub attr_timeout: Duration,
     /// Let the kernel read files in place. Needs root, too.
     pub passthrough: bool,
+    /// Without it there is no passthrough.
+    pub in_use: Option<InUse>,
     /// Bytes of each tier that passthrough may pin (`TierId::index()`).
     pub passthrough_budget: [u64; 3],
     /// What `user.onfs.control` says: the path of the socket for commands.
@@ -56,6 +59,7 @@ impl Default for ClientOptions {
             entry_timeout: long,
             attr_timeout: long,
             passthrough: true,
+            in_use: None,
             passthrough_budget: [u64::MAX; 3],
             control_socket: None,
         }
@@ -75,6 +79,7 @@ pub struct Client {
     pub(crate) pool: Pool,
     pub(crate) invalidator: Invalidator,
     pub(crate) purger: Purger,
+    pub(crate) lingering: Lingering,
     pub(crate) metrics: Metrics,
     /// Set by INIT when the kernel offers passthrough and it is wanted.
     pub(crate) backing: OnceLock<fuse::Backing>,
@@ -89,7 +94,6 @@ impl Client {
             deadline: options.deadline,
         })?;
         let invalidator = Invalidator::start()?;
-        let mut failed = None;
         let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
             this: this.clone(),
             inodes: Arc::new(Inodes::new(mds.clone(), ds.clone())),
@@ -98,22 +102,22 @@ impl Client {
             versions: Versions::new(),
             pool,
             invalidator,
-            purger: Purger::start(this.clone()).unwrap_or_else(|error| {
-                failed = Some(error);
-                Purger::none()
-            }),
+            purger: Purger::new(),
+            lingering: Lingering::default(),
             metrics: Metrics::new(),
             backing: OnceLock::new(),
             options,
             mds,
             ds,
         });
-        match failed {
-            Some(error) => {
+        let weak = Arc::downgrade(&client);
+        let started = client.lingering.start(weak.clone()).and_then(|()| client.purger.start(weak));
+        match started {
+            Ok(()) => Ok(client),
+            Err(error) => {
                 client.shutdown();
                 Err(error.into())
             }
-            None => Ok(client),
         }
     }
 
@@ -124,6 +128,7 @@ impl Client {
         for file in self.files.drain() {
             self.close(&file);
         }
+        self.lingering.shutdown();
         self.invalidator.shutdown();
         self.purger.shutdown();
     }
@@ -173,7 +178,8 @@ impl Filesystem for Client {
             | Capabilities::AUTO_INVAL_DATA;
         config.max_write = 1 << 20;
         config.time_granularity_ns = 1;
-        if self.options.passthrough && kernel.capabilities.contains(Capabilities::PASSTHROUGH) {
+        let passthrough = self.options.passthrough && self.options.in_use.is_some();
+        if passthrough && kernel.capabilities.contains(Capabilities::PASSTHROUGH) {
             config.capabilities |= Capabilities::PASSTHROUGH;
             config.max_stack_depth = 1;
             // A second INIT on the same client cannot be: the session answers one.

@@ -26,6 +26,7 @@ macro_rules! answer {
 }
 
 impl Client {
+    /// Longer than a function should be: it is the table of all operations, one arm each, and nothing else.
     pub(crate) fn serve(&self, call: Call, turn: Turn) {
         let header = *call.header();
         let at = match ino(header.node) {

@@ -24,6 +24,8 @@ use mds::{Found, Mds, Settled};
 use parking_lot::{Mutex, MutexGuard};
 use types::{Attr, Errno, FileKind, Ino, S_ISGID, S_ISUID, Timestamp};
 
+use crate::passthrough::Registered;
+
 const SHARDS: usize = 16;
 
 /// Set-user-id or set-group-id.
@@ -48,7 +50,7 @@ pub(crate) struct Inodes {
 pub(crate) struct Inode {
     pub ino: Ino,
     pub object: Arc<Object>,
-    /// Changed only under the shard's lock.
+    /// Becomes 0, or rises from it, only under the shard's lock.
     holders: AtomicU32,
     /// Some open file reads through the page cache: writes of others drop their range from it.
     pub cached_readers: AtomicBool,
@@ -63,8 +65,8 @@ pub(crate) struct State {
     writers: u32,
     /// The mds was told `begin_write` and not yet `settle`d with no writer left.
     unsettled: bool,
-    /// The kernel's number of the backing file, while passthrough is on.
-    pub backing: Option<fuse::BackingId>,
+    /// The backing file, while passthrough is on or lingers.
+    pub registered: Option<Registered>,
 }
 
 impl Inodes {
@@ -164,7 +166,7 @@ impl Inodes {
 
     /// How many are in passthrough.
     pub(crate) fn count_passthrough(self: &Arc<Self>) -> usize {
-        self.all().iter().filter(|inode| inode.lock().backing.is_some()).count()
+        self.all().iter().filter(|inode| inode.lock().registered.is_some()).count()
     }
 
     /// Makes `found` true for a file that is being written, and says whether it is. A file that a crash left
@@ -202,6 +204,15 @@ impl Inodes {
     }
 }
 
+impl State {
+    pub(crate) fn backing_id(&self) -> Option<fuse::BackingId> {
+        self.registered.as_ref().map(|registered| registered.id)
+    }
+    pub(crate) fn writers(&self) -> u32 {
+        self.writers
+    }
+}
+
 impl Inode {
     fn new(object: Arc<Object>, mode: u32, state: State) -> Inode {
         Inode {
@@ -231,6 +242,12 @@ pub(crate) struct InodeRef {
 }
 
 impl InodeRef {
+    pub(crate) fn another(&self) -> InodeRef {
+        // It is in use, so the count is above 0 and the inode stays in the table.
+        self.inode.holders.fetch_add(1, Ordering::Relaxed);
+        InodeRef { table: self.table.clone(), inode: self.inode.clone() }
+    }
+
     /// One more writer. The mds knows of it when this returns.
     pub(crate) fn begin_write(&self) -> Result<(), Errno> {
         let mut state = self.inode.state.lock();

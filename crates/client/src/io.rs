@@ -100,7 +100,13 @@ impl Client {
 
     /// Bytes, then size and times, then the journal that holds them.
     pub(crate) fn make_durable(&self, inode: &InodeRef) -> Result<(), Errno> {
-        self.ds.sync(&inode.object)?;
+        // After `sync` new bytes go to the persistent tier; a file that the kernel reads in place stays in its own.
+        let in_place = inode.lock().registered.is_some();
+        if in_place {
+            self.ds.flush(&inode.object, &mut |_| {})?
+        } else {
+            self.ds.sync(&inode.object)?
+        }
         inode.settle_now()?;
         self.mds.sync()
     }

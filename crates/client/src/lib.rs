@@ -26,6 +26,7 @@ mod io;
 mod metrics;
 mod names;
 mod open;
+mod passthrough;
 mod pool;
 mod purge;
 mod statfs;
@@ -35,3 +36,4 @@ mod xattr;
 
 pub use client::{Client, ClientOptions};
 pub use metrics::{ClientStats, Op, OpStats};
+pub use passthrough::InUse;

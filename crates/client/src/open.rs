@@ -4,15 +4,12 @@
 //! - The arbiter decides how the kernel treats an open file; the shell here carries it out under the inode's
 //!   lock, so that two opens of one file never disagree about its backing file.
 //! - A file is registered for passthrough once per inode, and let go when the last such open file is gone.
-//! - Opens that must be seen write by write (synchronous, under a quota, of set-id files) are never
-//!   passthrough for reads and writes.
+//! - Reads may pass us by, writes never do (the arbiter sees to that): quotas, synchronous writes and set-id bits
+//!   rely on it.
 
-use std::{
-    os::fd::AsFd,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use fuse::{EntryOut, Header, OpenOut};
@@ -24,7 +21,7 @@ use crate::{
     Client,
     access::{Access, open_flags},
     attr::atime_due,
-    inode::{InodeRef, State, has_set_id},
+    inode::{InodeRef, State},
     names::{Place, caller},
     turn::{Answer, Turn},
 };
@@ -123,17 +120,11 @@ impl Client {
         let inode = &file.inode;
         {
             let mut state = inode.lock();
-            if file.access.write && file.mode.is_passthrough() {
-                self.versions.changed(inode.ino);
-            }
             let version = self.versions.get(inode.ino);
             let closed = self.arbiter.lock().close(inode.ino, file.mode, file.access.write, version);
             self.after_close(inode, &mut state, closed);
         }
-        self.ds.close(&inode.object, file.access.kind());
-        if file.access.write {
-            inode.end_write();
-        }
+        self.end_use(inode, file.access);
     }
 
     /// The file is new, so nobody else has it open and there is nothing to wait for.
@@ -158,7 +149,13 @@ impl Client {
     fn opened(&self, inode: InodeRef, found: &Found, access: Access) -> Result<OpenOut, Errno> {
         let limited = access.write && self.is_limited(found.attr.project);
         self.ds.open(&inode.object, access.kind());
-        let (mode, keep_cache, backing) = self.grant(&inode, found, access, limited);
+        let (mode, keep_cache, backing) = match self.grant(&inode, access) {
+            Ok(granted) => granted,
+            Err(error) => {
+                self.end_use(&inode, access);
+                return Err(error);
+            }
+        };
         let due = access.read && !access.no_atime && atime_due(&found.attr, self.now());
         if due && mode == Mode::Passthrough {
             self.touch_atime(inode.ino);
@@ -174,6 +171,13 @@ impl Client {
         }
     }
 
+    fn end_use(&self, inode: &InodeRef, access: Access) {
+        self.ds.close(&inode.object, access.kind());
+        if access.write {
+            inode.end_write();
+        }
+    }
+
     /// Must growth be asked for?
     pub(crate) fn is_limited(&self, project: ProjectId) -> bool {
         // When the quota cannot be read, asking finds out why.
@@ -185,20 +189,16 @@ impl Client {
     fn grant(
         &self,
         inode: &InodeRef,
-        found: &Found,
         access: Access,
-        limited: bool,
-    ) -> (Mode, bool, Option<fuse::BackingId>) {
+    ) -> Result<(Mode, bool, Option<fuse::BackingId>), Errno> {
         let ino = inode.ino;
-        // The arbiter never lets a writer past us; it may let one map the object's file, which these must not.
-        let watched = access.write && (access.sync || limited || has_set_id(found.attr.mode));
         let mut state = inode.lock();
         let mut request = OpenRequest {
             read: access.read,
             write: access.write,
             direct: access.direct,
-            wholly_in: self.wholly_in(inode),
-            passthrough_allowed: !watched && self.passthrough_is_on(),
+            wholly_in: if self.passthrough_is_on() { self.wholly_in(inode) } else { None },
+            passthrough_allowed: self.passthrough_is_on(),
             version: self.versions.get(ino),
         };
         let mut grant = self.arbiter.lock().open(ino, request);
@@ -209,11 +209,16 @@ impl Client {
             grant = self.arbiter.lock().open(ino, request);
         }
         if access.write && grant.mode.is_passthrough() {
-            self.versions.changed(ino);
+            let allowed = self.allow_mapped_writes(inode, &mut state);
+            if let Err(error) = allowed {
+                let closed = self.arbiter.lock().close(ino, grant.mode, access.write, request.version);
+                self.after_close(inode, &mut state, closed);
+                return Err(error);
+            }
         }
         inode.cached_readers.store(self.arbiter.lock().invalidate_on_write(ino), Ordering::Release);
-        let backing = if grant.mode.is_passthrough() { state.backing } else { None };
-        (grant.mode, grant.keep_cache, backing)
+        let backing = state.backing_id().filter(|_| grant.mode.is_passthrough());
+        Ok((grant.mode, grant.keep_cache, backing))
     }
 
     fn wholly_in(&self, inode: &InodeRef) -> Option<(TierId, u64)> {
@@ -221,38 +226,12 @@ impl Client {
         Some((tier, self.ds.size_in(&inode.object, tier)))
     }
 
-    fn begin_passthrough(&self, inode: &InodeRef, state: &mut State) -> bool {
-        let Some(backing) = self.backing.get() else { return false };
-        // Begun first, so that the object cannot move between the look and the registration.
-        self.ds.begin_passthrough(&inode.object);
-        let registered = match self.ds.passthrough_file(&inode.object) {
-            Some((_, file)) => backing.open(file.as_fd()),
-            None => Err(Errno::EBUSY),
-        };
-        match registered {
-            Ok(id) => {
-                state.backing = Some(id);
-                true
-            }
-            Err(error) => {
-                tracing::debug!(ino = inode.ino.get(), %error, "no passthrough for this file");
-                self.ds.end_passthrough(&inode.object);
-                false
-            }
-        }
-    }
-
     fn after_close(&self, inode: &InodeRef, state: &mut State, closed: Option<Closed>) {
         match closed {
             None => tracing::error!(ino = inode.ino.get(), "a file was closed that was not open"),
             Some(closed) => {
                 if closed.ended_passthrough {
-                    if let (Some(id), Some(backing)) = (state.backing.take(), self.backing.get())
-                        && let Err(error) = backing.close(id)
-                    {
-                        tracing::debug!(ino = inode.ino.get(), %error, "a backing file was not let go");
-                    }
-                    self.ds.end_passthrough(&inode.object);
+                    self.linger(inode, state);
                 }
                 inode
                     .cached_readers

@@ -23,13 +23,11 @@ pub(crate) trait Graveyard: Send + Sync {
     fn bury(&self) -> usize;
 }
 
-#[derive(Default)]
 struct State {
     wanted: bool,
     ended: bool,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     wake: Condvar,
@@ -41,21 +39,20 @@ pub(crate) struct Purger {
 }
 
 impl Purger {
-    pub(crate) fn start<G: Graveyard + 'static>(graveyard: Weak<G>) -> std::io::Result<Purger> {
+    /// One without a thread; what is asked of it is done once it is started.
+    pub(crate) fn new() -> Purger {
         // What an earlier mount left is due at once.
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State { wanted: true, ended: false }),
-            wake: Condvar::new(),
-        });
-        let own = shared.clone();
-        let thread =
-            std::thread::Builder::new().name("onfs-purge".into()).spawn(move || run(&own, &graveyard))?;
-        Ok(Purger { shared, thread: Mutex::new(Some(thread)) })
+        let state = State { wanted: true, ended: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
+        Purger { shared, thread: Mutex::new(None) }
     }
 
-    /// One without a thread.
-    pub(crate) fn none() -> Purger {
-        Purger { shared: Arc::default(), thread: Mutex::new(None) }
+    pub(crate) fn start<G: Graveyard + 'static>(&self, graveyard: Weak<G>) -> std::io::Result<()> {
+        let own = self.shared.clone();
+        let thread =
+            std::thread::Builder::new().name("onfs-purge".into()).spawn(move || run(&own, &graveyard))?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
     }
 
     /// Something may be there to remove.
@@ -136,7 +133,8 @@ mod tests {
     fn each_wake_is_a_round() {
         let (tell, rounds) = crossbeam_channel::bounded(8);
         let graveyard = Arc::new(Counted(tell));
-        let purger = Purger::start(Arc::downgrade(&graveyard)).unwrap();
+        let purger = Purger::new();
+        purger.start(Arc::downgrade(&graveyard)).unwrap();
         rounds.recv().unwrap();
         purger.wake();
         rounds.recv().unwrap();

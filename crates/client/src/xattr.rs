@@ -124,8 +124,8 @@ impl Client {
         turn.wait()?;
         let (inode, _) = self.inodes.acquire(ino)?;
         match tier {
-            Some(tier) => self.ds.pin(&inode.object, tier),
-            None => self.ds.unpin(&inode.object),
+            Some(tier) => self.ds.pin(&inode.object, tier)?,
+            None => self.ds.unpin(&inode.object)?,
         }
         Ok(())
     }

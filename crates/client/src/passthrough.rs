@@ -1,0 +1,234 @@
+//! Passthrough: which backing file the kernel uses for an inode, and when the object may move again.
+//!
+//! Invariants:
+//! - I-CLIENT-2: while any program can reach an object's file by itself, the ds knows (`begin_passthrough`) and
+//!   leaves the object where it is. A program can do so longer than it has the file open: a mapping outlives its
+//!   descriptor (the loader closes each library that it has mapped). So the state ends some time after the last
+//!   close, when the file has no other user than the ds ([`InUse`]); until then it lingers, and an open that
+//!   comes meanwhile takes it over.
+//! - A file that could have been written through a mapping counts as written when the state begins and when it ends,
+//!   so that no copy made meanwhile is taken for current.
+//!   (What fsync makes durable in between are the bytes that came through write(2), and mapped ones up to the last of
+//!   these two moments.)
+//! - All of it happens under the inode's lock.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, Weak},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex};
+use types::{Errno, SAU_BYTES};
+
+use crate::{
+    Client,
+    inode::{InodeRef, State},
+};
+
+/// Has anybody beside this descriptor the file open or mapped? A write lease (fcntl(2), `F_SETLEASE`) that can be
+/// taken says no. Without such a question passthrough stays off.
+pub type InUse = fn(BorrowedFd<'_>) -> Result<bool, Errno>;
+
+/// How soon after a close, and how often then, a lingering file is looked at.
+const PERIOD: Duration = Duration::from_millis(50);
+/// Lingering files: each keeps a descriptor.
+const LINGERING_MAX: usize = 4096;
+
+/// A backing file that the kernel was told of.
+pub(crate) struct Registered {
+    pub id: fuse::BackingId,
+    file: Arc<dyn AsFd + Send + Sync>,
+    /// Some open file uses it; else it lingers.
+    active: bool,
+    /// It was open for reading and writing, so it may be mapped for writing.
+    writable: bool,
+}
+
+impl Client {
+    /// Has the kernel use the object's own file from now on. `false`: not this one, now.
+    pub(crate) fn begin_passthrough(&self, inode: &InodeRef, state: &mut State) -> bool {
+        let Some(backing) = self.backing.get() else { return false };
+        if let Some(registered) = &mut state.registered {
+            registered.active = true;
+            return true;
+        }
+        if self.lingering.len() >= LINGERING_MAX {
+            return false;
+        }
+        // Begun first, so that the object cannot move between the look and the registration.
+        self.ds.begin_passthrough(&inode.object);
+        let registered = match self.ds.passthrough_file(&inode.object) {
+            Some((_, file)) => backing.open(file.as_fd()).map(|id| (id, file)),
+            None => Err(Errno::EBUSY),
+        };
+        match registered {
+            Ok((id, file)) => {
+                state.registered = Some(Registered { id, file, active: true, writable: false });
+                true
+            }
+            Err(error) => {
+                tracing::debug!(ino = inode.ino.get(), %error, "no passthrough for this file");
+                self.ds.end_passthrough(&inode.object);
+                false
+            }
+        }
+    }
+
+    /// A writer is about to open the file in passthrough, so that it may map the object's file for writing. Called
+    /// before the first of them can write.
+    pub(crate) fn allow_mapped_writes(&self, inode: &InodeRef, state: &mut State) -> Result<(), Errno> {
+        match &mut state.registered {
+            Some(registered) if !registered.writable => registered.writable = true,
+            Some(_) | None => return Ok(()),
+        }
+        self.versions.changed(inode.ino);
+        // With others at work (one truncates by path) the bytes are theirs to rewrite; the end of the state does it.
+        if state.writers() == 1 { self.count_as_written(inode) } else { Ok(()) }
+    }
+
+    /// The last open file in passthrough is closed.
+    pub(crate) fn linger(&self, inode: &InodeRef, state: &mut State) {
+        if let Some(registered) = &mut state.registered {
+            registered.active = false;
+            self.lingering.add(inode.another());
+        }
+    }
+
+    /// Looks at what lingers and ends what nobody uses any more.
+    fn end_unused(&self) {
+        let mut ended = false;
+        for inode in self.lingering.take() {
+            let mut state = inode.lock();
+            let Some(registered) = &state.registered else { continue };
+            if registered.active {
+                continue;
+            }
+            // A writer that is open now may be at the very bytes that `count_as_written` rewrites.
+            let busy = registered.writable && state.writers() > 0;
+            // When the question fails the answer could be yes.
+            let in_use = busy
+                || self.options.in_use.is_none_or(|in_use| in_use(registered.file.as_fd()).unwrap_or(true));
+            if in_use {
+                drop(state);
+                self.lingering.add(inode);
+                continue;
+            }
+            let (id, writable) = (registered.id, registered.writable);
+            state.registered = None;
+            if writable {
+                self.versions.changed(inode.ino);
+                if let Err(error) = self.count_as_written(&inode) {
+                    tracing::error!(ino = inode.ino.get(), %error, "writes through a mapping may not be copied");
+                }
+            }
+            self.ds.end_passthrough(&inode.object);
+            if let Some(Err(error)) = self.backing.get().map(|backing| backing.close(id)) {
+                tracing::debug!(ino = inode.ino.get(), %error, "a backing file was not let go");
+            }
+            ended = true;
+        }
+        if ended {
+            self.purger.wake();
+        }
+    }
+
+    /// Writes one byte of each SAU over itself: copies in other tiers, and checksums, are old from now on. The caller
+    /// holds the inode's lock and has seen that nobody else writes or truncates.
+    fn count_as_written(&self, inode: &InodeRef) -> Result<(), Errno> {
+        let before = self.ds.live(&inode.object);
+        let mut byte = [0];
+        for offset in (0..before.size).step_by(SAU_BYTES as usize) {
+            if self.ds.read(&inode.object, offset, &mut byte)? == 1 {
+                self.ds.write(&inode.object, offset, &byte)?;
+            }
+        }
+        match before.mtime {
+            Some(mtime) => self.ds.set_mtime(&inode.object, mtime),
+            None => {
+                self.ds.settled(&inode.object);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Inodes whose passthrough has no open file any more.
+#[derive(Default)]
+pub(crate) struct Lingering {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<List>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct List {
+    inodes: Vec<InodeRef>,
+    ended: bool,
+}
+
+impl Lingering {
+    /// The thread that looks after them.
+    pub(crate) fn start(&self, client: Weak<Client>) -> std::io::Result<()> {
+        let shared = self.shared.clone();
+        let thread =
+            std::thread::Builder::new().name("onfs-linger".into()).spawn(move || run(&shared, &client))?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    fn add(&self, inode: InodeRef) {
+        let mut list = self.shared.state.lock();
+        list.inodes.push(inode);
+        if list.inodes.len() == 1 {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    fn take(&self) -> Vec<InodeRef> {
+        std::mem::take(&mut self.shared.state.lock().inodes)
+    }
+
+    fn len(&self) -> usize {
+        self.shared.state.lock().inodes.len()
+    }
+
+    /// Ends the thread and lets go of the inodes; what is mapped stays where it is until the process ends.
+    pub(crate) fn shutdown(&self) {
+        self.shared.state.lock().ended = true;
+        self.shared.wake.notify_one();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that ends passthrough ended with a panic");
+        }
+        drop(self.take());
+    }
+}
+
+fn run(shared: &Shared, client: &Weak<Client>) {
+    loop {
+        {
+            let mut list = shared.state.lock();
+            if list.inodes.is_empty() && !list.ended {
+                shared.wake.wait_for(&mut list, Duration::from_secs(10));
+            }
+            if !list.inodes.is_empty() && !list.ended {
+                shared.wake.wait_for(&mut list, PERIOD);
+            }
+            if list.ended {
+                return;
+            }
+        }
+        let Some(client) = client.upgrade() else { return };
+        client.end_unused();
+    }
+}

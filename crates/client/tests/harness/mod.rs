@@ -1,0 +1,202 @@
+//! A whole ONFS on temporary directories, mounted for real and unmounted whatever happens.
+
+#![allow(clippy::unwrap_used, dead_code, reason = "tests, and not each of them needs everything")]
+
+use std::{
+    os::{
+        fd::{AsRawFd, BorrowedFd},
+        unix::fs::PermissionsExt,
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, Once},
+    time::Duration,
+};
+
+use client::{Client, ClientOptions};
+use ds::{DataServer, DeviceTier, DsOptions, KvMaps};
+use fuse::{MountOptions, Session, TransportChoice};
+use kv::{MetaStore, MetaStoreOptions};
+use mds::{Mds, MdsOptions};
+use store::{
+    FsUuid, InstanceId, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions,
+};
+use types::{Errno, TierId};
+
+/// How long the end of a mount may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether anyone else has the file open or mapped: nobody, if a write lease can be had.
+fn in_use(file: BorrowedFd<'_>) -> Result<bool, Errno> {
+    const F_SETSIG: i32 = 10;
+    let fd = file.as_raw_fd();
+    // The signal that tells of another's open while the lease is held, for an instant, is ignored by default.
+    // SAFETY: three fcntl(2) calls with plain numbers on an open descriptor.
+    unsafe {
+        libc::fcntl(fd, F_SETSIG, libc::SIGURG);
+        if libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) == 0 {
+            libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK);
+            return Ok(false);
+        }
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::EAGAIN) => Ok(true),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// The directories of one file system, and its running mount.
+pub struct Site {
+    dir: tempfile::TempDir,
+    pub memory_limit: u64,
+    pub passthrough: bool,
+    pub transport: TransportChoice,
+    instance: Option<InstanceId>,
+    generation: u32,
+    running: Option<Running>,
+}
+
+struct Running {
+    session: Session,
+    client: Arc<Client>,
+    mds: Arc<Mds>,
+    ds: Arc<DataServer>,
+    meta: Arc<MetaStore>,
+}
+
+impl Site {
+    /// `None` (with a line that says so) where nothing can be mounted.
+    pub fn new() -> Option<Site> {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            if std::env::var_os("RUST_LOG").is_some() {
+                tracing_subscriber::fmt()
+                    .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+                    .with_writer(std::io::stderr)
+                    .init();
+            }
+        });
+        if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+            eprintln!("/dev/fuse cannot be opened: nothing is tested");
+            return None;
+        }
+        let root =
+            if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+        let dir = tempfile::tempdir_in(root).unwrap();
+        // Other users get to the mount point, too.
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        Some(Site {
+            dir,
+            memory_limit: 64 << 20,
+            passthrough: true,
+            transport: match std::env::var_os("ONFS_TEST_TRANSPORT") {
+                Some(name) if name == "device" => TransportChoice::Device,
+                Some(_) | None => TransportChoice::Auto,
+            },
+            instance: None,
+            generation: 0,
+            running: None,
+        })
+    }
+
+    pub fn mounted() -> Option<Site> {
+        let mut site = Site::new()?;
+        site.mount();
+        Some(site)
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root().join(name)
+    }
+    pub fn client(&self) -> &Arc<Client> {
+        &self.running.as_ref().unwrap().client
+    }
+    pub fn mds(&self) -> &Arc<Mds> {
+        &self.running.as_ref().unwrap().mds
+    }
+    pub fn ds(&self) -> &Arc<DataServer> {
+        &self.running.as_ref().unwrap().ds
+    }
+
+    fn make(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    pub fn mount(&mut self) {
+        let uuid = FsUuid([7; 16]);
+        let mut options = MemoryTierOptions::new(self.make("memory"), self.memory_limit, uuid);
+        options.own_tmpfs = false;
+        options.shared_root = self.make("shared");
+        options.known_instance = self.instance;
+        let memory = MemoryTier::prepare(&options).unwrap();
+        if memory.state() == MemoryTierState::Fresh {
+            self.generation += 1;
+            self.instance = Some(memory.instance());
+        }
+        let open =
+            |tier: TierId, dir: &Path| TierStore::open(dir, TierStoreOptions::new(tier, uuid)).unwrap();
+        let memory_store = open(TierId::Memory, memory.path());
+        let meta =
+            Arc::new(MetaStore::open_default(&self.make("meta"), MetaStoreOptions::default()).unwrap());
+        let ds = DataServer::start(DsOptions {
+            memory: Some((memory, memory_store)),
+            ssd: Some(DeviceTier { store: open(TierId::Ssd, &self.make("ssd")), limit: None }),
+            nearline: Some(DeviceTier { store: open(TierId::Nearline, &self.make("nearline")), limit: None }),
+            memory_generation: self.generation,
+            maps: Arc::new(KvMaps::new(meta.clone())),
+            tiering: tier::Settings::default(),
+            movers: 2,
+            sync_period: Duration::from_millis(50),
+        })
+        .unwrap();
+        let mds_options = MdsOptions { memory_generation: self.generation, ..MdsOptions::default() };
+        let mds = Arc::new(Mds::new(meta.clone(), mds_options).unwrap());
+        let options = ClientOptions {
+            passthrough: self.passthrough,
+            in_use: Some(in_use),
+            control_socket: Some(b"/run/onfs/control".to_vec()),
+            ..ClientOptions::default()
+        };
+        let client = Client::new(options, mds.clone(), ds.clone()).unwrap();
+        let mut mount = MountOptions::new(self.make("mnt"));
+        mount.default_permissions = true;
+        mount.allow_other = true;
+        mount.transport = self.transport;
+        mount.options = vec!["suid".into(), "dev".into()];
+        let session = Session::mount(&mount, client.clone()).unwrap();
+        self.running = Some(Running { session, client, mds, ds, meta });
+    }
+
+    pub fn unmount(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        let clean = running.session.unmount(false);
+        if clean.is_err() {
+            running.session.unmount(true).unwrap();
+        }
+        assert!(running.session.wait(PATIENCE), "the session did not end");
+        running.client.shutdown();
+        running.ds.shutdown();
+        running.mds.sync().unwrap();
+        running.meta.close().unwrap();
+        if !std::thread::panicking() {
+            clean.unwrap();
+        }
+    }
+
+    pub fn remount(&mut self) {
+        self.unmount();
+        self.mount();
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.unmount();
+    }
+}
+
+pub mod map;

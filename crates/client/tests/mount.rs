@@ -1,0 +1,460 @@
+//! Goal: a mounted ONFS behaves as a local file system for one program at a time. Method: the real stack (journal,
+//! mds, ds on temporary directories) behind a real mount, driven through the standard library; each test has its own.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod harness;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::Path,
+    thread,
+};
+
+use harness::Site;
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|n| (n.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 7) as u8).collect()
+}
+
+fn read_write(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+#[test]
+fn bytes_come_back_also_after_a_remount() {
+    // Sizes around a page, a request and a SAU.
+    let Some(mut site) = Site::mounted() else { return };
+    let sizes = [0, 1, 4095, 4096, 4097, 1 << 20, (4 << 20) - 1, (4 << 20) + 3, 9 << 20];
+    for round in 0..2 {
+        for size in sizes {
+            let path = site.path(&format!("f{size}"));
+            let bytes = pattern(size, size as u64);
+            if round == 0 {
+                fs::write(&path, &bytes).unwrap();
+            }
+            assert_eq!(fs::metadata(&path).unwrap().len(), size as u64);
+            assert!(fs::read(&path).unwrap() == bytes, "size {size}, round {round}");
+        }
+        if round == 0 {
+            site.remount();
+        }
+    }
+}
+
+#[test]
+fn append_overwrite_truncate_and_holes() {
+    let Some(site) = Site::mounted() else { return };
+    let path = site.path("f");
+    fs::write(&path, b"hello").unwrap();
+    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(b" world").unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 11);
+    assert_eq!(fs::read(&path).unwrap(), b"hello world");
+    let file = read_write(&path);
+    file.write_all_at(b"J", 0).unwrap();
+    file.write_all_at(b"end", 10_000_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 10_000_003);
+    let mut buf = [9; 4];
+    file.read_exact_at(&mut buf, 5_000_000).unwrap();
+    assert_eq!(buf, [0; 4]);
+    file.set_len(6).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"Jello ");
+    // What was cut does not come back.
+    file.set_len(20).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"Jello \0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    drop(file);
+    File::create(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    assert_eq!(fs::read(&path).unwrap(), b"");
+}
+
+#[test]
+fn stat_is_true_while_a_file_is_written() {
+    let Some(site) = Site::mounted() else { return };
+    let path = site.path("f");
+    let mut file = File::create(&path).unwrap();
+    let before = fs::metadata(&path).unwrap();
+    for n in 1..=20_u64 {
+        file.write_all(&[7; 100_000]).unwrap();
+        let now = fs::metadata(&path).unwrap();
+        assert_eq!(now.len(), n * 100_000);
+        assert!(now.blocks() * 512 >= n * 100_000, "{} blocks after {n}", now.blocks());
+        assert!((now.mtime(), now.mtime_nsec()) > (before.mtime(), before.mtime_nsec()));
+    }
+    drop(file);
+    let after = fs::metadata(&path).unwrap();
+    assert_eq!(after.len(), 2_000_000);
+    assert!(after.blocks() > 0);
+}
+
+#[test]
+fn times_that_are_set_stay() {
+    // As tar and cp -p do: set while open and after writing; then also by path; a later write counts again.
+    let Some(mut site) = Site::mounted() else { return };
+    let path = site.path("f");
+    let past = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+    let mut file = File::create(&path).unwrap();
+    file.write_all(b"x").unwrap();
+    file.set_modified(past).unwrap();
+    assert_eq!(file.metadata().unwrap().modified().unwrap(), past);
+    drop(file);
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), past);
+    // An open for writing that writes nothing changes nothing.
+    drop(OpenOptions::new().write(true).open(&path).unwrap());
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), past);
+    site.remount();
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), past);
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"y").unwrap();
+    assert!(fs::metadata(&path).unwrap().modified().unwrap() > past);
+}
+
+#[test]
+fn names_move_and_vanish() {
+    let Some(site) = Site::mounted() else { return };
+    let root = site.root();
+    fs::create_dir(root.join("a")).unwrap();
+    fs::create_dir(root.join("a/b")).unwrap();
+    fs::write(root.join("a/f"), b"f").unwrap();
+    fs::hard_link(root.join("a/f"), root.join("a/g")).unwrap();
+    assert_eq!(fs::metadata(root.join("a/f")).unwrap().nlink(), 2);
+    fs::rename(root.join("a/f"), root.join("a/b/h")).unwrap();
+    assert!(fs::metadata(root.join("a/f")).is_err());
+    assert_eq!(fs::read(root.join("a/b/h")).unwrap(), b"f");
+    fs::write(root.join("a/target"), b"old").unwrap();
+    fs::rename(root.join("a/b/h"), root.join("a/target")).unwrap();
+    assert_eq!(fs::read(root.join("a/target")).unwrap(), b"f");
+    fs::remove_file(root.join("a/g")).unwrap();
+    assert_eq!(fs::metadata(root.join("a/target")).unwrap().nlink(), 1);
+    assert_eq!(fs::remove_dir(root.join("a")).unwrap_err().raw_os_error(), Some(39));
+    std::os::unix::fs::symlink("target", root.join("a/link")).unwrap();
+    assert_eq!(fs::read_link(root.join("a/link")).unwrap(), Path::new("target"));
+    assert_eq!(fs::read(root.join("a/link")).unwrap(), b"f");
+    assert_eq!(fs::read_dir(root.join("a")).unwrap().count(), 3);
+    fs::remove_dir_all(root.join("a")).unwrap();
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+    // Across the trees of two top-level directories.
+    fs::create_dir(root.join("x")).unwrap();
+    fs::create_dir(root.join("y")).unwrap();
+    fs::write(root.join("x/f"), b"moved").unwrap();
+    fs::rename(root.join("x/f"), root.join("y/f")).unwrap();
+    assert_eq!(fs::read(root.join("y/f")).unwrap(), b"moved");
+}
+
+#[test]
+fn an_unlinked_open_file_lives_until_it_is_closed() {
+    let Some(site) = Site::mounted() else { return };
+    let path = site.path("f");
+    let mut file = read_write(&path);
+    file.write_all(&pattern(3 << 20, 1)).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert!(fs::metadata(&path).is_err());
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.write_all(b"more").unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len(), (3 << 20) + 4);
+    assert!(bytes[..3 << 20] == pattern(3 << 20, 1));
+    drop(file);
+    // Removal is in the background; it has happened when the purger says so.
+    let begun = std::time::Instant::now();
+    while site.client().stats().purged_inodes == 0 {
+        assert!(begun.elapsed().as_secs() < 30, "never purged");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn twenty_thousand_entries_are_listed_once_each() {
+    let Some(site) = Site::mounted() else { return };
+    let dir = site.path("d");
+    fs::create_dir(&dir).unwrap();
+    for n in 0..20_000 {
+        File::create(dir.join(format!("entry-{n:05}"))).unwrap();
+    }
+    for _ in 0..2 {
+        let mut names: Vec<String> =
+            fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        assert_eq!(names.len(), 20_000);
+        assert!(names.iter().enumerate().all(|(n, name)| *name == format!("entry-{n:05}")));
+    }
+    for entry in fs::read_dir(&dir).unwrap().take(100) {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().ino(), fs::metadata(entry.path()).unwrap().ino());
+    }
+    fs::remove_dir_all(&dir).unwrap();
+    assert!(fs::metadata(&dir).is_err());
+}
+
+#[test]
+fn modes_and_set_id_bits() {
+    let Some(site) = Site::mounted() else { return };
+    let path = site.path("f");
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o751).open(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o751);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6755);
+    // chown takes the set-id bits away.
+    std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
+    assert_eq!(fs::metadata(&path).unwrap().uid(), 1000);
+    // So does a write by somebody without privilege, and the mode is shown at once.
+    use std::os::unix::process::CommandExt;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    let append = |uid| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "echo more >> \"$0\""]).arg(&path).uid(uid).gid(uid);
+        assert!(shell.status().unwrap().success());
+    };
+    append(0);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777);
+    append(1001);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+}
+
+#[test]
+fn threads_on_own_and_shared_files() {
+    let Some(site) = Site::mounted() else { return };
+    let shared = site.path("shared");
+    let file = read_write(&shared);
+    file.set_len(2 << 20).unwrap();
+    thread::scope(|scope| {
+        for who in 0..2_u64 {
+            let (site, file) = (&site, &file);
+            scope.spawn(move || {
+                for n in 0..200 {
+                    let path = site.path(&format!("own-{who}-{n}"));
+                    fs::write(&path, pattern(3000, who + n)).unwrap();
+                    assert!(fs::read(&path).unwrap() == pattern(3000, who + n));
+                    file.write_all_at(&pattern(4096, n), (2 * n % 512 + who) * 4096).unwrap();
+                    if n % 3 == 0 {
+                        fs::remove_file(&path).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let bytes = fs::read(&shared).unwrap();
+    for n in 0..200_u64 {
+        for who in 0..2 {
+            let at = ((2 * n % 512 + who) * 4096) as usize;
+            assert!(bytes[at..at + 4096] == pattern(4096, n), "block {n} of {who}");
+        }
+    }
+}
+
+#[test]
+fn fsync_and_synchronous_writes_leave_nothing_at_risk() {
+    let Some(site) = Site::mounted() else { return };
+    let path = site.path("f");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&pattern(1 << 20, 5)).unwrap();
+    assert_ne!(dirty(&path), "0");
+    file.sync_all().unwrap();
+    assert_eq!(dirty(&path), "0");
+    let path = site.path("g");
+    let file = OpenOptions::new().write(true).create_new(true).custom_flags(0o401_0000).open(&path).unwrap();
+    file.write_all_at(&pattern(300_000, 6), 0).unwrap();
+    assert_eq!(dirty(&path), "0");
+    File::open(site.root()).unwrap().sync_all().unwrap();
+}
+
+fn dirty(path: &Path) -> String {
+    getxattr(path, "user.onfs.dirty").unwrap()
+}
+
+fn getxattr(path: &Path, name: &str) -> Result<String, i32> {
+    let mut buf = [0; 4096];
+    let len = rustix::fs::getxattr(path, name, &mut buf[..]).map_err(|e| e.raw_os_error())?;
+    Ok(String::from_utf8(buf[..len].to_vec()).unwrap())
+}
+
+#[test]
+fn extended_attributes_stored_and_own() {
+    use rustix::fs::{XattrFlags, getxattr as get, listxattr, removexattr, setxattr};
+    let Some(site) = Site::mounted() else { return };
+    let path = site.path("f");
+    fs::write(&path, pattern(5 << 20, 1)).unwrap();
+    setxattr(&path, "user.colour", b"blue", XattrFlags::CREATE).unwrap();
+    assert!(setxattr(&path, "user.colour", b"red", XattrFlags::CREATE).is_err());
+    assert_eq!(getxattr(&path, "user.colour").unwrap(), "blue");
+    let mut short = [0; 2];
+    assert_eq!(get(&path, "user.colour", &mut short[..]).unwrap_err().raw_os_error(), 34);
+    let mut list = [0; 256];
+    let len = listxattr(&path, &mut list[..]).unwrap();
+    let mut names: Vec<&[u8]> = list[..len].split(|b| *b == 0).filter(|n| !n.is_empty()).collect();
+    names.sort();
+    assert_eq!(names, [&b"user.colour"[..], b"user.onfs.state"]);
+    assert_eq!(getxattr(&path, "user.onfs.tiers").unwrap(), format!("memory:{}", 5 << 20));
+    assert_eq!(getxattr(&path, "user.onfs.state").unwrap(), "dirty");
+    assert_eq!(getxattr(&site.root(), "user.onfs.control").unwrap(), "/run/onfs/control");
+    assert_eq!(getxattr(&path, "user.onfs.nothing"), Err(61));
+    assert_eq!(setxattr(&path, "user.onfs.dirty", b"0", XattrFlags::empty()).unwrap_err().raw_os_error(), 1);
+    let _open = File::open(&path).unwrap();
+    setxattr(&path, "user.onfs.pin", b"memory", XattrFlags::empty()).unwrap();
+    assert_eq!(getxattr(&path, "user.onfs.pin").unwrap(), "memory");
+    setxattr(&path, "user.onfs.pin", b"", XattrFlags::empty()).unwrap();
+    assert_eq!(getxattr(&path, "user.onfs.pin"), Err(61));
+    removexattr(&path, "user.colour").unwrap();
+    assert_eq!(getxattr(&path, "user.colour"), Err(61));
+}
+
+#[test]
+fn special_files_and_unnamed_ones() {
+    use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, linkat, mknodat, openat};
+    let Some(site) = Site::mounted() else { return };
+    mknodat(CWD, site.path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    use std::os::unix::fs::FileTypeExt;
+    assert!(fs::metadata(site.path("fifo")).unwrap().file_type().is_fifo());
+    let fd = openat(CWD, site.root(), OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o640)).unwrap();
+    let file = File::from(fd);
+    file.write_all_at(b"nameless", 0).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    linkat(CWD, own, CWD, site.path("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    drop(file);
+    assert_eq!(fs::read(site.path("named")).unwrap(), b"nameless");
+    assert_eq!(fs::metadata(site.path("named")).unwrap().nlink(), 1);
+}
+
+#[test]
+fn allocate_punch_zero_seek_and_copy() {
+    use rustix::fs::{FallocateFlags as F, SeekFrom as S, copy_file_range, fallocate, seek};
+    let Some(site) = Site::mounted() else { return };
+    let file = read_write(&site.path("f"));
+    file.write_all_at(&pattern(100_000, 3), 0).unwrap();
+    fallocate(&file, F::PUNCH_HOLE | F::KEEP_SIZE, 8192, 4096).unwrap();
+    fallocate(&file, F::ZERO_RANGE, 90_000, 20_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 110_000);
+    let mut want = pattern(100_000, 3);
+    want[8192..12288].fill(0);
+    want.resize(110_000, 0);
+    want[90_000..].fill(0);
+    assert!(fs::read(site.path("f")).unwrap() == want);
+    fallocate(&file, F::empty(), 0, 200_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 200_000);
+    fallocate(&file, F::KEEP_SIZE, 0, 300_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 200_000);
+    assert_eq!(fallocate(&file, F::COLLAPSE_RANGE, 0, 4096).unwrap_err().raw_os_error(), 95);
+    file.set_len(20 << 20).unwrap();
+    file.write_all_at(b"far", 16 << 20).unwrap();
+    assert_eq!(seek(&file, S::Data(0)).unwrap(), 0);
+    let hole = seek(&file, S::Hole(0)).unwrap();
+    assert!((4096..16 << 20).contains(&hole), "{hole}");
+    assert_eq!(seek(&file, S::Data(8 << 20)).unwrap(), 16 << 20);
+    let copy = read_write(&site.path("g"));
+    let (mut from, mut to) = (10, 5);
+    let mut left = 80_000;
+    while left > 0 {
+        left -= copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), left).unwrap();
+    }
+    let got = fs::read(site.path("g")).unwrap();
+    assert!(got.len() == 80_005 && got[5..] == want[10..80_010]);
+}
+
+#[test]
+fn mapped_files_agree_with_reads_and_writes() {
+    // Shared mappings of a file that is open for writing, in both directions.
+    let Some(site) = Site::mounted() else { return };
+    for passthrough_before in [false, true] {
+        let path = site.path(&format!("f{passthrough_before}"));
+        fs::write(&path, pattern(1 << 20, 9)).unwrap();
+        let reader = passthrough_before.then(|| File::open(&path).unwrap());
+        let file = read_write(&path);
+        let map = harness::map::Map::shared(&file, 1 << 20);
+        assert!(map.read(0, 1 << 20) == pattern(1 << 20, 9));
+        file.write_all_at(b"through the file", 5000).unwrap();
+        assert_eq!(map.read(5000, 16), b"through the file");
+        map.write(10_000, b"through the map");
+        map.sync();
+        let mut buf = [0; 15];
+        file.read_exact_at(&mut buf, 10_000).unwrap();
+        assert_eq!(&buf, b"through the map");
+        if let Some(reader) = reader {
+            reader.read_exact_at(&mut buf, 10_000).unwrap();
+            assert_eq!(&buf, b"through the map");
+        }
+        drop(map);
+        drop(file);
+        assert_eq!(&fs::read(&path).unwrap()[10_000..10_015], b"through the map");
+    }
+}
+
+#[test]
+fn a_cached_reader_sees_what_others_write() {
+    // A reader that came first has its pages cached or passed through; a writer then changes them.
+    let Some(site) = Site::mounted() else { return };
+    let path = site.path("f");
+    fs::write(&path, vec![1; 1 << 20]).unwrap();
+    let mut reader = File::open(&path).unwrap();
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).unwrap();
+    let writer = OpenOptions::new().write(true).open(&path).unwrap();
+    for n in 0..50_u8 {
+        writer.write_all_at(&[n; 4096], u64::from(n) * 4096).unwrap();
+        let mut block = [0; 4096];
+        reader.read_exact_at(&mut block, u64::from(n) * 4096).unwrap();
+        assert_eq!(block, [n; 4096]);
+    }
+    drop(writer);
+    drop(reader);
+    assert_eq!(fs::read(&path).unwrap()[49 * 4096], 49);
+}
+
+#[test]
+fn the_file_system_has_a_size() {
+    let Some(site) = Site::mounted() else { return };
+    let fs = rustix::fs::statvfs(site.root()).unwrap();
+    assert!(fs.f_blocks > 0 && fs.f_bavail <= fs.f_blocks && fs.f_namemax == 255);
+}
+
+#[test]
+fn a_quota_stops_growth_and_shows_in_statfs() {
+    use mds::Limits;
+    use types::{Ino, ProjectId};
+    let Some(site) = Site::mounted() else { return };
+    let dir = site.path("d");
+    fs::create_dir(&dir).unwrap();
+    let ino = Ino::from_raw(fs::metadata(&dir).unwrap().ino()).unwrap();
+    let project = ProjectId(7);
+    site.mds().quota_set(project, Limits { bytes: Some(1 << 20), inodes: None }).unwrap();
+    site.mds().quota_assign(ino, project).unwrap();
+    let file = read_write(&dir.join("f"));
+    file.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+    assert_eq!(file.write_all_at(b"x", 1 << 20).unwrap_err().raw_os_error(), Some(122));
+    assert_eq!(file.set_len(2 << 20).unwrap_err().raw_os_error(), Some(122));
+    assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+    file.write_all_at(b"within", 10).unwrap();
+    drop(file);
+    let room = rustix::fs::statvfs(&dir).unwrap();
+    assert_eq!((room.f_blocks * room.f_frsize, room.f_bavail), (1 << 20, 0));
+    assert!(rustix::fs::statvfs(site.root()).unwrap().f_blocks > room.f_blocks);
+}
+
+#[test]
+fn a_file_that_a_crash_left_unsettled_is_settled_at_its_first_use() {
+    // The mds says "being written" with an old size, as after a kill; the next mount asks the object.
+    use types::Ino;
+    let Some(mut site) = Site::mounted() else { return };
+    let paths = [site.path("stat"), site.path("read"), site.path("listed")];
+    for path in &paths {
+        fs::write(path, pattern(700_000, 4)).unwrap();
+        let ino = Ino::from_raw(fs::metadata(path).unwrap().ino()).unwrap();
+        site.mds().begin_write(ino).unwrap();
+        let old = mds::Settled { size: 5, blocks: None, mtime: None, still_open: true };
+        site.mds().settle(ino, &old).unwrap();
+    }
+    site.remount();
+    assert_eq!(fs::metadata(&paths[0]).unwrap().len(), 700_000);
+    assert!(fs::read(&paths[1]).unwrap() == pattern(700_000, 4));
+    for entry in fs::read_dir(site.root()).unwrap() {
+        assert_eq!(entry.unwrap().metadata().unwrap().len(), 700_000);
+    }
+    let ino = Ino::from_raw(fs::metadata(&paths[0]).unwrap().ino()).unwrap();
+    let found = site.mds().find(ino).unwrap();
+    assert!(!found.data.live && found.attr.size == 700_000);
+}
