@@ -67,6 +67,13 @@ impl Failure {
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure::new(Exit::Usage, message)
     }
+    /// The user has been told already.
+    pub fn told(exit: Exit) -> Failure {
+        Failure::new(exit, "")
+    }
+    pub fn is_told(&self) -> bool {
+        self.message.is_empty()
+    }
     /// Adds what the user can do.
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());

@@ -16,7 +16,9 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let _ = writeln!(std::io::stderr(), "onfs: {failure}");
+            if !failure.is_told() {
+                let _ = writeln!(std::io::stderr(), "onfs: {failure}");
+            }
             ExitCode::from(failure.exit.code())
         }
     }

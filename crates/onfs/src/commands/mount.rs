@@ -14,13 +14,12 @@ use crate::{
 };
 
 pub fn mount(args: &MountArgs) -> Outcome {
+    if args.daemon_child || args.foreground {
+        let ready = if args.daemon_child { Ready::Parent } else { Ready::Foreground };
+        let ended = prepared(args).and_then(|(_, config)| daemon::run(&config, ready));
+        return ended.map_err(|failure| ready.failed(failure));
+    }
     let (settings, config) = prepared(args)?;
-    if args.daemon_child {
-        return daemon::run(&config, Ready::Parent);
-    }
-    if args.foreground {
-        return daemon::run(&config, Ready::Foreground);
-    }
     launch(&settings, &config)?;
     render::print(&format!("mounted at {}: {}\n", config.mount.mountpoint.display(), tiers(&config)))
 }

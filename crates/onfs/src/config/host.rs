@@ -18,6 +18,8 @@ pub struct Host {
 }
 
 const MEMORY_MIN: u64 = 64 << 20;
+/// Longer names end in a hash, to fit in `NAME_MAX` with room to spare.
+const STATE_NAME_MAX: usize = 200;
 
 impl Host {
     /// Reads /proc and the environment.
@@ -86,7 +88,23 @@ fn state_name(path: &Path) -> String {
             _ => name.push_str(&format!("%{byte:02X}")),
         }
     }
-    if name.is_empty() { "%2F".into() } else { name }
+    if name.is_empty() {
+        return "%2F".into();
+    }
+    if name.len() > STATE_NAME_MAX {
+        // All of it is ASCII, so any byte is a boundary.
+        let hash = fnv1a(name.as_bytes());
+        name.truncate(STATE_NAME_MAX - 17);
+        name.push_str(&format!("%{hash:016x}"));
+    }
+    name
+}
+
+/// 64-bit FNV-1a: the same on every machine and in every version.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn mem_available(meminfo: &str) -> u64 {
@@ -120,6 +138,9 @@ mod tests {
         assert_eq!(path("/mnt/data"), Path::new("/var/lib/onfs/mnt-data"));
         assert_ne!(path("/mnt/a-b"), path("/mnt/a/b"));
         assert_ne!(path("/"), path("/x"));
+        let long = format!("/{}", "long-".repeat(100));
+        let (a, b) = (path(&long), path(&format!("{long}x")));
+        assert!(a != b && a.file_name().unwrap().len() <= STATE_NAME_MAX);
         let user = host(1000, 0);
         assert_eq!(user.default_state(Path::new("/m")).unwrap(), Path::new("/home/u/.local/state/onfs/m"));
         assert_eq!(user.default_config().unwrap(), Path::new("/home/u/.config/onfs/onfs.toml"));

@@ -58,10 +58,15 @@ impl Ready {
         }
     }
 
-    /// Passes a failure on to the parent. In the foreground the caller prints it.
-    pub fn failed(self, failure: &Failure) {
-        if self == Ready::Parent {
-            send(&Message::of_failure(failure));
+    /// Passes a failure on: to the parent and the log, after which there is nothing left to say here.
+    pub fn failed(self, failure: Failure) -> Failure {
+        match self {
+            Ready::Parent => {
+                tracing::error!(%failure, "ended");
+                send(&Message::of_failure(&failure));
+                Failure::told(failure.exit)
+            }
+            Ready::Foreground => failure,
         }
     }
 }

@@ -34,19 +34,13 @@ const OPEN_FILES: u64 = 1 << 20;
 /// Dead mounts that may lie on top of each other.
 const DEAD_MOUNTS_MAX: usize = 16;
 
-/// Mounts, serves, and returns after the end. `ready` hears of the start.
+/// Mounts, serves, and returns after the end. `ready` hears of the start; the caller passes a failure on.
 pub fn run(config: &Config, ready: Ready) -> Outcome {
-    let result = serve(config, ready);
-    // In the foreground the command prints it.
-    if let (Err(failure), Ready::Parent) = (&result, ready) {
-        tracing::error!(%failure, "ended");
-        ready.failed(failure);
-    }
-    result
-}
-
-fn serve(config: &Config, ready: Ready) -> Outcome {
     let state = &config.mount.state;
+    // Before anything is created.
+    if locate::health(&config.mount.mountpoint) == Health::Alive {
+        living_mountpoint(&config.mount.mountpoint)?;
+    }
     if ready == Ready::Parent {
         // A session of its own: the terminal's signals are not for the daemon. Fails only for a group's leader.
         let _ = rustix::process::setsid();

@@ -19,6 +19,9 @@ pub fn moved(verb: &str, report: &MoveReport) -> String {
     if report.files_queued > 0 {
         out.push_str(&format!("{} files are queued\n", count(report.files_queued)));
     }
+    if *report == MoveReport::default() {
+        return "nothing was left to do\n".into();
+    }
     if report.files_done > 0 || report.files_queued == 0 {
         out.push_str(&format!("{} files {verb}, {}\n", count(report.files_done), bytes(report.bytes)));
     }

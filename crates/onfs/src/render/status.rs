@@ -75,7 +75,7 @@ fn head(s: &StatusReport) -> String {
         ),
         ("transport", reason(&s.transport, &s.transport_why)),
         ("passthrough", reason(passthrough, &s.passthrough_why)),
-        ("options", s.mount_options.join(",")),
+        ("options", if s.mount_options.is_empty() { "-".into() } else { s.mount_options.join(",") }),
         ("only in memory", format!("{} in {} files", bytes(s.dirty_bytes), count(s.dirty_files))),
         ("open files", count(s.open_files)),
         (
