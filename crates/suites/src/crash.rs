@@ -110,7 +110,7 @@ impl Worker {
                 Err(why) => last = why,
             }
         }
-        Err(last).with_context(|| format!("in flight: {op:?}"))
+        Err(anyhow!("{last:#} (in flight: {op:?})"))
     }
 
     fn check_contents(
@@ -138,7 +138,7 @@ impl Worker {
             } else {
                 read_whole(&full).and_then(|real| differ(&real, &wanted)).map(|()| State::Intact)
             };
-            match outcome.with_context(|| format!("{path}, {partial:?} was in flight"))? {
+            match outcome.map_err(|why| anyhow!("{path}: {why:#} (in flight: {partial:?})"))? {
                 State::Intact => {}
                 State::Mixed(real) => self.adopt(id, real)?,
                 State::Lost => lost.push(id),
@@ -239,7 +239,7 @@ fn is_eio(error: &std::io::Error) -> bool {
 }
 
 fn is_gone(error: Option<&Errno>) -> bool {
-    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::IO, Errno::NODEV, Errno::INTR];
+    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED, Errno::IO, Errno::NODEV, Errno::INTR];
     error.is_some_and(|e| gone.contains(e))
 }
 

@@ -247,11 +247,13 @@ impl Tree {
         let (source, target) = (self.open_file(from.0)?, self.open_file(to.0)?);
         let size = self.size(source)?;
         let end = size.min(from.1 + len);
-        if source == target && from.1 < to.1 + len && to.1 < from.1 + len && from.1 < size {
-            return Err(Errno::INVAL);
-        }
         if from.1 >= end {
             return Ok(());
+        }
+        // What would be copied is cut at the end of the source first.
+        let len = end - from.1;
+        if source == target && from.1 < to.1 + len && to.1 < from.1 + len {
+            return Err(Errno::INVAL);
         }
         let copied = self.bytes_mut(source)?[from.1 as usize..end as usize].to_vec();
         let old = self.size(target)?;

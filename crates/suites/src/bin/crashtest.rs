@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use suites::{
     compare::{Contents, Moment, compare},
@@ -108,7 +108,7 @@ fn one_state(args: &Args, seed: u64, rounds: u64, lost: &Arc<AtomicU64>, tally: 
     }
     let tail = rig.log_tail();
     rig.destroy()?;
-    outcome.with_context(|| format!("the daemon's log ends:\n{tail}\n"))
+    outcome.map_err(|why| anyhow!("{why:#}\nthe daemon's log ends:\n{tail}"))
 }
 
 fn kill_and_check(
@@ -148,12 +148,14 @@ fn kill_and_check(
         rig.mount().context("mount after the kill")?;
         for (n, worker) in workers.iter_mut().enumerate() {
             let reboot = args.reboot.then(|| Reboot { eio_unit: args.eio_unit, lost: lost.clone() });
-            worker.check(reboot).with_context(|| {
-                format!(
-                    "worker {n} after kill {round} (operation {after}); its last steps:\n{}",
-                    worker.report()
-                )
-            })?;
+            if let Err(why) = worker.check(reboot) {
+                let steps = worker.report();
+                bail!(
+                    "after kill {round} (operation {after}), worker {n}: {why:#}
+its last steps:
+{steps}"
+                );
+            }
         }
         tally.pass(&format!("seed {seed}, kill {round} after {after} operations"));
     }
