@@ -208,9 +208,6 @@ impl State {
     pub(crate) fn backing_id(&self) -> Option<fuse::BackingId> {
         self.registered.as_ref().map(|registered| registered.id)
     }
-    pub(crate) fn writers(&self) -> u32 {
-        self.writers
-    }
 }
 
 impl Inode {

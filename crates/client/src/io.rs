@@ -100,13 +100,10 @@ impl Client {
 
     /// Bytes, then size and times, then the journal that holds them.
     pub(crate) fn make_durable(&self, inode: &InodeRef) -> Result<(), Errno> {
-        // After `sync` new bytes go to the persistent tier; a file that the kernel reads in place stays in its own.
-        let in_place = inode.lock().registered.is_some();
-        if in_place {
-            self.ds.flush(&inode.object, &mut |_| {})?
-        } else {
-            self.ds.sync(&inode.object)?
+        if inode.lock().registered.as_ref().is_some_and(|r| r.writable) {
+            self.ds.count_as_written(&inode.object)?;
         }
+        self.ds.sync(&inode.object)?;
         inode.settle_now()?;
         self.mds.sync()
     }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use types::{Errno, SAU_BYTES};
+use types::Errno;
 
 use crate::{
     Client,
@@ -43,7 +43,7 @@ pub(crate) struct Registered {
     /// Some open file uses it; else it lingers.
     active: bool,
     /// It was open for reading and writing, so it may be mapped for writing.
-    writable: bool,
+    pub(crate) writable: bool,
 }
 
 impl Client {
@@ -58,7 +58,9 @@ impl Client {
             return false;
         }
         // Begun first, so that the object cannot move between the look and the registration.
-        self.ds.begin_passthrough(&inode.object);
+        if !self.ds.begin_passthrough(&inode.object) {
+            return false;
+        }
         let registered = match self.ds.passthrough_file(&inode.object) {
             Some((_, file)) => backing.open(file.as_fd()).map(|id| (id, file)),
             None => Err(Errno::EBUSY),
@@ -84,8 +86,7 @@ impl Client {
             Some(_) | None => return Ok(()),
         }
         self.versions.changed(inode.ino);
-        // With others at work (one truncates by path) the bytes are theirs to rewrite; the end of the state does it.
-        if state.writers() == 1 { self.count_as_written(inode) } else { Ok(()) }
+        self.ds.count_as_written(&inode.object)
     }
 
     /// The last open file in passthrough is closed.
@@ -105,11 +106,8 @@ impl Client {
             if registered.active {
                 continue;
             }
-            // A writer that is open now may be at the very bytes that `count_as_written` rewrites.
-            let busy = registered.writable && state.writers() > 0;
             // When the question fails the answer could be yes.
-            let in_use = busy
-                || self.options.in_use.is_none_or(|in_use| in_use(registered.file.as_fd()).unwrap_or(true));
+            let in_use = self.options.in_use.is_none_or(|in_use| in_use(registered.file.as_fd()).unwrap_or(true));
             if in_use {
                 drop(state);
                 self.lingering.add(inode);
@@ -119,7 +117,7 @@ impl Client {
             state.registered = None;
             if writable {
                 self.versions.changed(inode.ino);
-                if let Err(error) = self.count_as_written(&inode) {
+                if let Err(error) = self.ds.count_as_written(&inode.object) {
                     tracing::error!(ino = inode.ino.get(), %error, "writes through a mapping may not be copied");
                 }
             }
@@ -131,25 +129,6 @@ impl Client {
         }
         if ended {
             self.purger.wake();
-        }
-    }
-
-    /// Writes one byte of each SAU over itself: copies in other tiers, and checksums, are old from now on. The caller
-    /// holds the inode's lock and has seen that nobody else writes or truncates.
-    fn count_as_written(&self, inode: &InodeRef) -> Result<(), Errno> {
-        let before = self.ds.live(&inode.object);
-        let mut byte = [0];
-        for offset in (0..before.size).step_by(SAU_BYTES as usize) {
-            if self.ds.read(&inode.object, offset, &mut byte)? == 1 {
-                self.ds.write(&inode.object, offset, &byte)?;
-            }
-        }
-        match before.mtime {
-            Some(mtime) => self.ds.set_mtime(&inode.object, mtime),
-            None => {
-                self.ds.settled(&inode.object);
-                Ok(())
-            }
         }
     }
 }

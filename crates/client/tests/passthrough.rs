@@ -142,7 +142,6 @@ fn programs_run_from_the_mount() {
 }
 
 #[test]
-#[ignore = "needs a data server that keeps new SAUs of a file in passthrough in its tier"]
 fn a_full_memory_tier_does_not_split_a_file_that_is_read_in_place() {
     // The writer's new SAUs find no room in memory while a reader passes us by: whatever the writer is told, the
     // reader reads what was acknowledged.

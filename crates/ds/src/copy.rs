@@ -194,6 +194,7 @@ impl DataServer {
                 changed = true;
             }
             if let Some(tier) = plan.free
+                && state.in_place != Some(tier)
                 && state.map.note_dropped(*sau, tier).is_ok()
             {
                 freed.push((tier, *sau));
@@ -239,6 +240,9 @@ impl DataServer {
         let mut state = object.state.write();
         if state.removed {
             return Err(CopyStop::Gone);
+        }
+        if state.in_place == Some(tier) {
+            return Err(CopyStop::Cancelled);
         }
         let held: Vec<(SauIndex, Sau)> = state.map.iter().filter(|(_, s)| s.valid.contains(tier)).collect();
         let mut dropped = Vec::new();

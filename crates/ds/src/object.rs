@@ -61,6 +61,8 @@ pub(crate) struct State {
     pub credit: [u64; 3],
     pub moving: Option<Moving>,
     pub condemned: Vec<Condemned>,
+    /// The tier whose file the kernel reads by itself: all of the object stays there meanwhile.
+    pub in_place: Option<TierId>,
     /// Was fsynced while open: new bytes go to the first persistent tier, so that the next fsync is cheap.
     pub sync_mode: bool,
     /// Device tiers with bytes that were not made durable yet.
@@ -205,6 +207,7 @@ impl State {
             credit: [0; 3],
             moving: None,
             condemned: Vec::new(),
+            in_place: None,
             sync_mode: false,
             unsynced: TierSet::EMPTY,
             sync_failed: false,

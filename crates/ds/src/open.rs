@@ -5,6 +5,7 @@ use crate::{
     object::{LiveAttr, Object, OpenKind, State},
 };
 use std::sync::{Arc, atomic::Ordering};
+use layout::Sau;
 use store::ObjectFd;
 use tier::{Input, ObjectPolicy};
 use types::{Errno, TierId, TierSet, Timestamp};
@@ -70,11 +71,17 @@ impl DataServer {
     /// The one tier that holds all of the object, if the kernel may read its file by itself: nothing to verify
     /// first, nothing lost, nothing moving.
     pub fn passthrough_file(&self, object: &Object) -> Option<(TierId, Arc<ObjectFd>)> {
-        let state = object.state.read();
+        self.passthrough_in(object, &object.state.read())
+    }
+
+    fn passthrough_in(&self, object: &Object, state: &State) -> Option<(TierId, Arc<ObjectFd>)> {
         if state.moving.is_some() || state.map.lost() > 0 {
             return None;
         }
-        let tier = self.present().iter().find(|t| state.map.is_wholly_in(*t))?;
+        let tier = match state.in_place {
+            Some(tier) => tier,
+            None => self.present().iter().find(|t| state.map.is_wholly_in(*t))?,
+        };
         let file = state.files[tier.index()].clone()?;
         if tier != TierId::Memory {
             let verified = object.verified.lock();
@@ -94,18 +101,59 @@ impl DataServer {
         object.state.read().charged[tier.index()]
     }
 
-    /// From now on the kernel reads the object's file by itself: it stays where it is.
-    pub fn begin_passthrough(&self, object: &Object) {
+    /// From now on the kernel reads the object's file by itself: all of it stays in that tier, and new bytes go there.
+    /// `false`, and nothing changed, if no one tier holds all of it.
+    pub fn begin_passthrough(&self, object: &Object) -> bool {
+        {
+            let mut state = object.state.write();
+            if state.in_place.is_none() {
+                let file = self.passthrough_in(object, &state);
+                let Some((tier, _)) = file else { return false };
+                state.in_place = Some(tier);
+            }
+        }
         if object.count_passthrough(true) {
             self.driver.tell(Input::PassthroughBegan { ino: object.ino() });
         }
+        true
     }
 
     pub fn end_passthrough(&self, object: &Object) {
         if object.count_passthrough(false) {
+            object.state.write().in_place = None;
             self.driver.tell(Input::PassthroughEnded { ino: object.ino() });
             self.note_condemned(object);
         }
+    }
+
+    /// A program may have written through a mapping of the object's file, which passes us by: other tiers' copies
+    /// and all checksums are old from now on.
+    pub fn count_as_written(&self, object: &Object) -> Result<(), Errno> {
+        let _copier = object.stop_copier();
+        let mut state = object.state.write();
+        let Some(tier) = state.in_place else { return Ok(()) };
+        let alone = Sau::in_tiers(TierSet::of(tier));
+        let changed: Vec<_> = state.map.iter().filter(|(_, s)| s.valid.contains(tier) && *s != alone).collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        for (sau, _) in &changed {
+            state.map.note_written(*sau, tier).map_err(|_| Errno::EIO)?;
+            object.verified.lock().remove(*sau);
+        }
+        let saved = self.save_map(object, &mut state)?;
+        for (sau, before) in changed {
+            for other in before.valid.without(tier).iter() {
+                self.give_up(object, &mut state, other, sau, saved);
+            }
+        }
+        if tier.is_persistent() {
+            state.unsynced = state.unsynced.with(tier);
+            self.note_unsynced(object);
+        }
+        drop(state);
+        self.driver.tell(Input::Dirty { ino: object.ino(), tier });
+        Ok(())
     }
 
     pub(crate) fn touch(&self, object: &Object, offset: u64) {

@@ -50,7 +50,7 @@ impl DataServer {
                 if state.transient {
                     return Ok(());
                 }
-                state.sync_mode |= sync_mode;
+                state.sync_mode |= sync_mode && state.in_place.is_none();
                 if !state.map.is_dirty() {
                     break;
                 }

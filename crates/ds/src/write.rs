@@ -100,7 +100,7 @@ impl DataServer {
         }
         let small = data.len() <= INLINE_MAX && tier == TierId::Ssd;
         let ready = match tier {
-            TierId::Memory => !(state.sync_mode && self.has_persistent()),
+            TierId::Memory => !(state.sync_mode && self.has_persistent()) || state.in_place.is_some(),
             TierId::Ssd | TierId::Nearline => state.unsynced.contains(tier) && (may_wait || small),
         };
         if !ready || offset + len > state.file_len[tier.index()] {
@@ -148,7 +148,7 @@ impl DataServer {
         let wish = WriteWish {
             room: TierSet::EMPTY,
             present: self.present(),
-            sync: state.sync_mode && self.has_persistent(),
+            sync: state.sync_mode && state.in_place.is_none() && self.has_persistent(),
             whole: piece.covers_all(state.size.max(piece.end())),
         };
         let tier = match write_place(sau, wish) {
@@ -205,6 +205,9 @@ impl DataServer {
                 if !patience.may_wait {
                     return Err(Stop::WouldWait);
                 }
+                if state.in_place.is_some() {
+                    return Err(Stop::Failed(Errno::ENOSPC));
+                }
                 let to = self.place(object, state, piece, u64::from(piece.len), patience)?;
                 if to == tier {
                     return Err(Stop::Failed(Errno::ENOSPC));
@@ -230,6 +233,9 @@ impl DataServer {
         patience: Patience,
     ) -> Result<TierId, Stop> {
         let need = round_up(u64::from(piece.len));
+        if let Some(tier) = state.in_place {
+            return self.place_in(object, state, piece, tier, patience);
+        }
         let tier = if state.credit[TierId::Memory.index()] >= need
             && !state.sync_mode
             && self.present().contains(TierId::Memory)
@@ -241,6 +247,35 @@ impl DataServer {
         };
         if !patience.may_wait && tier == TierId::Nearline {
             return Err(Stop::WouldWait);
+        }
+        self.clear_stale(object, state, piece, tier)?;
+        Ok(tier)
+    }
+
+    /// The kernel reads the object's file in this tier, so a new SAU must be there too. The one write that can meet
+    /// ENOSPC while other tiers have room.
+    fn place_in(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        tier: TierId,
+        patience: Patience,
+    ) -> Result<TierId, Stop> {
+        let bytes = round_up(u64::from(piece.len));
+        if state.credit[tier.index()] >= bytes {
+            state.credit[tier.index()] -= bytes;
+        } else {
+            let need = Need { ino: object.ino, bytes, sync: false, waited: patience.waited };
+            match self.driver.admit(tier, need) {
+                Admit::Yes => state.charged[tier.index()] += bytes,
+                Admit::Wait { for_at_most } => return Err(Stop::Wait { tier, for_at_most }),
+                Admit::Full if !patience.may_wait => return Err(Stop::WouldWait),
+                Admit::Full => {
+                    tracing::warn!(ino = %object.ino, %tier, "no room in the tier where readers have this file open in place");
+                    return Err(Stop::Failed(Errno::ENOSPC));
+                }
+            }
         }
         self.clear_stale(object, state, piece, tier)?;
         Ok(tier)
@@ -323,7 +358,7 @@ impl DataServer {
         if !patience.may_wait {
             return Err(Stop::WouldWait);
         }
-        if object.in_passthrough() {
+        if state.in_place.is_some() {
             return Err(Stop::Failed(Errno::ENOSPC));
         }
         let to = self.place(object, state, piece, need, patience)?;
@@ -383,7 +418,7 @@ impl DataServer {
         from: TierId,
         to: TierId,
     ) -> Result<(), Stop> {
-        if object.in_passthrough() {
+        if state.in_place.is_some() {
             return Err(Stop::Failed(Errno::ENOSPC));
         }
         self.clear_stale(object, state, piece, to)?;

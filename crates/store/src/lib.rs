@@ -26,5 +26,5 @@ pub use error::StoreError;
 pub use faults::{Fault, FaultSpan, Faults, IoKind};
 pub use marker::{FsUuid, InstanceId};
 pub use memory::{Backing, MemoryTier, MemoryTierOptions, MemoryTierState};
-pub use object::{ObjectFd, ObjectStat};
+pub use object::{ObjectFd, ObjectStat, is_used_elsewhere};
 pub use tier_store::{ScanEntry, Space, TierStore, TierStoreOptions};

@@ -87,6 +87,7 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         entry_timeout: config.mount.cache_timeout,
         attr_timeout: config.mount.cache_timeout,
         passthrough: config.mount.passthrough,
+        in_use: Some(store::is_used_elsewhere),
         passthrough_budget: [half, u64::MAX, u64::MAX],
         control_socket: Some(context.control_socket.as_os_str().as_encoded_bytes().to_vec()),
         ..ClientOptions::default()
