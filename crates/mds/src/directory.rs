@@ -25,7 +25,7 @@ impl Mds {
         namespace::find(self.reader(), &self.env(), ino).map_err(|e| self.errno(e))
     }
 
-    /// The directory that holds directory `ino`.
+    /// The directory that holds directory `ino`; of anything else the one in which it was last named, which may be gone.
     pub fn parent(&self, ino: Ino) -> Result<Ino, Errno> {
         namespace::parent(self.reader(), ino).map_err(|e| self.errno(e))
     }

@@ -28,6 +28,7 @@ pub use maintenance::Usage;
 pub use namespace::{
     Caller, DataState, DirEntry, Found, NewNode, RenameMode, Renamed, SetAttr, SetTime, SetXattr, Settled,
     Unlinked, XattrMode,
+    policy::{DirPolicy, Promote, WriteBehind},
     quota::{Limits, Quota},
     txn::Bytes,
 };

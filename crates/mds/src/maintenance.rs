@@ -5,6 +5,7 @@ use std::{ops::ControlFlow, sync::atomic::Ordering};
 use namespace::{
     inode, key,
     orphan::{self, Purged},
+    policy::{self, DirPolicy},
     quota::{self, Limits, Quota},
     superblock,
     txn::{Bytes, Reader},
@@ -153,6 +154,36 @@ impl Mds {
     pub fn quota_get(&self, project: ProjectId) -> Result<Quota, Errno> {
         let quota = quota::get(self.reader(), project).map_err(|e| self.errno(e))?;
         Ok(quota.unwrap_or_default())
+    }
+
+    /// Gives a directory a quota of its own, or changes its limits, and moves the directory itself into the project. What
+    /// is below it is for the caller to move, with [`Mds::quota_assign`], until it says [`Mds::quota_assigned`].
+    pub fn quota_begin(
+        &self,
+        dir: Ino,
+        change: impl Fn(Limits) -> Limits,
+    ) -> Result<(ProjectId, Quota), Errno> {
+        self.change(SlotSet::of(dir), |txn, env| quota::begin(txn, env, dir, &change))
+    }
+
+    /// Whether everything below the directory is in its project now.
+    pub fn quota_assigned(&self, project: ProjectId, assigned: bool) -> Result<(), Errno> {
+        self.change(SlotSet::root(), |txn, _| quota::set_assigned(txn, project, assigned))
+    }
+
+    /// The directory has no quota any more.
+    pub fn quota_end(&self, dir: Ino, project: ProjectId) -> Result<(), Errno> {
+        self.change(SlotSet::root(), |txn, _| quota::end(txn, project, dir))
+    }
+
+    /// What a directory itself says about where data below it is kept.
+    pub fn policy_set(&self, dir: Ino, policy: &DirPolicy) -> Result<(), Errno> {
+        self.change(SlotSet::of(dir).with(Ino::ROOT.ugsd().slot()), |txn, _| policy::set(txn, dir, policy))
+    }
+
+    /// All directories with a policy.
+    pub fn policy_list(&self) -> Result<Vec<(Ino, DirPolicy)>, Errno> {
+        policy::list(self.reader()).map_err(|e| self.errno(e))
     }
 
     /// All projects that have a limit or were ever charged, in order.

@@ -31,6 +31,8 @@ bitflags::bitflags! {
         const ACL_DEFAULT = 4;
         /// An object with its data may exist in some tier.
         const WRITTEN = 8;
+        /// A directory with a policy of its own.
+        const POLICY = 16;
     }
 }
 
@@ -53,7 +55,8 @@ pub struct Inode {
     pub mtime: Timestamp,
     pub ctime: Timestamp,
     pub btime: Timestamp,
-    /// Directories only: the directory that holds it (the root's is itself).
+    /// Of a directory: the directory that holds it (the root's is itself). Of anything else: the directory in which it
+    /// was last named, a hint, since a name there may be gone and another one stay.
     pub parent: Option<Ino>,
     pub project: ProjectId,
     /// The mount in which the file was last opened for writing and not yet settled; 0 when settled.
@@ -192,7 +195,7 @@ impl Inode {
         };
         f.end()?;
         let sane =
-            mode & !MODE_MASK == 0 && inode.size <= SIZE_MAX && inode.is_dir() == inode.parent.is_some();
+            mode & !MODE_MASK == 0 && inode.size <= SIZE_MAX && (inode.parent.is_some() || !inode.is_dir());
         if sane { Some(inode) } else { None }
     }
 }
@@ -312,11 +315,15 @@ mod tests {
     #[test]
     fn records_out_of_form_are_refused() {
         let good = sample().encode();
-        for (at, byte) in [(0, 2), (1, 0), (1, 1), (1, 99), (3, 0xff), (4, 0xff), (31, 0xff), (51, 0xff)] {
+        for (at, byte) in [(0, 2), (1, 0), (1, 99), (3, 0xff), (4, 0xff), (31, 0xff), (51, 0xff)] {
             let mut bad = good.to_vec();
             bad[at] = byte;
             assert_eq!(Inode::decode(&bad), None, "byte {at} = {byte}");
         }
+        let nowhere = Inode { parent: None, ..sample() };
+        assert_eq!(Inode::decode(&nowhere.encode()), None);
+        let file = Inode { kind: FileKind::Regular, ..nowhere };
+        assert_eq!(Inode::decode(&file.encode()), Some(file));
         for len in 0..good.len() {
             assert_eq!(Inode::decode(&good[..len]), None);
         }

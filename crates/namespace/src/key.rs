@@ -21,6 +21,10 @@ pub const ORPHAN: u8 = b'U';
 pub const ALLOCATOR: u8 = b'A';
 pub const GLOBAL: u8 = b'G';
 pub const QUOTA: u8 = b'Q';
+/// In which tier a user holds an object; its content is the data server's.
+pub const PIN: u8 = b'P';
+/// What a directory says about where data is kept.
+pub const POLICY: u8 = b'Y';
 
 /// A key, built without touching the heap.
 #[derive(Clone)]
@@ -139,6 +143,29 @@ pub fn quota_end() -> Key {
     Key::new(0, QUOTA + 1)
 }
 
+/// Pins are few and looked for all together, so they are not beside their inodes.
+pub fn pin(ino: Ino) -> Key {
+    Key::new(0, PIN).with(&ino.get().to_be_bytes())
+}
+
+/// Policies of directories, for the same reason.
+pub fn policy(dir: Ino) -> Key {
+    Key::new(0, POLICY).with(&dir.get().to_be_bytes())
+}
+
+pub fn policy_start() -> Key {
+    Key::new(0, POLICY)
+}
+
+pub fn policy_end() -> Key {
+    Key::new(0, POLICY + 1)
+}
+
+/// The inode that the rest of an orphan's, a pin's or a policy's key names.
+pub fn ino_of(rest: &[u8]) -> Option<Ino> {
+    Ino::from_raw(u64::from_be_bytes(rest.try_into().ok()?))
+}
+
 /// A key taken apart. `rest` is what follows the type byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parsed<'a> {
@@ -159,7 +186,7 @@ impl<'a> Parsed<'a> {
         let (hash, name) = self.rest.split_first_chunk::<8>()?;
         Some((u64::from_be_bytes(*hash), name))
     }
-    /// The UGSD whose slot guards the key. `None` for the quota records, which no slot guards, and for
+    /// The UGSD whose slot guards the key. `None` for quota records, which no slot guards, and for
     /// numbers that are not a UGSD's.
     pub fn ugsd(&self) -> Option<UgsdId> {
         if self.raw_ino == 0 && self.kind == QUOTA {
@@ -176,9 +203,11 @@ pub fn describe(key: &[u8]) -> String {
         Some(p) => {
             let ino = format!("{}:{}", p.raw_ino >> 40, p.raw_ino & ((1 << 40) - 1));
             let kind = char::from(p.kind).escape_default();
-            match p.dentry().filter(|_| p.kind == DENTRY) {
-                Some((hash, name)) => format!("{ino} {kind} {hash:015x} \"{}\"", name.escape_ascii()),
-                None => format!("{ino} {kind} \"{}\"", p.rest.escape_ascii()),
+            let names_inode = p.kind == ORPHAN || (p.raw_ino == 0 && (p.kind == PIN || p.kind == POLICY));
+            match (p.dentry().filter(|_| p.kind == DENTRY), ino_of(p.rest).filter(|_| names_inode)) {
+                (Some((hash, name)), _) => format!("{ino} {kind} {hash:015x} \"{}\"", name.escape_ascii()),
+                (None, Some(of)) => format!("{ino} {kind} {of}"),
+                (None, None) => format!("{ino} {kind} \"{}\"", p.rest.escape_ascii()),
             }
         }
     }
@@ -206,6 +235,8 @@ mod tests {
         assert_eq!(&*orphan(ino), b"\x01\x02\x03\0\0\0\0\0U\x01\x02\x03\x04\x05\x06\x07\x08");
         assert_eq!(&*allocator(ugsd), b"\x01\x02\x03\0\0\0\0\0A");
         assert_eq!(&*superblock(), b"\0\0\0\0\0\0\0\0G");
+        assert_eq!(&*pin(ino), b"\0\0\0\0\0\0\0\0P\x01\x02\x03\x04\x05\x06\x07\x08");
+        assert_eq!(&*policy(ino), b"\0\0\0\0\0\0\0\0Y\x01\x02\x03\x04\x05\x06\x07\x08");
         assert_eq!(&*quota(ProjectId(0x0a0b0c0d)), b"\0\0\0\0\0\0\0\0Q\x0a\x0b\x0c\x0d");
     }
 

@@ -23,6 +23,7 @@ mod mkdir;
 mod name;
 mod newborn;
 pub mod orphan;
+pub mod policy;
 pub mod quota;
 pub mod readdir;
 pub mod rename;

@@ -32,6 +32,7 @@ pub fn link<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, at: Place<'_>) ->
     }
     quota::check_move(inode.project, dir.project)?;
     inode.nlink += 1;
+    inode.parent = Some(at.dir);
     inode.ctime = env.now;
     inode::store(txn, ino, &inode);
     dentry::put(txn, &env.names, at, Dentry { ino, kind: inode.kind });

@@ -1,4 +1,4 @@
-//! Finding inodes: by name, by number, a directory's parent, a link's target.
+//! Finding inodes: by name, by number, the directory above, a link's target.
 
 use types::{Errno, FileKind, Ino};
 
@@ -32,9 +32,15 @@ pub fn find<R: Reader + ?Sized>(reader: &R, env: &Env, ino: Ino) -> Result<Found
     Ok(inode::load(reader, ino)?.found(ino, env))
 }
 
-/// The directory that holds directory `ino` (the root's is itself).
+/// The directory that holds directory `ino` (the root's is itself). Of anything else the directory in which it was last
+/// named: it need not have a name there now, and the directory may be gone.
 pub fn parent<R: Reader + ?Sized>(reader: &R, ino: Ino) -> Result<Ino> {
-    parent_of(ino, &inode::load_dir(reader, ino)?)
+    let inode = inode::load(reader, ino)?;
+    match inode.parent {
+        Some(parent) if !inode.is_dir() => Ok(parent),
+        None if !inode.is_dir() => refuse(Errno::ENOENT),
+        Some(_) | None => parent_of(ino, &inode),
+    }
 }
 
 /// The target of symbolic link `ino`.

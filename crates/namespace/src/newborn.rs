@@ -46,7 +46,7 @@ pub(crate) fn conceive<T: Txn + ?Sized>(
         mtime: env.now,
         ctime: env.now,
         btime: env.now,
-        parent: is_dir.then_some(dir_ino),
+        parent: Some(dir_ino),
         project: dir.project,
         live_epoch: 0,
         memory_generation: 0,

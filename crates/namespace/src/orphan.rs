@@ -86,8 +86,7 @@ pub fn visit<R: Reader + ?Sized>(
     let from = after.map_or_else(|| key::orphan_start(ugsd), key::orphan);
     let mut bad = None;
     reader.scan(&from, &key::orphan_end(ugsd), &mut |key, value| {
-        let ino =
-            key::Parsed::new(key).and_then(|p| Ino::from_raw(u64::from_be_bytes(p.rest.try_into().ok()?)));
+        let ino = key::Parsed::new(key).and_then(|p| key::ino_of(p.rest));
         match (ino, Orphan::decode(value)) {
             (Some(ino), Some(_)) if Some(ino) == after => ControlFlow::Continue(()),
             (Some(ino), Some(orphan)) => visit(ino, orphan),
@@ -126,6 +125,9 @@ pub fn purge<T: Txn + ?Sized>(txn: &mut T, ino: Ino) -> Result<Purged> {
     drop_record(txn, ino);
     let bytes = quota::bytes_delta(quota::bytes_of(&inode), 0);
     quota::settle(txn, inode.project, quota::Delta { bytes, inodes: -1 })?;
+    if inode.is_dir() {
+        quota::end(txn, inode.project, ino)?;
+    }
     Ok(Purged::Gone)
 }
 
@@ -135,6 +137,9 @@ fn delete_parts<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> Result
     }
     if inode.flags.intersects(InodeFlags::XATTR | InodeFlags::ACL_ACCESS | InodeFlags::ACL_DEFAULT) {
         delete_range(txn, &key::xattr(ino, b""), &key::xattr_end(ino))?;
+    }
+    if inode.flags.contains(InodeFlags::POLICY) {
+        txn.delete(&key::policy(ino));
     }
     if inode.flags.contains(InodeFlags::WRITTEN) {
         delete_range(txn, &key::object(ino), &key::object_end(ino))?;

@@ -4,8 +4,8 @@
 //! Invariants: the counters equal the sums over the inode records (orphans included), because every change
 //! of an inode's project, size or existence charges in the same transaction. Sizes count, not blocks.
 //!
-//! Record, version 1, 33 bytes: version u8 | limit of bytes u64 | limit of inodes u64 | bytes u64 | inodes u64; a limit of
-//! `u64::MAX` is none.
+//! Record, version 2, 42 bytes: version u8 | limit of bytes u64 | limit of inodes u64 | bytes u64 | inodes u64 | directory u64
+//! (0: none) | assigned u8 (0 or 1); a limit of `u64::MAX` is none.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ use crate::{
     txn::{Bytes, Reader, Txn},
 };
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const UNLIMITED: u64 = u64::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,6 +36,10 @@ pub struct Quota {
     pub bytes: u64,
     /// Used.
     pub inodes: u64,
+    /// The directory whose quota it is, as long as it is there.
+    pub dir: Option<Ino>,
+    /// Everything that was below the directory when the quota was set belongs to the project.
+    pub assigned: bool,
 }
 
 /// A change of what a project uses.
@@ -47,12 +51,14 @@ pub struct Delta {
 
 impl Quota {
     pub fn encode(&self) -> Bytes {
-        let record = Writer::<33>::new()
+        let record = Writer::<42>::new()
             .u8(VERSION)
             .u64(self.limits.bytes.unwrap_or(UNLIMITED))
             .u64(self.limits.inodes.unwrap_or(UNLIMITED))
             .u64(self.bytes)
-            .u64(self.inodes);
+            .u64(self.inodes)
+            .u64(self.dir.map_or(0, Ino::get))
+            .u8(u8::from(self.assigned));
         Bytes::copy_from_slice(&record.finish())
     }
 
@@ -64,7 +70,20 @@ impl Quota {
         }
         let limit = |n: u64| if n == UNLIMITED { None } else { Some(n) };
         let limits = Limits { bytes: limit(f.u64()?), inodes: limit(f.u64()?) };
-        let quota = Quota { limits, bytes: f.u64()?, inodes: f.u64()? };
+        let quota = Quota {
+            limits,
+            bytes: f.u64()?,
+            inodes: f.u64()?,
+            dir: match f.u64()? {
+                0 => None,
+                raw => Some(Ino::from_raw(raw)?),
+            },
+            assigned: match f.u8()? {
+                0 => false,
+                1 => true,
+                _ => return None,
+            },
+        };
         f.end()?;
         Some(quota)
     }
@@ -165,7 +184,60 @@ pub(crate) fn check_move(project: ProjectId, dir_project: ProjectId) -> Result<(
     if dir_project == ProjectId::NONE || dir_project == project { Ok(()) } else { refuse(Errno::EXDEV) }
 }
 
-/// Moves one inode (not what is below it) to `project`, with what it uses.
+/// Gives directory `dir` a quota of its own, or changes its limits. The directory itself belongs to the project at
+/// once; what is below it is for the caller to assign, until [`Quota::assigned`].
+pub fn begin<T: Txn + ?Sized>(
+    txn: &mut T,
+    env: &Env,
+    dir: Ino,
+    change: impl Fn(Limits) -> Limits,
+) -> Result<(ProjectId, Quota)> {
+    let inode = inode::load_live_dir(txn, dir)?;
+    let list = list(txn)?;
+    let own = list.iter().find(|(_, quota)| quota.dir == Some(dir));
+    let (project, before) = match own {
+        Some((project, quota)) => (*project, *quota),
+        None => {
+            let last = list.iter().map(|(project, _)| project.0).max().unwrap_or(0);
+            let Some(next) = last.checked_add(1) else { return refuse(Errno::ENOSPC) };
+            (ProjectId(next), Quota { dir: Some(dir), ..Quota::default() })
+        }
+    };
+    let assigned = before.assigned && inode.project == project;
+    store(txn, project, &Quota { limits: change(before.limits), assigned, ..before });
+    assign(txn, env, dir, project)?;
+    Ok((project, get(txn, project)?.unwrap_or_default()))
+}
+
+/// Whether everything below the project's directory belongs to it.
+pub fn set_assigned<T: Txn + ?Sized>(txn: &mut T, project: ProjectId, assigned: bool) -> Result<()> {
+    if let Some(quota) = get(txn, project)? {
+        store(txn, project, &Quota { assigned, ..quota });
+    }
+    Ok(())
+}
+
+/// The project is no longer `dir`'s: no limits. Its record stays while something counts for it.
+pub fn end<T: Txn + ?Sized>(txn: &mut T, project: ProjectId, dir: Ino) -> Result<()> {
+    if project == ProjectId::NONE {
+        return Ok(());
+    }
+    match get(txn, project)? {
+        Some(quota) if quota.dir == Some(dir) => {
+            let rest = Quota { bytes: quota.bytes, inodes: quota.inodes, ..Quota::default() };
+            if rest == Quota::default() {
+                txn.delete(&key::quota(project));
+            } else {
+                store(txn, project, &rest);
+            }
+        }
+        Some(_) | None => {}
+    }
+    Ok(())
+}
+
+/// Moves one inode (not what is below it) to `project`, with what it uses. Limits do not hold it up: they stop growth,
+/// and this is none of its owner's.
 pub fn assign<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, project: ProjectId) -> Result<()> {
     let mut inode = inode::load(txn, ino)?;
     if inode.project == project {
@@ -173,7 +245,7 @@ pub fn assign<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, project: Projec
     }
     let bytes = bytes_of(&inode) as i64;
     settle(txn, inode.project, Delta { bytes: -bytes, inodes: -1 })?;
-    charge(txn, project, Delta { bytes, inodes: 1 })?;
+    settle(txn, project, Delta { bytes, inodes: 1 })?;
     inode.project = project;
     inode.ctime = env.now;
     inode::store(txn, ino, &inode);
@@ -184,21 +256,24 @@ pub fn assign<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, project: Projec
 mod tests {
     use super::*;
 
-    /// Goal: the record keeps its form. Method: golden bytes, every truncation, a wrong version.
+    /// Goal: the record keeps its form. Method: golden bytes, every truncation, a wrong version and flag.
     #[test]
     fn the_record_has_its_golden_bytes() {
-        let quota = Quota { limits: Limits { bytes: Some(1), inodes: None }, bytes: 2, inodes: 3 };
+        let limits = Limits { bytes: Some(1), inodes: None };
+        let quota = Quota { limits, bytes: 2, inodes: 3, dir: Some(Ino::ROOT), assigned: true };
         let bytes = quota.encode();
         assert_eq!(
             &bytes[..],
-            b"\x01\x01\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0"
+            b"\x02\x01\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01"
         );
         assert_eq!(Quota::decode(&bytes), Some(quota));
         for len in 0..bytes.len() {
             assert_eq!(Quota::decode(&bytes[..len]), None);
         }
-        let mut bad = bytes.to_vec();
-        bad[0] = 2;
-        assert_eq!(Quota::decode(&bad), None);
+        for at in [0, 41] {
+            let mut bad = bytes.to_vec();
+            bad[at] = 3;
+            assert_eq!(Quota::decode(&bad), None);
+        }
     }
 }

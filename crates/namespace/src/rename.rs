@@ -112,8 +112,8 @@ fn replace<T: Txn + ?Sized>(
     };
     if moves_dir {
         mkdir::gain_subdir(dirs.to())?;
-        inode.parent = Some(to.dir);
     }
+    inode.parent = Some(to.dir);
     dentry::delete(txn, &env.names, from);
     dentry::put(txn, &env.names, to, source);
     inode.ctime = env.now;
@@ -160,17 +160,17 @@ fn exchange<T: Txn + ?Sized>(
         quota::check_move(second.project, dirs.from.project)?;
         if first.is_dir() {
             mkdir::lose_subdir(&mut dirs.from);
-            first.parent = Some(to.dir);
         }
         if second.is_dir() {
             mkdir::lose_subdir(dirs.to());
             mkdir::gain_subdir(&mut dirs.from)?;
-            second.parent = Some(from.dir);
         }
         if first.is_dir() {
             mkdir::gain_subdir(dirs.to())?;
         }
     }
+    first.parent = Some(to.dir);
+    second.parent = Some(from.dir);
     dentry::put(txn, &env.names, from, target);
     dentry::put(txn, &env.names, to, source);
     for (ino, inode) in [(source.ino, &mut first), (target.ino, &mut second)] {

@@ -8,13 +8,15 @@ use namespace::{
     Inode, InodeFlags, NewNode, Place, SetXattr,
     check::{self, Finding},
     dentry::Dentry,
-    inode, key, quota,
+    inode, key,
+    policy::{self, DirPolicy},
+    quota,
     txn::{Bytes, Txn},
     xattr,
 };
 use proptest::prelude::*;
 use support::{Fs, USER, regular};
-use types::{FileKind, Ino, ProjectId};
+use types::{FileKind, Ino, ProjectId, TierId};
 
 struct Tree {
     fs: Fs,
@@ -146,6 +148,65 @@ fn a_directory_in_two_places_stays_with_its_parent() {
     assert_eq!(repair(&mut fs), []);
     assert_eq!(fs.lookup(dir, "sub").unwrap().attr.ino, sub);
     assert!(fs.lookup(Ino::ROOT, "second").is_err());
+}
+
+#[test]
+fn pins_and_policies_are_of_inodes_that_exist() {
+    let Tree { mut fs, dir, file, sub, .. } = tree();
+    let policy = DirPolicy { transient: Some(true), ..DirPolicy::default() };
+    fs.run(|t, _| policy::set(t, dir, &policy)).unwrap();
+    fs.store.put(&key::pin(file), Bytes::from_static(&[TierId::Ssd as u8]));
+    assert_eq!(fs.findings(), []);
+    assert_eq!(policy::list(&fs.store).unwrap(), [(dir, policy)]);
+    // Of inodes that are gone, or that cannot have one; a flag without a policy; damage.
+    let gone = Ino::from_raw(file.get() + 1000).unwrap();
+    fs.store.put(&key::pin(gone), Bytes::from_static(&[0]));
+    fs.store.put(&key::policy(gone), policy.encode());
+    fs.store.put(&key::policy(file), policy.encode());
+    edit(&mut fs, sub, |i| i.flags |= InodeFlags::POLICY);
+    let damaged = key::pin(sub);
+    fs.store.put(&damaged, Bytes::from_static(&[9]));
+    let flags = InodeFlags::POLICY;
+    expect(
+        fs,
+        &[
+            Finding::StrayPin { ino: gone },
+            Finding::StrayPolicy { ino: gone },
+            Finding::StrayPolicy { ino: file },
+            Finding::WrongFlags { ino: sub, stored: flags, counted: InodeFlags::empty() },
+            Finding::Damaged { key: damaged.to_vec() },
+        ],
+    );
+}
+
+#[test]
+fn a_purged_directory_takes_its_policy_and_quota_along() {
+    let mut fs = Fs::new();
+    let dir = fs.dir(Ino::ROOT, "dir");
+    let policy = DirPolicy { transient: Some(false), ..DirPolicy::default() };
+    fs.run(|t, _| policy::set(t, dir, &policy)).unwrap();
+    let limits = quota::Limits { bytes: Some(5), inodes: None };
+    let (project, quota) = fs.run(|t, env| quota::begin(t, env, dir, |_| limits)).unwrap();
+    assert_eq!((quota.inodes, quota.limits, quota.dir, quota.assigned), (1, limits, Some(dir), false));
+    fs.run(|t, _| quota::set_assigned(t, project, true)).unwrap();
+    // Again for the same directory: the same project.
+    let again = fs.run(|t, env| quota::begin(t, env, dir, |old| old)).unwrap();
+    assert_eq!(again, (project, quota::Quota { assigned: true, ..quota }));
+    assert_eq!(fs.findings(), []);
+    fs.run(|t, env| namespace::rmdir(t, env, Place { dir: Ino::ROOT, name: b"dir" })).unwrap();
+    fs.run(|t, _| namespace::orphan::purge(t, dir)).unwrap();
+    assert_eq!((policy::list(&fs.store).unwrap(), quota::list(&fs.store).unwrap()), (vec![], vec![]));
+    assert_eq!(fs.findings(), []);
+}
+
+#[test]
+fn the_place_of_a_file_is_a_hint() {
+    let Tree { mut fs, file, .. } = tree();
+    let gone = Ino::from_raw(file.get() + 1000).unwrap();
+    for parent in [None, Some(gone), Some(file)] {
+        edit(&mut fs, file, |i| i.parent = parent);
+        assert_eq!(fs.findings(), []);
+    }
 }
 
 #[test]

@@ -140,8 +140,9 @@ pub enum Input {
 pub struct ObjectPolicy {
     /// Never written behind; leaves a tier only when forced out of it.
     pub transient: bool,
-    /// Bring the whole file up when it is opened.
-    pub promote: bool,
+    /// Bring the whole file up when it is opened, from whatever tier, or never. `None`: from those of
+    /// [`crate::Settings::promote_on_open`].
+    pub promote: Option<bool>,
     /// `None`: [`crate::Settings::write_behind_closed`]. At most 49 days.
     pub write_behind_delay: Option<Duration>,
 }
@@ -368,6 +369,8 @@ pub struct Settings {
     pub parallel: [usize; 3],
     /// Requests waiting or running at once. 1024.
     pub requests_max: usize,
+    /// Files that only these tiers hold most of come up when they are opened. None.
+    pub promote_on_open: TierSet,
     /// Candidates compared per choice, from the head of the LRU table. 64.
     pub window: usize,
     /// C_s-w: kept free by admission, per tier. 0.
@@ -388,6 +391,7 @@ impl Default for Settings {
             request_patience: Duration::from_secs(60),
             parallel: [4, 2, 2],
             requests_max: 1024,
+            promote_on_open: TierSet::EMPTY,
             window: 64,
             write_stop: [0; 3],
             bandwidth: [4 << 30, 1 << 30, 150 << 20],

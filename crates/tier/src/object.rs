@@ -201,7 +201,8 @@ impl Tiering {
         self.unlink(ob);
         let Some(object) = self.table.get_mut(ob) else { return };
         object.set(Object::TRANSIENT, policy.transient);
-        object.set(Object::PROMOTE, policy.promote);
+        object.set(Object::PROMOTE, policy.promote == Some(true));
+        object.set(Object::STAY, policy.promote == Some(false));
         object.delay_ms = policy.write_behind_delay.map_or(u32::MAX, |delay: Duration| {
             u32::try_from(delay.as_millis()).unwrap_or(u32::MAX).min(u32::MAX - 1)
         });
@@ -209,18 +210,31 @@ impl Tiering {
         self.arm_copy(ob);
     }
 
-    /// Brings an opened file up if its policy says so and the target stays above C_n-m. Called again when one of its
-    /// movements ended, until nothing is left in slower tiers that was there when it was opened.
+    /// Brings an opened file up if its policy or the settings say so, to the fastest tier that stays above C_n-m with it.
+    /// When one movement ended the next begins, until all has come up that was in slower tiers when it was opened.
     fn promote(&mut self, ob: Ob) {
         let Some(object) = self.table.get(ob) else { return };
         let held = Object::PASSTHROUGH | Object::MOVING | Object::RESTING;
-        if !object.has(Object::PROMOTE) || object.has(held) {
+        if object.has(held | Object::STAY) {
             return;
         }
-        let Some(to) = TierId::ALL.into_iter().find(|t| self.spaces[t.index()].is_some()) else { return };
-        let sources = self.slower(to).filter(|t| object.holds(*t) > 0);
-        let sources = sources.fold(TierSet::EMPTY, TierSet::with);
-        self.promote_from(ob, to, sources);
+        let explicit = object.has(Object::PROMOTE);
+        let wanted = |tier: &TierId| {
+            // Without a word of the user's, not what faster tiers have copies of.
+            let above: u64 = TierId::ALL.into_iter().filter(|t| t < tier).map(|t| object.holds(t)).sum();
+            let least = if explicit { 0 } else { above };
+            (explicit || self.settings.promote_on_open.contains(*tier)) && object.holds(*tier) > least
+        };
+        for to in TierId::ALL {
+            let Some(space) = self.space(to) else { continue };
+            let sources = self.slower(to).filter(wanted).fold(TierSet::EMPTY, TierSet::with);
+            if sources.is_empty() {
+                return;
+            }
+            if space.fits_easily(sources.iter().map(|t| object.holds(t)).sum()) {
+                return self.promote_from(ob, to, sources);
+            }
+        }
     }
 
     pub(crate) fn promote_from(&mut self, ob: Ob, to: TierId, sources: TierSet) {

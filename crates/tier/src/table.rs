@@ -47,6 +47,7 @@ impl Object {
     /// In the LRU table of tier `i`: bit `i`.
     pub const LINKED: [u16; 2] = [1, 2];
     pub const TRANSIENT: u16 = 4;
+    /// Its policy says that opening brings it up, or ([`Object::STAY`]) that it does not.
     pub const PROMOTE: u16 = 8;
     pub const PASSTHROUGH: u16 = 16;
     /// A movement or drop of it is under way.
@@ -55,6 +56,7 @@ impl Object {
     pub const RESTING: u16 = 64;
     /// Found no room anywhere when it had to leave; left alone for a while. Copies and requests may still try.
     pub const HOMELESS: u16 = 256;
+    pub const STAY: u16 = 512;
     /// The shell has no state of it.
     pub const DETACHED: u16 = 128;
 

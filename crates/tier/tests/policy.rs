@@ -21,7 +21,11 @@ fn secs(s: f64) -> Duration {
 
 /// A machine with these limits (0: no such tier), nothing in it.
 fn machine(limits: [u64; 3]) -> Tiering {
-    let mut machine = Tiering::new(Settings::default());
+    machine_with(Settings::default(), limits)
+}
+
+fn machine_with(settings: Settings, limits: [u64; 3]) -> Tiering {
+    let mut machine = Tiering::new(settings);
     for tier in TierId::ALL {
         if limits[tier.index()] > 0 {
             machine.handle(secs(0.0), Input::Space { tier, limit: limits[tier.index()], used: 0 });
@@ -347,7 +351,7 @@ fn prefetch_keeps_order_and_stops_above_the_threshold() {
 fn opening_promotes_by_policy() {
     let mut m = machine(ALL);
     m.handle(secs(1.0), Input::Attached { ino: ino(1), bytes: [0, MIB, 9 * MIB], dirty: TierSet::EMPTY });
-    let policy = ObjectPolicy { promote: true, ..ObjectPolicy::default() };
+    let policy = ObjectPolicy { promote: Some(true), ..ObjectPolicy::default() };
     m.handle(secs(1.0), Input::Policy { ino: ino(1), policy });
     m.handle(secs(1.0), Input::Opened { ino: ino(1) });
     let first = effects(&mut m)[0];
@@ -360,6 +364,32 @@ fn opening_promotes_by_policy() {
         effects(&mut m)[..],
         [Effect::StartMove { from: TierId::Nearline, to: TierId::Memory, .. }]
     ));
+}
+
+#[test]
+fn opening_promotes_by_default_from_the_tiers_of_the_settings() {
+    // Near-line only: to memory, or to the SSD where memory has no room; not what the SSD has too; never against a policy.
+    let settings = Settings { promote_on_open: TierSet::of(TierId::Nearline), ..Settings::default() };
+    let opened = |bytes: [u64; 3], promote: Option<bool>| {
+        let mut m = machine_with(settings.clone(), ALL);
+        m.handle(secs(1.0), Input::Attached { ino: ino(1), bytes, dirty: TierSet::EMPTY });
+        if promote.is_some() {
+            let policy = ObjectPolicy { promote, ..ObjectPolicy::default() };
+            m.handle(secs(1.0), Input::Policy { ino: ino(1), policy });
+        }
+        m.handle(secs(1.0), Input::Opened { ino: ino(1) });
+        effects(&mut m).into_iter().find_map(|effect| match effect {
+            Effect::StartMove { from, to, kind: MoveKind::Promote, .. } => Some((from, to)),
+            _ => None,
+        })
+    };
+    assert_eq!(opened([0, 0, 9 * MIB], None), Some((TierId::Nearline, TierId::Memory)));
+    assert_eq!(opened([0, 0, 9 * MIB], Some(false)), None);
+    assert_eq!(opened([0, 0, 1 << 30], None), Some((TierId::Nearline, TierId::Ssd)));
+    assert_eq!(opened([0, 9 * MIB, 0], None), None);
+    assert_eq!(opened([0, 9 * MIB, 9 * MIB], None), None);
+    assert_eq!(opened([9 * MIB, 0, 9 * MIB], None), None);
+    assert_eq!(opened([0, 9 * MIB, 0], Some(true)), Some((TierId::Ssd, TierId::Memory)));
 }
 
 #[test]

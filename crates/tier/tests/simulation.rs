@@ -303,7 +303,7 @@ impl World {
         let transient = self.random.chance(15);
         self.files.insert(ino, File { transient, ..File::default() });
         self.handle(Input::Attached { ino, bytes: [0; 3], dirty: TierSet::EMPTY });
-        let promote = self.random.chance(20);
+        let promote = [None, Some(true), Some(false)][self.random.below(3) as usize];
         let policy = ObjectPolicy { transient, promote, write_behind_delay: None };
         self.handle(Input::Policy { ino, policy });
         self.open(ino);

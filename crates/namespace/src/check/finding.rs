@@ -46,6 +46,10 @@ pub enum Finding {
     AllocatorBehind { ugsd: UgsdId, next: u64, used: u64 },
     /// A UGSD number that is in use could be given out again.
     UgsdBehind { next: u32, used: u32 },
+    /// A pin of an inode that does not exist.
+    StrayPin { ino: Ino },
+    /// A policy of what is no directory or does not exist.
+    StrayPolicy { ino: Ino },
     /// A project's counters are not the sums over its inodes.
     WrongUsage { project: ProjectId, stored: Delta, counted: Delta },
 }
@@ -100,6 +104,8 @@ impl fmt::Display for Finding {
             Finding::UgsdBehind { next, used } => {
                 write!(f, "the next UGSD number is {next}, but {used} is in use")
             }
+            Finding::StrayPin { ino } => write!(f, "inode {ino} is pinned and does not exist"),
+            Finding::StrayPolicy { ino } => write!(f, "inode {ino} has a policy and is no directory"),
             Finding::WrongUsage { project, stored, counted } => write!(
                 f,
                 "project {} is charged {} bytes and {} inodes, counted {} and {}",

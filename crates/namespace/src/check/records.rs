@@ -6,7 +6,7 @@ use std::{
     ops::ControlFlow,
 };
 
-use types::{FileKind, Ino, ProjectId, UgsdId};
+use types::{FileKind, Ino, ProjectId, TierId, UgsdId};
 
 use super::{
     finding::Finding,
@@ -22,6 +22,7 @@ use crate::{
     key::{self, Parsed},
     lookup, name,
     orphan::{self, Orphan},
+    policy::DirPolicy,
     quota::{self, Delta, Quota},
     superblock::{Stored, Superblock},
     txn::{Bytes, Reader},
@@ -32,6 +33,11 @@ use crate::{
 const KNOWN_MAX: usize = 1 << 16;
 /// Names that lead to the root are never more than this.
 const DEPTH_MAX: usize = 1 << 20;
+
+/// A pin's record is the number of its tier.
+fn is_tier(value: &[u8]) -> bool {
+    TierId::ALL.into_iter().any(|tier| value == [tier as u8])
+}
 
 pub(super) fn check<R: Reader + ?Sized>(reader: &R, env: &Env, found: &mut dyn FnMut(Finding)) -> Result<()> {
     if inode::get_raw(reader, Ino::ROOT)?.is_none() {
@@ -72,6 +78,8 @@ struct Whole {
     charged: BTreeMap<ProjectId, Quota>,
     counted: BTreeMap<ProjectId, Delta>,
     below_root: BTreeSet<Ino>,
+    /// Directories with a policy: their keys come before all inodes.
+    policies: BTreeSet<Ino>,
 }
 
 struct Pass<'a, R: ?Sized> {
@@ -120,6 +128,8 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
             }
             (None, key::GLOBAL) if parsed.raw_ino == 0 => self.global(parsed.rest, value),
             (None, key::QUOTA) if parsed.raw_ino == 0 => self.quota(parsed.rest, value),
+            (None, key::PIN) if parsed.raw_ino == 0 => self.pin(parsed.rest, value)?,
+            (None, key::POLICY) if parsed.raw_ino == 0 => self.policy(parsed.rest, value)?,
             (Some(_) | None, _) => false,
         };
         if good { Ok(()) } else { self.damaged(key) }
@@ -182,8 +192,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
     }
 
     fn orphan(&mut self, parsed: &Parsed<'_>, value: &[u8]) -> Result<bool> {
-        let raw = parsed.rest.try_into().ok().map(u64::from_be_bytes);
-        let (Some(ino), Some(_)) = (raw.and_then(Ino::from_raw), Orphan::decode(value)) else {
+        let (Some(ino), Some(_)) = (key::ino_of(parsed.rest), Orphan::decode(value)) else {
             return Ok(false);
         };
         if inode::get(self.reader, ino).is_ok_and(|inode| inode.is_none_or(|inode| inode.nlink > 0)) {
@@ -213,6 +222,29 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
             }
             (Err(_), _) | (_, None) => false,
         }
+    }
+
+    fn pin(&mut self, of: &[u8], value: &[u8]) -> Result<bool> {
+        let (Some(ino), true) = (key::ino_of(of), is_tier(value)) else { return Ok(false) };
+        if inode::get_raw(self.reader, ino)?.is_none() {
+            (self.found)(Finding::StrayPin { ino });
+        }
+        Ok(true)
+    }
+
+    fn policy(&mut self, of: &[u8], value: &[u8]) -> Result<bool> {
+        let (Some(ino), Some(_)) = (key::ino_of(of), DirPolicy::decode(value)) else { return Ok(false) };
+        // A damaged inode is reported at its own record.
+        let directory = match inode::get_raw(self.reader, ino)? {
+            None => false,
+            Some(raw) => Inode::decode(&raw).is_none_or(|inode| inode.is_dir()),
+        };
+        if directory {
+            self.whole.policies.insert(ino);
+        } else {
+            (self.found)(Finding::StrayPolicy { ino });
+        }
+        Ok(true)
     }
 
     /// All records of one number were seen.
@@ -253,6 +285,9 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         if group.object || inode.flags.contains(InodeFlags::WRITTEN) {
             counted |= InodeFlags::WRITTEN;
         }
+        if self.whole.policies.contains(&ino) {
+            counted |= InodeFlags::POLICY;
+        }
         if counted != inode.flags {
             (self.found)(Finding::WrongFlags { ino, stored: inode.flags, counted });
         }
@@ -290,7 +325,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 return Ok(true);
             }
             let Some(raw) = inode::get_raw(self.reader, at)? else { return Ok(false) };
-            match Inode::decode(&raw).and_then(|inode| inode.parent) {
+            match Inode::decode(&raw).filter(Inode::is_dir).and_then(|inode| inode.parent) {
                 Some(parent) if parent != ino => at = parent,
                 Some(_) | None => return Ok(false),
             }

@@ -63,10 +63,12 @@ pub fn repair<T: Txn + ?Sized>(txn: &mut T, env: &Env, finding: &Finding) -> Res
             superblock.next_ugsd = used + 1;
             superblock::store(txn, &superblock);
         }
+        Finding::StrayPin { ino } => txn.delete(&key::pin(*ino)),
+        Finding::StrayPolicy { ino } => txn.delete(&key::policy(*ino)),
         Finding::WrongUsage { project, counted, .. } => {
             let before = quota::get(txn, *project)?.unwrap_or_default();
             let (bytes, inodes) = (counted.bytes.max(0) as u64, counted.inodes.max(0) as u64);
-            quota::store(txn, *project, &Quota { limits: before.limits, bytes, inodes });
+            quota::store(txn, *project, &Quota { bytes, inodes, ..before });
         }
     }
     Ok(true)
@@ -100,8 +102,8 @@ fn repair_damaged<T: Txn + ?Sized>(txn: &mut T, key: &[u8]) -> Result<bool> {
             txn.delete(key);
             Ok(true)
         }
-        // The inode tells whether it is an orphan.
-        key::ORPHAN => {
+        // The inode tells whether it is an orphan; a pin and a policy can be set again.
+        key::ORPHAN | key::PIN | key::POLICY => {
             txn.delete(key);
             Ok(true)
         }
@@ -171,8 +173,8 @@ fn give_name<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino) -> Result<bool> 
         return Ok(false);
     }
     dentry::put(txn, &env.names, at, Dentry { ino, kind: inode.kind });
+    inode.parent = Some(Ino::ROOT);
     if inode.is_dir() {
-        inode.parent = Some(Ino::ROOT);
         root.nlink += 1;
     } else {
         inode.nlink = 1;
