@@ -19,6 +19,7 @@ use crate::{
     metrics::{ClientStats, Metrics},
     open::OpenFile,
     passthrough::{InUse, Lingering},
+    policies::{Policies, Policy},
     pool::{Pool, PoolOptions},
     purge::{BATCH, Graveyard, Purger, remove_all},
     turn::Turn,
@@ -46,6 +47,8 @@ pub struct ClientOptions {
     pub passthrough_budget: [u64; 3],
     /// What `user.onfs.control` says: the path of the socket for commands.
     pub control_socket: Option<Vec<u8>>,
+    /// What holds where no directory says anything; the data server's settings say the same.
+    pub policy: Policy,
 }
 
 impl Default for ClientOptions {
@@ -62,6 +65,7 @@ impl Default for ClientOptions {
             in_use: None,
             passthrough_budget: [u64::MAX; 3],
             control_socket: None,
+            policy: Policy::default(),
         }
     }
 }
@@ -79,6 +83,7 @@ pub struct Client {
     pub(crate) pool: Pool,
     pub(crate) invalidator: Invalidator,
     pub(crate) purger: Purger,
+    pub(crate) policies: Policies,
     pub(crate) lingering: Lingering,
     pub(crate) metrics: Metrics,
     /// Set by INIT when the kernel offers passthrough and it is wanted.
@@ -86,8 +91,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts the threads; nothing is mounted yet. Fails only where threads cannot be started.
+    /// Starts the threads; nothing is mounted yet. Fails where threads cannot be started, or the policies not be read.
     pub fn new(options: ClientOptions, mds: Arc<Mds>, ds: Arc<DataServer>) -> Result<Arc<Client>, Errno> {
+        let policies = Policies::load(mds.clone(), options.policy)?;
         let pool = Pool::start(PoolOptions {
             workers: options.workers,
             queue: options.queue,
@@ -103,6 +109,7 @@ impl Client {
             pool,
             invalidator,
             purger: Purger::new(),
+            policies,
             lingering: Lingering::default(),
             metrics: Metrics::new(),
             backing: OnceLock::new(),
@@ -146,6 +153,11 @@ impl Client {
             passthrough_inodes: self.inodes.count_passthrough() as u64,
             ..self.metrics.snapshot()
         }
+    }
+
+    /// What directories say about where the data below them is kept.
+    pub fn policies(&self) -> &Policies {
+        &self.policies
     }
 
     /// Is passthrough used in this mount?

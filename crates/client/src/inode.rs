@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use ds::{DataServer, Object, ObjectHint};
+use ds::{DataServer, Object, ObjectHint, ObjectPolicy};
 use mds::{Found, Mds, Settled};
 use parking_lot::{Mutex, MutexGuard};
 use types::{Attr, Errno, FileKind, Ino, S_ISGID, S_ISUID, Timestamp};
@@ -67,6 +67,8 @@ pub(crate) struct State {
     unsettled: bool,
     /// The backing file, while passthrough is on or lingers.
     pub registered: Option<Registered>,
+    /// What the data server was told last, since the inode is in use.
+    pub policy: Option<ObjectPolicy>,
 }
 
 impl Inodes {

@@ -112,6 +112,16 @@ impl Client {
     pub(crate) fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()> {
         let renamed = self.mds.rename((from.parent, from.name), (to.parent, to.name), rename_mode(flags)?)?;
         self.after_unlink(renamed.replaced);
+        if self.policies.is_active() && from.parent != to.parent {
+            // Both names: they may have been exchanged.
+            let dir_at = |at: &Place<'_>| match self.mds.lookup(at.parent, at.name) {
+                Ok(found) => found.attr.kind == FileKind::Directory,
+                Err(error) => error != Errno::ENOENT,
+            };
+            if dir_at(&to) || dir_at(&from) {
+                self.policies.forget();
+            }
+        }
         Ok(())
     }
 

@@ -148,6 +148,7 @@ impl Client {
     /// The last steps of every open. When they fail the write that was begun ends.
     fn opened(&self, inode: InodeRef, found: &Found, access: Access) -> Result<OpenOut, Errno> {
         let limited = access.write && self.is_limited(found.attr.project);
+        self.apply_policy(&inode);
         self.ds.open(&inode.object, access.kind());
         let (mode, keep_cache, backing) = match self.grant(&inode, access) {
             Ok(granted) => granted,
@@ -168,6 +169,23 @@ impl Client {
                 self.close(&file);
                 Err(Errno::EMFILE)
             }
+        }
+    }
+
+    /// Tells the data server what holds for the file now. A policy that cannot be read leaves what held before.
+    fn apply_policy(&self, inode: &InodeRef) {
+        if !self.policies.is_active() {
+            return;
+        }
+        match self.policies.object_policy(inode.ino) {
+            Ok(policy) => {
+                let mut state = inode.lock();
+                if state.policy != Some(policy) {
+                    self.ds.set_policy(&inode.object, policy);
+                    state.policy = Some(policy);
+                }
+            }
+            Err(error) => tracing::warn!(ino = inode.ino.get(), %error, "a file's policy could not be found"),
         }
     }
 

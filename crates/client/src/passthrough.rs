@@ -34,7 +34,7 @@ pub type InUse = fn(BorrowedFd<'_>) -> Result<bool, Errno>;
 /// How soon after a close, and how often then, a lingering file is looked at.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Lingering files: each keeps a descriptor.
-const LINGERING_MAX: usize = 4096;
+const LINGERING_MAX: usize = 512;
 
 /// A backing file that the kernel was told of.
 pub(crate) struct Registered {
@@ -107,7 +107,8 @@ impl Client {
                 continue;
             }
             // When the question fails the answer could be yes.
-            let in_use = self.options.in_use.is_none_or(|in_use| in_use(registered.file.as_fd()).unwrap_or(true));
+            let in_use =
+                self.options.in_use.is_none_or(|in_use| in_use(registered.file.as_fd()).unwrap_or(true));
             if in_use {
                 drop(state);
                 self.lingering.add(inode);

@@ -5,22 +5,22 @@
 use std::{
     os::{
         fd::{AsRawFd, BorrowedFd},
-        unix::fs::PermissionsExt,
+        unix::fs::{MetadataExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     sync::{Arc, Once},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use client::{Client, ClientOptions};
-use ds::{DataServer, DeviceTier, DsOptions, KvMaps};
+use ds::{DataServer, DeviceTier, DsOptions, KvMaps, ObjectHint, ObjectReport};
 use fuse::{MountOptions, Session, TransportChoice};
 use kv::{MetaStore, MetaStoreOptions};
 use mds::{Mds, MdsOptions};
 use store::{
     FsUuid, InstanceId, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions,
 };
-use types::{Errno, TierId};
+use types::{Errno, Ino, TierId};
 
 /// How long the end of a mount may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -50,6 +50,8 @@ pub struct Site {
     pub memory_limit: u64,
     pub passthrough: bool,
     pub transport: TransportChoice,
+    pub policy: client::Policy,
+    pub tiering: tier::Settings,
     instance: Option<InstanceId>,
     generation: u32,
     running: Option<Running>,
@@ -92,6 +94,8 @@ impl Site {
                 Some(name) if name == "device" => TransportChoice::Device,
                 Some(_) | None => TransportChoice::Auto,
             },
+            policy: client::Policy::default(),
+            tiering: tier::Settings::default(),
             instance: None,
             generation: 0,
             running: None,
@@ -148,7 +152,7 @@ impl Site {
             nearline: Some(DeviceTier { store: open(TierId::Nearline, &self.make("nearline")), limit: None }),
             memory_generation: self.generation,
             maps: Arc::new(KvMaps::new(meta.clone())),
-            tiering: tier::Settings::default(),
+            tiering: self.tiering.clone(),
             movers: 2,
             sync_period: Duration::from_millis(50),
         })
@@ -159,6 +163,7 @@ impl Site {
             passthrough: self.passthrough,
             in_use: Some(in_use),
             control_socket: Some(b"/run/onfs/control".to_vec()),
+            policy: self.policy,
             ..ClientOptions::default()
         };
         let client = Client::new(options, mds.clone(), ds.clone()).unwrap();
@@ -169,6 +174,43 @@ impl Site {
         mount.options = vec!["suid".into(), "dev".into()];
         let session = Session::mount(&mount, client.clone()).unwrap();
         self.running = Some(Running { session, client, mds, ds, meta });
+    }
+
+    /// Where the file's bytes are now.
+    pub fn report(&self, name: &str) -> ObjectReport {
+        let ino = Ino::from_raw(std::fs::metadata(self.path(name)).unwrap().ino()).unwrap();
+        let found = self.mds().find(ino).unwrap();
+        let hint = ObjectHint {
+            size: found.attr.size,
+            written: found.data.written,
+            stale_live: found.data.live,
+            memory_generation: found.data.memory_generation,
+        };
+        self.ds().report(&self.ds().attach(ino, &hint).unwrap())
+    }
+
+    /// Waits until the file is as wanted.
+    pub fn wait_for(&self, name: &str, wanted: impl Fn(&ObjectReport) -> bool) -> ObjectReport {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let now = self.report(name);
+            if wanted(&now) {
+                return now;
+            }
+            assert!(Instant::now() < end, "{name} stays {now:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What a check of the metadata finds, unmounted.
+    pub fn findings(&mut self) -> Vec<String> {
+        self.unmount();
+        let meta = MetaStore::open_default(&self.make("meta"), MetaStoreOptions::default()).unwrap();
+        let mut lines = Vec::new();
+        mds::fsck(&meta, types::Timestamp::EPOCH, false, &mut |finding| lines.push(finding.to_string()))
+            .unwrap();
+        meta.close().unwrap();
+        lines
     }
 
     pub fn unmount(&mut self) {
