@@ -72,7 +72,8 @@ pub fn with_deadline<T: Send + 'static>(
     answered.recv_timeout(deadline).ok()
 }
 
-/// What `stat` of a mount point says about the file system there.
+/// What `statfs` of a mount point says about the file system there. The kernel asks the daemon each time; what it
+/// remembers of names and attributes would let a dead one look alive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
     Alive,
@@ -84,7 +85,7 @@ pub enum Health {
 
 pub fn health(path: &Path) -> Health {
     let looked = path.to_owned();
-    match with_deadline(LOOK_DEADLINE, move || std::fs::metadata(looked)) {
+    match with_deadline(LOOK_DEADLINE, move || Ok(rustix::fs::statfs(&looked)?)) {
         None => Health::Hung,
         Some(Ok(_)) => Health::Alive,
         Some(Err(error)) if is_dead(&error) => Health::Dead,
