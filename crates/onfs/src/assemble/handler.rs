@@ -3,14 +3,15 @@
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use ds::{Object, ObjectHint, RequestError};
-use mds::{Found, Limits};
-use types::{Errno, FileKind, Ino, ProjectId, TierId};
+use mds::Found;
+use parking_lot::Mutex;
+use types::{Errno, FileKind, Ino, TierId};
 
-use super::{Parts, failed, mounted::Mounted, report};
+use super::{Parts, failed, mounted::Mounted, policy, quota::Quotas, report};
 use crate::{
     control::{
         ControlError, ControlHandler, ErrorCode, FileOutcome, FileRef, MoveReport, Owner, Peer, Progress,
-        ProgressSink, QuotaReport, Request, Response,
+        ProgressSink, Request, Response,
     },
     policy::PolicyChange,
     running::MountedFs,
@@ -21,11 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Handler {
     fs: Arc<Mounted>,
+    /// Held by a command that moves a tree into or out of a quota.
+    walking: Mutex<()>,
 }
 
 impl Handler {
     pub fn new(fs: Arc<Mounted>) -> Handler {
-        Handler { fs }
+        Handler { fs, walking: Mutex::default() }
     }
 }
 
@@ -37,7 +40,7 @@ impl ControlHandler for Handler {
         progress: &mut dyn ProgressSink,
     ) -> Result<Response, ControlError> {
         let parts = self.fs.parts()?;
-        let ask = Ask { parts: &parts, peer };
+        let ask = Ask { parts: &parts, peer, walking: &self.walking };
         match request {
             Request::Status {} => Ok(Response::Status(Box::new(report::status(&parts)))),
             Request::File { file } => ask.file(&file),
@@ -53,10 +56,12 @@ impl ControlHandler for Handler {
             Request::Unpin { files } => ask.each(&files, progress, |one, _| one.unpin()),
             Request::PolicyShow { dir } => ask.policy_show(&dir),
             Request::PolicySet { dir, changes } => ask.policy_set(&dir, &changes),
-            Request::QuotaSet { dir, bytes, inodes } => ask.quota_set(&dir, bytes, inodes),
-            Request::QuotaShow { dir } => ask.quota_show(&dir).map(Response::Quota),
-            Request::QuotaList {} => ask.quota_list(),
-            Request::QuotaRemove { dir } => ask.quota_remove(&dir),
+            Request::QuotaSet { dir, bytes, inodes } => {
+                ask.quotas().set(&dir, &ask.find(&dir)?, bytes, inodes, progress)
+            }
+            Request::QuotaShow { dir } => ask.quotas().show(&dir).map(Response::Quota),
+            Request::QuotaList {} => ask.quotas().list(),
+            Request::QuotaRemove { dir } => ask.quotas().remove(&dir, &ask.find(&dir)?, progress),
             Request::MemoryShow {} => Ok(Response::Memory(report::memory(&parts, None))),
             Request::MemorySet { bytes } => ask.memory_set(bytes, progress),
             Request::Unmount { .. } => {
@@ -70,6 +75,7 @@ impl ControlHandler for Handler {
 struct Ask<'a> {
     parts: &'a Parts,
     peer: &'a Peer,
+    walking: &'a Mutex<()>,
 }
 
 /// One file of a request.
@@ -197,85 +203,17 @@ impl Ask<'_> {
         if !self.peer.owns(Ask::owner(&found)) {
             return Err(failed(&dir.path, Errno::EPERM));
         }
-        self.parts.policies.change(found.attr.ino, changes).map_err(|e| failed(&dir.path, e))?;
+        let change = |stored: &mut mds::DirPolicy| {
+            let mut policy = policy::of_stored(*stored);
+            changes.iter().for_each(|change| policy.apply(*change));
+            *stored = policy::to_stored(policy);
+        };
+        self.parts.client.policies().change(found.attr.ino, change).map_err(|e| failed(&dir.path, e))?;
         self.policy_show(dir)
     }
 
-    fn quota_set(
-        &self,
-        dir: &FileRef,
-        bytes: Option<u64>,
-        inodes: Option<u64>,
-    ) -> Result<Response, ControlError> {
-        let found = self.find(dir)?;
-        if found.attr.kind != FileKind::Directory {
-            return Err(failed(&dir.path, Errno::ENOTDIR));
-        }
-        let wrong = |errno| failed(&dir.path, errno);
-        let mds = &self.parts.mds;
-        // A directory with a quota of its own is the one whose parent belongs to another project.
-        let parent = mds.parent(found.attr.ino).and_then(|p| mds.find(p)).map_err(wrong)?;
-        let own = found.attr.ino == Ino::ROOT || parent.attr.project != found.attr.project;
-        let project = if own && found.attr.project != ProjectId::NONE {
-            found.attr.project
-        } else {
-            let list = mds.quota_list().map_err(wrong)?;
-            let next = list.iter().map(|(p, _)| p.0).max().unwrap_or(0) + 1;
-            ProjectId(next)
-        };
-        let now = mds.quota_get(project).unwrap_or_default();
-        let limits = Limits {
-            bytes: bytes.map_or(now.limits.bytes, |n| Some(n).filter(|n| *n > 0)),
-            inodes: inodes.map_or(now.limits.inodes, |n| Some(n).filter(|n| *n > 0)),
-        };
-        mds.quota_set(project, limits).map_err(wrong)?;
-        if found.attr.project != project {
-            assign(self.parts, found.attr.ino, found.attr.project, project).map_err(wrong)?;
-        }
-        self.quota_show(dir).map(Response::Quota)
-    }
-
-    fn quota_show(&self, dir: &FileRef) -> Result<QuotaReport, ControlError> {
-        let found = self.find(dir)?;
-        if found.attr.project == ProjectId::NONE {
-            return Ok(QuotaReport {
-                path: dir.path.clone(),
-                project: 0,
-                bytes_limit: 0,
-                bytes_used: 0,
-                inodes_limit: 0,
-                inodes_used: 0,
-            });
-        }
-        let quota = self.parts.mds.quota_get(found.attr.project).map_err(|e| failed(&dir.path, e))?;
-        Ok(report::quota(dir.path.clone(), found.attr.project, &quota))
-    }
-
-    fn quota_list(&self) -> Result<Response, ControlError> {
-        let list = self.parts.mds.quota_list().map_err(|e| failed("quotas", e))?;
-        let rows = list.into_iter().map(|(project, quota)| report::quota(String::new(), project, &quota));
-        Ok(Response::Quotas(rows.collect()))
-    }
-
-    fn quota_remove(&self, dir: &FileRef) -> Result<Response, ControlError> {
-        let found = self.find(dir)?;
-        let wrong = |errno| failed(&dir.path, errno);
-        if found.attr.project == ProjectId::NONE {
-            return Err(ControlError::new(
-                ErrorCode::NotFound,
-                format!("{}: there is no quota here", dir.path),
-            ));
-        }
-        let parent =
-            self.parts.mds.parent(found.attr.ino).and_then(|p| self.parts.mds.find(p)).map_err(wrong)?;
-        let above = if found.attr.ino == Ino::ROOT { ProjectId::NONE } else { parent.attr.project };
-        if above == found.attr.project {
-            let text = format!("{}: the quota belongs to a directory above it", dir.path);
-            return Err(ControlError::new(ErrorCode::BadRequest, text));
-        }
-        assign(self.parts, found.attr.ino, found.attr.project, above).map_err(wrong)?;
-        self.parts.mds.quota_set(found.attr.project, Limits::default()).map_err(wrong)?;
-        Ok(Response::Done)
+    fn quotas(&self) -> Quotas<'_> {
+        Quotas { parts: self.parts, walking: self.walking }
     }
 
     fn memory_set(&self, bytes: u64, progress: &mut dyn ProgressSink) -> Result<Response, ControlError> {
@@ -385,45 +323,6 @@ impl One<'_> {
         self.parts.ds.unpin(&self.object).map_err(Stop::Errno)?;
         Ok(Step::Done)
     }
-}
-
-/// Puts a tree into another project, so that its usage counts there.
-fn assign(parts: &Parts, top: Ino, from: ProjectId, to: ProjectId) -> Result<(), Errno> {
-    let mut left = vec![top];
-    while let Some(dir) = left.pop() {
-        parts.mds.quota_assign(dir, to)?;
-        let mut cookie = 0;
-        loop {
-            let mut found = Vec::new();
-            parts.mds.readdir(dir, cookie, &mut |entry| {
-                cookie = entry.cookie;
-                if entry.name != b"." && entry.name != b".." {
-                    found.push((entry.ino, entry.kind));
-                }
-                if found.len() < 1000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
-            let done = found.is_empty();
-            for (ino, kind) in found {
-                // A directory with a quota of its own keeps it.
-                if parts.mds.find(ino)?.attr.project != from {
-                    continue;
-                }
-                match kind {
-                    FileKind::Directory => left.push(ino),
-                    FileKind::Regular
-                    | FileKind::Symlink
-                    | FileKind::Fifo
-                    | FileKind::Socket
-                    | FileKind::CharDevice
-                    | FileKind::BlockDevice => parts.mds.quota_assign(ino, to)?,
-                }
-            }
-            if done {
-                break;
-            }
-        }
-    }
-    Ok(())
 }
 
 pub(super) fn attach(parts: &Parts, ino: Ino, found: &Found) -> Result<Arc<Object>, Errno> {

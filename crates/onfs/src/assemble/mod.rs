@@ -5,6 +5,7 @@ mod fsck;
 mod handler;
 mod mounted;
 mod policy;
+mod quota;
 mod report;
 mod site;
 
@@ -20,16 +21,15 @@ use mds::{Mds, MdsOptions};
 use store::{
     FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, StoreError, TierStore, TierStoreOptions,
 };
-use types::{Errno, TierId};
+use types::{Errno, TierId, TierSet};
 
 use crate::{
     config::{Config, Transport},
-    policy::WriteBehind,
+    policy::{Promote, WriteBehind},
     running::{Running, StartError},
 };
 use handler::Handler;
 use mounted::Mounted;
-use policy::Policies;
 use site::Site;
 
 /// Where the metadata is, below the state directory.
@@ -57,7 +57,6 @@ pub(crate) struct Parts {
     pub ds: Arc<DataServer>,
     pub client: Arc<Client>,
     pub session: Session,
-    pub policies: Arc<Policies>,
     pub config: Config,
     pub began: Instant,
 }
@@ -79,7 +78,6 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         Some(ds) => ds.sync_devices().map_err(|errno| namespace::txn::KvError::Io(errno.to_string())),
         None => Ok(()),
     }));
-    let policies = Arc::new(Policies::load(mds.clone(), &config.policy));
     let half = config.memory.size.0 / 2;
     let client_options = ClientOptions {
         workers: config.mount.workers as usize,
@@ -90,10 +88,14 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         in_use: Some(store::is_used_elsewhere),
         passthrough_budget: [half, u64::MAX, u64::MAX],
         control_socket: Some(context.control_socket.as_os_str().as_encoded_bytes().to_vec()),
+        policy: policy::default_of(&config.policy),
         ..ClientOptions::default()
     };
-    let client = Client::new(client_options, mds.clone(), ds.clone())
-        .map_err(|e| StartError::Failed(format!("threads cannot be started: {e}")))?;
+    let client = Client::new(client_options, mds.clone(), ds.clone()).map_err(|e| {
+        StartError::Failed(format!(
+            "the requests' threads cannot be started, or the policies not be read (onfs fsck tells): {e}"
+        ))
+    })?;
     let session = match Session::mount(&options, client.clone()) {
         Ok(session) => session,
         Err(error) => {
@@ -103,8 +105,7 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
             return Err(of_mount(error));
         }
     };
-    let parts =
-        Parts { store, mds, ds, client, session, policies, config: config.clone(), began: Instant::now() };
+    let parts = Parts { store, mds, ds, client, session, config: config.clone(), began: Instant::now() };
     let fs = Arc::new(Mounted::new(parts));
     Ok(Running { handler: Arc::new(Handler::new(fs.clone())), fs })
 }
@@ -216,6 +217,12 @@ fn open_tiers(
     let mut tiering = tier::Settings::default();
     if let WriteBehind::After(span) = config.policy.write_behind {
         tiering.write_behind_closed = span.0;
+        // Who wants it later than the latest has it so.
+        tiering.write_behind_latest = tiering.write_behind_latest.max(span.0);
+    }
+    if config.policy.promote == Promote::OnOpen {
+        // What the SSD has is fast enough until someone says otherwise.
+        tiering.promote_on_open = TierSet::of(TierId::Nearline);
     }
     DataServer::start(DsOptions {
         memory: Some(memory),

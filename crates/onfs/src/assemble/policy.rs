@@ -1,119 +1,63 @@
-//! Policies of directories: stored as an attribute of the directory, inherited by everything below it.
+//! Policies between the words of commands and configuration and those of the parts.
 
-use std::{collections::HashMap, sync::Arc};
-
-use ds::ObjectPolicy;
-use mds::{Mds, SetXattr, XattrMode};
-use parking_lot::RwLock;
-use types::{Errno, Ino};
+use client::Policy;
+use mds::DirPolicy as Stored;
+use types::Span;
 
 use crate::{
     config::PolicyConfig,
-    policy::{DirPolicy, PolicyChange, Promote, WriteBehind},
+    policy::{DirPolicy, Promote, WriteBehind},
 };
 
-/// Where a directory's own policy is, as JSON. The kernel lets only root read and set `trusted.` attributes.
-const ATTRIBUTE: &[u8] = b"trusted.onfs.policy";
-/// Directories above one another that are walked, and no more.
-const DEPTH_MAX: usize = 4096;
-
-/// What holds for a file or directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Effective {
-    pub promote: Promote,
-    pub transient: bool,
-    pub write_behind: WriteBehind,
-}
-
-impl Effective {
-    pub fn for_object(&self, default: &Effective) -> ObjectPolicy {
-        let delay = match self.write_behind {
-            WriteBehind::After(_) if self.write_behind == default.write_behind => None,
-            WriteBehind::After(span) => Some(span.0),
-            // As long as the core can count.
-            WriteBehind::Never => Some(std::time::Duration::from_secs(49 * 24 * 3600)),
-        };
-        ObjectPolicy {
-            transient: self.transient,
-            promote: self.promote == Promote::OnOpen,
-            write_behind_delay: delay,
-        }
+/// What holds where no directory says anything.
+pub(super) fn default_of(config: &PolicyConfig) -> Policy {
+    Policy {
+        promote: stored_promote(config.promote),
+        transient: config.transient,
+        write_behind: stored_write_behind(config.write_behind),
     }
 }
 
-pub(crate) struct Policies {
-    mds: Arc<Mds>,
-    default: Effective,
-    /// Own policies of the directories looked at so far.
-    own: RwLock<HashMap<Ino, DirPolicy>>,
+pub(super) fn to_stored(policy: DirPolicy) -> Stored {
+    Stored {
+        promote: policy.promote.map(stored_promote),
+        transient: policy.transient,
+        write_behind: policy.write_behind.map(stored_write_behind),
+    }
 }
 
-impl Policies {
-    pub fn load(mds: Arc<Mds>, config: &PolicyConfig) -> Policies {
-        let default = Effective {
-            promote: config.promote,
-            transient: config.transient,
-            write_behind: config.write_behind,
-        };
-        Policies { mds, default, own: RwLock::default() }
+pub(super) fn of_stored(policy: Stored) -> DirPolicy {
+    DirPolicy {
+        promote: policy.promote.map(promote),
+        transient: policy.transient,
+        write_behind: policy.write_behind.map(write_behind),
     }
+}
 
-    pub fn default(&self) -> &Effective {
-        &self.default
+pub(super) fn promote(stored: mds::Promote) -> Promote {
+    match stored {
+        mds::Promote::OnOpen => Promote::OnOpen,
+        mds::Promote::OnRequest => Promote::OnRequest,
     }
+}
 
-    /// What the directory sets itself.
-    pub fn own(&self, dir: Ino) -> Result<DirPolicy, Errno> {
-        if let Some(policy) = self.own.read().get(&dir) {
-            return Ok(*policy);
-        }
-        let policy = match self.mds.getxattr(dir, ATTRIBUTE) {
-            Ok(json) => serde_json::from_slice(&json).map_err(|error| {
-                tracing::error!(%dir, %error, "the directory's policy cannot be read");
-                Errno::EIO
-            })?,
-            Err(Errno::ENODATA) => DirPolicy::default(),
-            Err(errno) => return Err(errno),
-        };
-        self.own.write().insert(dir, policy);
-        Ok(policy)
+pub(super) fn write_behind(stored: mds::WriteBehind) -> WriteBehind {
+    match stored {
+        mds::WriteBehind::After(delay) => WriteBehind::After(Span(delay)),
+        mds::WriteBehind::Never => WriteBehind::Never,
     }
+}
 
-    /// What holds in a directory: its own policy, then those above it, then the configuration.
-    pub fn effective(&self, dir: Ino) -> Result<Effective, Errno> {
-        let mut sum = DirPolicy::default();
-        let mut at = dir;
-        for _ in 0..DEPTH_MAX {
-            let own = self.own(at)?;
-            sum.promote = sum.promote.or(own.promote);
-            sum.transient = sum.transient.or(own.transient);
-            sum.write_behind = sum.write_behind.or(own.write_behind);
-            if at == Ino::ROOT {
-                break;
-            }
-            at = self.mds.parent(at)?;
-        }
-        Ok(Effective {
-            promote: sum.promote.unwrap_or(self.default.promote),
-            transient: sum.transient.unwrap_or(self.default.transient),
-            write_behind: sum.write_behind.unwrap_or(self.default.write_behind),
-        })
+fn stored_promote(promote: Promote) -> mds::Promote {
+    match promote {
+        Promote::OnOpen => mds::Promote::OnOpen,
+        Promote::OnRequest => mds::Promote::OnRequest,
     }
+}
 
-    pub fn change(&self, dir: Ino, changes: &[PolicyChange]) -> Result<(), Errno> {
-        let mut policy = self.own(dir)?;
-        changes.iter().for_each(|change| policy.apply(*change));
-        if policy.is_empty() {
-            match self.mds.removexattr(dir, ATTRIBUTE) {
-                Ok(()) | Err(Errno::ENODATA) => {}
-                Err(errno) => return Err(errno),
-            }
-        } else {
-            let json = serde_json::to_vec(&policy).map_err(|_| Errno::EINVAL)?;
-            let how = SetXattr { mode: XattrMode::Set, ..SetXattr::default() };
-            self.mds.setxattr(dir, ATTRIBUTE, &json, how)?;
-        }
-        self.own.write().insert(dir, policy);
-        Ok(())
+fn stored_write_behind(write_behind: WriteBehind) -> mds::WriteBehind {
+    match write_behind {
+        WriteBehind::After(span) => mds::WriteBehind::After(span.0),
+        WriteBehind::Never => mds::WriteBehind::Never,
     }
 }

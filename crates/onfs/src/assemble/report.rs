@@ -2,13 +2,14 @@
 
 use ds::MoveReport;
 use mds::{Found, Quota};
-use types::{Errno, FileKind, Ino, ProjectId, SAU_BYTES, TierId};
+use types::{Errno, FileKind, ProjectId, SAU_BYTES, TierId};
 
-use super::{Parts, handler::attach};
+use super::{Parts, handler::attach, policy};
 use crate::control::{
     BudgetReport, Coolness, DirPolicyReport, FileRef, FileReport, MemoryReport, MetadataReport, Movement,
     QuotaReport, StatusReport, TierReport, TierResidency,
 };
+use crate::policy::DirPolicy;
 
 pub(super) fn status(parts: &Parts) -> StatusReport {
     let (dirty_files, dirty_bytes) = parts.ds.dirty();
@@ -153,7 +154,7 @@ pub(super) fn memory(parts: &Parts, target: Option<u64>) -> MemoryReport {
 
 pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileReport, Errno> {
     let attr = &found.attr;
-    let policy = policy(parts, &file.path, found)?;
+    let policy = self::policy(parts, &file.path, found)?;
     let mut report = FileReport {
         path: file.path.clone(),
         ino: attr.ino.get(),
@@ -209,26 +210,20 @@ pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileR
     Ok(report)
 }
 
-/// The policy of a directory, or of the directory that a file was put into.
+/// What a directory says itself and what holds there; of anything else, what holds for it.
 pub(super) fn policy(parts: &Parts, path: &str, found: &Found) -> Result<DirPolicyReport, Errno> {
-    let (own, dir) = match found.attr.kind {
-        FileKind::Directory => (parts.policies.own(found.attr.ino)?, found.attr.ino),
-        FileKind::Regular
-        | FileKind::Symlink
-        | FileKind::Fifo
-        | FileKind::Socket
-        | FileKind::CharDevice
-        | FileKind::BlockDevice => {
-            (crate::policy::DirPolicy::default(), parts.mds.parent(found.attr.ino).unwrap_or(Ino::ROOT))
-        }
+    let (policies, ino) = (parts.client.policies(), found.attr.ino);
+    let (own, holds) = if found.attr.kind == FileKind::Directory {
+        (policy::of_stored(policies.own(ino)), policies.holds_in(ino)?)
+    } else {
+        (DirPolicy::default(), policies.holds_for(ino)?)
     };
-    let holds = parts.policies.effective(dir)?;
     Ok(DirPolicyReport {
         path: path.to_owned(),
         own,
-        promote: holds.promote,
+        promote: policy::promote(holds.promote),
         transient: holds.transient,
-        write_behind: holds.write_behind,
+        write_behind: policy::write_behind(holds.write_behind),
     })
 }
 
