@@ -147,7 +147,8 @@ impl DataServer {
         Ok(Some(Batch { source, from, to, size: state.size, saus }))
     }
 
-    /// Copies what was written meanwhile, makes it durable, and changes the map.
+    /// Copies what was written meanwhile, and changes the map. The copy becomes durable before the map does: a journal
+    /// sync makes what is unsynced on devices durable first.
     fn finish_batch(&self, object: &Object, plan: CopyPlan, batch: &Batch) -> Result<(), CopyStop> {
         let mut rewritten: Vec<(u64, u64)> = Vec::new();
         let mut rounds = 0;
@@ -163,9 +164,6 @@ impl DataServer {
             let held = short.then_some(state);
             for (offset, len) in &noted {
                 copy_extent(batch, plan.to, *offset, *len)?;
-            }
-            if plan.to.is_persistent() {
-                batch.to.data_sync()?;
             }
             rewritten.extend(noted);
             rounds += 1;
@@ -201,9 +199,17 @@ impl DataServer {
                 changed = true;
             }
         }
+        // After a crash the object's time is that of its fastest file, whichever that is then.
+        if let Ok(stat) = batch.from.stat() {
+            let _ = batch.to.set_mtime(stat.mtime);
+        }
         let end = batch.saus.last().map_or(0, |(sau, ..)| sau.end()).min(state.size);
         let len = &mut state.file_len[plan.to.index()];
         *len = (*len).max(end);
+        if changed && plan.to.is_persistent() {
+            state.unsynced = state.unsynced.with(plan.to);
+            self.note_unsynced(object);
+        }
         if changed {
             let saved = self.save_map(object, &mut state)?;
             for (tier, sau) in freed {
@@ -283,7 +289,7 @@ impl From<Errno> for BatchError {
     }
 }
 
-/// Copies the batch's SAUs, computing a seal for each, and makes the copy durable on a device.
+/// Copies the batch's SAUs, computing a seal for each.
 fn copy_batch(batch: &mut Batch, to: TierId, copier: &dyn Copier) -> Result<u64, BatchError> {
     let mut total = 0;
     for (sau, now, seal) in &mut batch.saus {
@@ -307,9 +313,6 @@ fn copy_batch(batch: &mut Batch, to: TierId, copier: &dyn Copier) -> Result<u64,
         }
         *seal = Some(new);
         total += len;
-    }
-    if to.is_persistent() {
-        batch.to.data_sync()?;
     }
     Ok(total)
 }

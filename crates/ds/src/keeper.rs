@@ -3,7 +3,10 @@
 use crate::{DataServer, object::Object};
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use types::{Errno, Ino, TierId};
+use types::{Errno, Ino, TierId, TierSet};
+
+/// Unsynced objects above which whole tiers are synced.
+const ONE_BY_ONE_MAX: usize = 16;
 
 /// Objects that wait for something; they stay in memory until it is done.
 #[derive(Default)]
@@ -29,6 +32,9 @@ impl DataServer {
     /// the journal never speaks of bytes that a power cut could take.
     pub fn sync_devices(&self) -> Result<(), Errno> {
         let objects = std::mem::take(&mut *self.keeper.unsynced.lock());
+        if objects.len() > ONE_BY_ONE_MAX {
+            return self.sync_whole_tiers(&objects);
+        }
         let mut failed = None;
         for (ino, object) in objects {
             if let Err(errno) = self.sync_object_devices(&object) {
@@ -37,6 +43,25 @@ impl DataServer {
             }
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Many small files cost less together.
+    fn sync_whole_tiers(&self, objects: &BTreeMap<Ino, Arc<Object>>) -> Result<(), Errno> {
+        // What is written after this is noted again by its writer.
+        let mut wanted = TierSet::EMPTY;
+        for object in objects.values() {
+            let unsynced = std::mem::take(&mut object.state.write().unsynced);
+            wanted = unsynced.iter().fold(wanted, TierSet::with);
+        }
+        for tier in wanted.iter() {
+            let Some(store) = &self.stores[tier.index()] else { continue };
+            if let Err(errno) = store.sync_all() {
+                tracing::error!(%tier, %errno, "bytes on a device could not be made durable");
+                objects.values().for_each(|object| object.state.write().sync_failed = true);
+                return Err(errno);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn sync_object_devices(&self, object: &Object) -> Result<(), Errno> {

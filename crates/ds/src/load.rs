@@ -65,7 +65,7 @@ impl DataServer {
             state.file_len[tier.index()] = stat.size;
             state.charged[tier.index()] = stat.blocks * 512;
             state.files[tier.index()] = Some(file);
-            mtime = Some(stat.mtime);
+            mtime = mtime.max(Some(stat.mtime));
         }
         let on_disk = state.file_len.iter().copied().max().unwrap_or(0);
         let exists = state.files.iter().any(Option::is_some);
@@ -114,6 +114,13 @@ impl DataServer {
                 let _ = state.map.set(sau, Sau::LOST);
             }
         }
+        // Nobody knows the size any more when the end is lost; it reaches into the last lost SAU, so that a reader
+        // meets the error and not an early end.
+        if hint.is_some_and(|h| h.stale_live)
+            && let Some((last, _)) = state.map.iter().filter(|(_, s)| s.lost).last()
+        {
+            state.size = state.size.max(last.start() + 1);
+        }
         for tier in self.present().iter() {
             if state.files[tier.index()].is_none() && state.map.count_in(tier) > 0 {
                 tracing::error!(%ino, %tier, "the object's file is missing in this tier");
@@ -134,13 +141,25 @@ impl DataServer {
     /// No record: every used SAU is in memory only. In an earlier life of the memory tier they are lost.
     fn assume_memory(&self, state: &mut State, hint: Option<&ObjectHint>) {
         let alive = hint.is_none_or(|h| h.memory_generation == self.memory_generation);
-        let (end, sau) = if alive {
-            (state.file_len[TierId::Memory.index()], Sau::in_tiers(TierSet::MEMORY))
-        } else {
-            (state.size, Sau::LOST)
-        };
-        for n in 0..end.div_ceil(SAU_BYTES) {
-            let _ = state.map.set(SauIndex::of(n * SAU_BYTES), sau);
+        let file = state.files[TierId::Memory.index()].clone();
+        if !alive {
+            for n in 0..state.size.div_ceil(SAU_BYTES) {
+                let _ = state.map.set(SauIndex::of(n * SAU_BYTES), Sau::LOST);
+            }
+        } else if let Some(file) = file {
+            let end = state.file_len[TierId::Memory.index()];
+            let mut at = 0;
+            while at < end {
+                // A device that cannot tell data from holes gets the whole file counted.
+                at = match file.seek_data(at) {
+                    Ok(Some(data)) => data,
+                    Ok(None) => break,
+                    Err(_) => at,
+                };
+                let sau = SauIndex::of(at);
+                let _ = state.map.set(sau, Sau::in_tiers(TierSet::MEMORY));
+                at = sau.end();
+            }
         }
     }
 

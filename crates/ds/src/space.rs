@@ -7,7 +7,7 @@ use crate::{
 };
 use layout::ObjectRecord;
 use std::{collections::HashMap, ops::ControlFlow, sync::atomic::Ordering};
-use store::ScanEntry;
+use store::{ObjectFd, ScanEntry};
 use tier::Input;
 use types::{Errno, Ino, SAU_BYTES, TierId, TierSet};
 
@@ -52,7 +52,7 @@ impl DataServer {
             }
             touched = touched.with(one.tier);
             if let Some(file) = &state.files[one.tier.index()]
-                && let Err(errno) = file.punch(one.sau.start(), SAU_BYTES)
+                && let Err(errno) = keeping_mtime(file, |file| file.punch(one.sau.start(), SAU_BYTES))
             {
                 tracing::warn!(ino = %object.ino(), tier = %one.tier, %errno, "space of an old copy was not freed");
             }
@@ -157,4 +157,15 @@ impl DataServer {
         }
         dirty_tiers(&state)
     }
+}
+
+/// Changes a file behind the user's back: its time of modification, which counts after a crash, stays.
+pub(crate) fn keeping_mtime<T>(
+    file: &ObjectFd,
+    change: impl FnOnce(&ObjectFd) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let before = file.stat()?.mtime;
+    let changed = change(file)?;
+    file.set_mtime(before)?;
+    Ok(changed)
 }

@@ -152,7 +152,14 @@ impl DataServer {
             whole: piece.covers_all(state.size.max(piece.end())),
         };
         let tier = match write_place(sau, wish) {
-            WritePlace::Over(TierId::Memory) if wish.sync => self.leave_memory(object, state, piece, patience)?,
+            // What a persistent tier holds, perhaps since an fsync, must not come to depend on memory again.
+            WritePlace::Over(TierId::Memory) if state.in_place.is_none() && (wish.sync || is_safe(sau)) => {
+                self.leave_memory(object, state, piece, patience)?
+            }
+            WritePlace::Over(tier) if state.in_place == Some(tier) && !tier.is_persistent() && is_safe(sau) => {
+                self.write_through(object, state, piece, bytes, patience)?;
+                tier
+            }
             WritePlace::Over(tier) => {
                 let tier = self.admit_growth(object, state, tier, piece, patience)?;
                 if state.map.get(piece.sau) != Sau::in_tiers(TierSet::of(tier)) {
@@ -167,7 +174,7 @@ impl DataServer {
         };
         let tier = self.put_bytes(object, state, tier, piece, bytes, patience)?;
         let now = state.map.get(piece.sau);
-        if now != Sau::in_tiers(TierSet::of(tier)) {
+        if !now.valid.contains(tier) {
             state.map.note_replaced(piece.sau, tier);
             self.save_map_if_needed(object, state)?;
         }
@@ -323,6 +330,21 @@ impl DataServer {
         Err(Stop::Failed(Errno::ENOSPC))
     }
 
+    /// A place in a persistent tier if one has room.
+    fn place_safe(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        bytes: u64,
+        patience: Patience,
+    ) -> Result<TierId, Stop> {
+        let sync_mode = std::mem::replace(&mut state.sync_mode, true);
+        let placed = self.place(object, state, piece, bytes, patience);
+        state.sync_mode = sync_mode;
+        placed
+    }
+
     /// Growth of a SAU that lives in `tier`. If the tier cannot take it, the SAU moves on. Returns where it is now.
     fn admit_growth(
         &self,
@@ -380,7 +402,42 @@ impl DataServer {
         Ok(())
     }
 
-    /// In sync mode a SAU that is in memory goes on in a persistent tier, so that the next fsync is only a flush.
+    /// Readers have the object's file in memory open in place, and a persistent tier holds the SAU too: the bytes go
+    /// to both, first to the one that nobody reads, so that nothing safe comes to depend on memory.
+    fn write_through(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        bytes: &[u8],
+        patience: Patience,
+    ) -> Result<(), Stop> {
+        if !patience.may_wait {
+            return Err(Stop::WouldWait);
+        }
+        let before = state.map.get(piece.sau);
+        if before.seal.is_some() {
+            if state.is_moving(piece.sau.start(), types::SAU_BYTES) {
+                return Err(Stop::Copier);
+            }
+            let _ = state.map.set(piece.sau, Sau::in_tiers(before.valid));
+            self.save_map(object, state)?;
+        }
+        for tier in before.valid.iter() {
+            self.admit_growth(object, state, tier, piece, patience)?;
+            if tier.is_persistent() {
+                let file = self.file_for_write(object, state, tier)?;
+                file.write_at(bytes, piece.offset)?;
+                state.file_len[tier.index()] = state.file_len[tier.index()].max(piece.end());
+                state.unsynced = state.unsynced.with(tier);
+                self.note_unsynced(object);
+            }
+        }
+        Ok(())
+    }
+
+    /// A SAU that is in memory goes on in a persistent tier: it has a copy there, or the object is in sync mode, where
+    /// the next fsync is to be only a flush.
     fn leave_memory(
         &self,
         object: &Object,
@@ -388,17 +445,25 @@ impl DataServer {
         piece: Piece,
         patience: Patience,
     ) -> Result<TierId, Stop> {
-        let held = state.map.get(piece.sau).valid.intersect(TierSet::PERSISTENT);
-        if let Some(tier) = held.fastest() {
+        let held = state.map.get(piece.sau).valid.intersect(TierSet::PERSISTENT).intersect(self.present());
+        // Over a slow copy each write would wait for the slow device; where there is a faster one the SAU moves there.
+        if let Some(tier) = held.fastest().filter(|t| Some(*t) == self.first_persistent()) {
             let tier = self.admit_growth(object, state, tier, piece, patience)?;
             self.strike_others(object, state, piece, tier)?;
             return Ok(tier);
         }
-        let to = match self.place(object, state, piece, u64::from(piece.sau.bytes_within(state.size)), patience) {
+        let bytes = u64::from(piece.sau.bytes_within(state.size));
+        let to = match self.place_safe(object, state, piece, bytes, patience) {
             Ok(to) => to,
             Err(Stop::Failed(Errno::ENOSPC)) => TierId::Memory,
             Err(stop) => return Err(stop),
         };
+        if to == TierId::Memory && !held.is_empty() {
+            // No room but in memory: over the slow copy, then.
+            let slow = held.fastest().unwrap_or(TierId::Nearline);
+            self.strike_others(object, state, piece, slow)?;
+            return Ok(slow);
+        }
         if to == TierId::Memory {
             return self.admit_growth(object, state, to, piece, patience);
         }
@@ -454,6 +519,11 @@ impl DataServer {
         state.condemned.push(Condemned { tier, sau, after: saved });
         self.note_condemned(object);
     }
+}
+
+/// Does a persistent tier hold the SAU?
+fn is_safe(sau: Sau) -> bool {
+    !sau.valid.intersect(TierSet::PERSISTENT).is_empty()
 }
 
 fn check_range(offset: u64, len: usize) -> Result<(), Errno> {

@@ -254,6 +254,12 @@ impl TierStore {
         self.shared.sync_entry(ino)
     }
 
+    /// Makes everything in the tier durable, entries and content, with whatever else its file system holds.
+    pub fn sync_all(&self) -> Result<(), Errno> {
+        self.shared.faults.check(IoKind::Sync)?;
+        rustix::fs::syncfs(&self.root).map_err(errno)
+    }
+
     pub fn space(&self) -> Result<Space, Errno> {
         self.shared.faults.check(IoKind::Space)?;
         let s = rustix::fs::fstatvfs(&self.root).map_err(errno)?;

@@ -34,8 +34,10 @@ use site::Site;
 
 /// Where the metadata is, below the state directory.
 const META_DIR: &str = "meta";
-/// Open files that each tier keeps at hand.
-const FD_CACHE: usize = 4096;
+/// Descriptors that each tier keeps at hand: this share of what the process may have, and no more than so many. Most are
+/// for files that programs have open, and some must be left for the metadata.
+const FD_SHARE: u64 = 32;
+const FD_CACHE_MAX: u64 = 4096;
 /// The memory budget's shares: requests' buffers first, then an eighth for journal and overlay, a third for the caches.
 const CACHE_SHARE: u64 = 3;
 
@@ -48,17 +50,6 @@ pub struct StartContext<'a> {
     pub owner_uid: u32,
     /// Something that the user should read: what is not possible, what was recovered.
     pub note: &'a mut dyn FnMut(&str),
-}
-
-/// The running parts.
-pub(crate) struct Parts {
-    pub store: Arc<MetaStore>,
-    pub mds: Arc<Mds>,
-    pub ds: Arc<DataServer>,
-    pub client: Arc<Client>,
-    pub session: Session,
-    pub config: Config,
-    pub began: Instant,
 }
 
 /// Opens the stores, recovers, mounts at `config.mount.mountpoint` (type `fuse`, subtype `onfs`) and serves. Returns
@@ -110,17 +101,6 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
     Ok(Running { handler: Arc::new(Handler::new(fs.clone())), fs })
 }
 
-/// Opening the metadata makes durable what a killed daemon had in its journal; the bytes that it speaks of come first.
-fn sync_tiers(config: &Config) {
-    for tier in [&config.ssd, &config.nearline].into_iter().flatten() {
-        if let Ok(dir) = std::fs::File::open(&tier.dir)
-            && let Err(error) = rustix::fs::syncfs(&dir)
-        {
-            tracing::warn!(dir = %tier.dir.display(), %error, "bytes on the device could not be made durable");
-        }
-    }
-}
-
 fn mount_options(config: &Config) -> MountOptions {
     let mut options = MountOptions::new(&config.mount.mountpoint);
     let flags = &config.mount.flags;
@@ -148,188 +128,3 @@ fn mount_options(config: &Config) -> MountOptions {
     options
 }
 
-pub(crate) fn open_metadata(config: &Config, buffers: u64, repair: bool) -> Result<MetaStore, StartError> {
-    let left = config.mount.memory_budget.0.saturating_sub(buffers);
-    let options = MetaStoreOptions {
-        sync_period: config.metadata.sync_period,
-        checkpoint_bytes: config.metadata.journal_size.0.min(left / 8).max(1 << 20),
-        cache_bytes: (left / CACHE_SHARE).max(4 << 20),
-        repair,
-        ..MetaStoreOptions::default()
-    };
-    MetaStore::open_default(&config.mount.state.join(META_DIR), options).map_err(of_open)
-}
-
-fn recovery_line(store: &MetaStore) -> Option<String> {
-    let report = store.recovery();
-    report.repaired.then(|| {
-        format!(
-            "the metadata journal was damaged: {} later changes were dropped by the repair",
-            report.dropped
-        )
-    })
-}
-
-fn open_mds(store: &Arc<MetaStore>, owner_uid: u32) -> Result<Mds, StartError> {
-    let gid = rustix::process::getegid().as_raw();
-    let options = MdsOptions { root_uid: owner_uid, root_gid: gid, ..MdsOptions::default() };
-    Mds::new(store.clone(), options).map_err(|error| match error {
-        mds::Error::NewerFormat { .. } | mds::Error::Store(_) => StartError::Damaged(error.to_string()),
-        mds::Error::Random(_) => StartError::Failed(error.to_string()),
-    })
-}
-
-fn open_tiers(
-    config: &Config,
-    store: &Arc<MetaStore>,
-    mds: &Mds,
-    note: &mut dyn FnMut(&str),
-) -> Result<Arc<DataServer>, StartError> {
-    let mut site = Site::load(&config.mount.state)?;
-    let uuid = FsUuid(mds.uuid());
-    for (tier, given) in [(TierId::Ssd, &config.ssd), (TierId::Nearline, &config.nearline)] {
-        if let (Some(dir), None) = (site.tier(tier), given) {
-            return Err(StartError::Config(format!(
-                "this file system keeps data in its {tier} tier in {}: give --{tier} {} to mount it",
-                dir.display(),
-                dir.display()
-            )));
-        }
-    }
-    let device =
-        |tier: TierId, given: &Option<crate::config::DirTier>| -> Result<Option<DeviceTier>, StartError> {
-            let Some(given) = given else { return Ok(None) };
-            std::fs::create_dir_all(&given.dir)
-                .map_err(|e| StartError::Config(format!("{}: cannot be made: {e}", given.dir.display())))?;
-            let store = open_store(tier, &given.dir, uuid, site.tier(tier).is_none())?;
-            Ok(Some(DeviceTier { store, limit: given.size.map(|s| s.0) }))
-        };
-    let (ssd, nearline) = (device(TierId::Ssd, &config.ssd)?, device(TierId::Nearline, &config.nearline)?);
-    for (tier, given) in [(TierId::Ssd, &config.ssd), (TierId::Nearline, &config.nearline)] {
-        if let Some(given) = given {
-            site.set_tier(tier, &given.dir)?;
-        }
-    }
-    let memory = open_memory(config, uuid, mds, &mut site, note)?;
-    if ssd.is_none() && nearline.is_none() {
-        note("there is no SSD and no near-line tier: all data is in memory and is lost at a reboot");
-    }
-    let mut tiering = tier::Settings::default();
-    if let WriteBehind::After(span) = config.policy.write_behind {
-        tiering.write_behind_closed = span.0;
-        // Who wants it later than the latest has it so.
-        tiering.write_behind_latest = tiering.write_behind_latest.max(span.0);
-    }
-    if config.policy.promote == Promote::OnOpen {
-        // What the SSD has is fast enough until someone says otherwise.
-        tiering.promote_on_open = TierSet::of(TierId::Nearline);
-    }
-    DataServer::start(DsOptions {
-        memory: Some(memory),
-        ssd,
-        nearline,
-        memory_generation: mds.memory_generation(),
-        maps: Arc::new(KvMaps::new(store.clone())),
-        tiering,
-        movers: config.policy.movers.max(1) as usize,
-        sync_period: config.metadata.sync_period,
-    })
-    .map_err(|errno| StartError::Failed(format!("the tiers cannot be read: {errno}")))
-}
-
-fn open_memory(
-    config: &Config,
-    uuid: FsUuid,
-    mds: &Mds,
-    site: &mut Site,
-    note: &mut dyn FnMut(&str),
-) -> Result<(MemoryTier, TierStore), StartError> {
-    let mut options = MemoryTierOptions::new(config.memory.dir.clone(), config.memory.size.0, uuid);
-    options.known_instance = site.memory_instance();
-    options.own_tmpfs = config.memory.own_tmpfs;
-    if !config.memory.own_tmpfs {
-        options.shared_root = config.memory.dir.clone();
-        std::fs::create_dir_all(&config.memory.dir).map_err(|e| {
-            StartError::Config(format!("{}: cannot be made: {e}", config.memory.dir.display()))
-        })?;
-    }
-    let memory = MemoryTier::prepare(&options).map_err(of_store)?;
-    if memory.state() == MemoryTierState::Fresh {
-        if site.memory_instance().is_some() && !site.memory_was_empty() {
-            note(
-                "the memory tier of the last mount is gone (a reboot?): what was only in it reads as EIO; onfs fsck lists it",
-            );
-        }
-        // First the generation, so that nothing written from now on can be taken for something older.
-        mds.set_memory_generation(mds.memory_generation() + 1)
-            .map_err(|errno| StartError::Failed(format!("the metadata cannot be written: {errno}")))?;
-        site.set_memory_instance(memory.instance())?;
-    } else {
-        site.set_memory_instance(memory.instance())?;
-    }
-    let store = open_store(TierId::Memory, memory.path(), uuid, true)?;
-    Ok((memory, store))
-}
-
-fn open_store(tier: TierId, dir: &Path, uuid: FsUuid, create: bool) -> Result<TierStore, StartError> {
-    let mut options = TierStoreOptions::new(tier, uuid);
-    options.create = create;
-    options.fd_cache = FD_CACHE;
-    TierStore::open(dir, options).map_err(of_store)
-}
-
-fn of_store(error: StoreError) -> StartError {
-    let text = error.to_string();
-    match error {
-        StoreError::InUse { .. } => StartError::Busy(text),
-        StoreError::NewerFormat { .. } | StoreError::DamagedMarker { .. } => StartError::Damaged(text),
-        StoreError::Missing { .. }
-        | StoreError::NotADirectory { .. }
-        | StoreError::NotWritable { .. }
-        | StoreError::NotEmpty { .. }
-        | StoreError::NoMarker { .. }
-        | StoreError::OtherFileSystem { .. }
-        | StoreError::OtherTier { .. }
-        | StoreError::Unsafe { .. }
-        | StoreError::StillFull { .. } => StartError::Config(text),
-        StoreError::Io { .. } => StartError::Failed(text),
-    }
-}
-
-fn of_open(error: OpenError) -> StartError {
-    let text = error.to_string();
-    match error {
-        OpenError::Locked { .. } => StartError::Busy(text),
-        OpenError::Newer { .. } => StartError::Damaged(text),
-        OpenError::Damaged { .. } => StartError::Damaged(format!(
-            "{text}\nonfs fsck --repair --state DIR opens it without what follows the damage, and says what is lost"
-        )),
-        OpenError::OtherEngine { .. } | OpenError::NotAStore { .. } => StartError::Config(text),
-        OpenError::Io { .. } | OpenError::Engine(_) => StartError::Failed(text),
-    }
-}
-
-fn of_mount(error: MountError) -> StartError {
-    let text = error.to_string();
-    match error {
-        MountError::NoMountpoint(_) | MountError::NotADirectory(_) | MountError::BadOption(_) => {
-            StartError::Config(text)
-        }
-        MountError::Stale(_)
-        | MountError::Mountpoint { .. }
-        | MountError::NoDevice
-        | MountError::NoHelper
-        | MountError::NotPermitted(_)
-        | MountError::Failed(_)
-        | MountError::KernelTooOld { .. }
-        | MountError::NoInit
-        | MountError::NoRing(_)
-        | MountError::Refused(_)
-        | MountError::Setup(_) => StartError::Failed(text),
-    }
-}
-
-/// Of a file system's own error, for messages of commands.
-pub(crate) fn failed(what: &str, errno: Errno) -> crate::control::ControlError {
-    crate::control::ControlError::errno(what, errno)
-}
