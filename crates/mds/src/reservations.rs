@@ -82,7 +82,8 @@ mod tests {
     /// Goal: open files share the room of their project. Method: two files, a limit, growth and settling.
     #[test]
     fn open_files_share_the_room() {
-        let quota = Quota { limits: Limits { bytes: Some(100), inodes: None }, bytes: 40, inodes: 2 };
+        let limits = Limits { bytes: Some(100), inodes: None };
+        let quota = Quota { limits, bytes: 40, inodes: 2, ..Quota::default() };
         let (a, b) = (Ino::from_raw(2).unwrap(), Ino::from_raw(3).unwrap());
         let (reservations, project) = (Reservations::default(), ProjectId(1));
         assert_eq!(reservations.reserve(a, project, 40, &quota), Ok(()));

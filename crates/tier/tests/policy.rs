@@ -378,9 +378,9 @@ fn opening_promotes_by_default_from_the_tiers_of_the_settings() {
             m.handle(secs(1.0), Input::Policy { ino: ino(1), policy });
         }
         m.handle(secs(1.0), Input::Opened { ino: ino(1) });
-        effects(&mut m).into_iter().find_map(|effect| match effect {
-            Effect::StartMove { from, to, kind: MoveKind::Promote, .. } => Some((from, to)),
-            _ => None,
+        effects(&mut m).into_iter().find_map(|effect| {
+            let Effect::StartMove { from, to, kind: MoveKind::Promote, .. } = effect else { return None };
+            Some((from, to))
         })
     };
     assert_eq!(opened([0, 0, 9 * MIB], None), Some((TierId::Nearline, TierId::Memory)));
