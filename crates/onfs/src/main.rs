@@ -3,11 +3,11 @@
 use std::{ffi::OsStr, io::Write, path::Path, process::ExitCode};
 
 use clap::Parser;
-use onfs::{args::Cli, commands, exit::Outcome, helper};
+use onfs::{args::Cli, commands, exit::Outcome, mount_call};
 
 fn main() -> ExitCode {
     let called = std::env::args_os().next().unwrap_or_default();
-    let outcome = if Path::new(&called).file_name() == Some(OsStr::new(helper::NAME)) {
+    let outcome = if Path::new(&called).file_name() == Some(OsStr::new(mount_call::NAME)) {
         as_helper()
     } else {
         // clap itself ends wrong usage with code 2.
@@ -26,5 +26,5 @@ fn main() -> ExitCode {
 
 fn as_helper() -> Outcome {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    commands::mount_helper(&helper::parse(words)?)
+    commands::mount_helper(&mount_call::parse(words)?)
 }

@@ -132,8 +132,6 @@ fn a_configuration_is_checked_as_a_whole() {
     assert!(with("[mount]\nstate = \"/mnt/x\"").is_err());
     let order = "[memory]\nstop_write = \"64MiB\"\nforced_out = \"32MiB\"";
     assert!(with(order).unwrap_err().message.contains("memory.stop_write"));
-    let buffers = "[policy]\nmovers = 64\nmove_buffer = \"64MiB\"";
-    assert!(with(buffers).unwrap_err().message.contains("memory_budget"));
     let fine =
         with("[ssd]\ndir = \"/a\"\nsize = \"1GiB\"\n[policy]\nwrite_behind = \"never\"\ntransient = true")
             .unwrap();

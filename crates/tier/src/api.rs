@@ -317,6 +317,16 @@ pub struct Thresholds {
     pub n_m: u64,
 }
 
+impl Thresholds {
+    /// With C_f-m and C_n-m as somebody fixed them, in order and bounded: half and three quarters of the limit.
+    pub(crate) fn with_fixed(self, limit: u64, f_m: Option<u64>, n_m: Option<u64>) -> Thresholds {
+        let s_w = self.s_w;
+        let f_m = f_m.unwrap_or(self.f_m).min(limit / 2).max(s_w);
+        let n_m = n_m.unwrap_or(self.n_m).min(limit / 4 * 3).max(f_m);
+        Thresholds { s_w, f_m, n_m }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TierReport {
     pub limit: u64,
@@ -375,6 +385,10 @@ pub struct Settings {
     pub window: usize,
     /// C_s-w: kept free by admission, per tier. 0.
     pub write_stop: [u64; 3],
+    /// C_f-m and C_n-m by tier where they do not follow the measured rates; at most half and three quarters of the
+    /// limit count. None.
+    pub forced_out: [Option<u64>; 3],
+    pub normal_out: [Option<u64>; 3],
     /// Write bandwidth assumed until it is measured, bytes per second. 4 GiB/s, 1 GiB/s, 150 MiB/s.
     pub bandwidth: [u64; 3],
     /// S_avg-f until it is measured. 8 MiB.
@@ -394,6 +408,8 @@ impl Default for Settings {
             promote_on_open: TierSet::EMPTY,
             window: 64,
             write_stop: [0; 3],
+            forced_out: [None; 3],
+            normal_out: [None; 3],
             bandwidth: [4 << 30, 1 << 30, 150 << 20],
             file_bytes_mean: 8 << 20,
         }

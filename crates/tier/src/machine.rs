@@ -256,8 +256,10 @@ impl Tiering {
                 // A quiet hour must not leave a burst without room: a quarter of the rated speed at least.
                 let write_in = space.in_peak.clamp(rated / 4.0, rated * 4.0);
                 let limit = space.limit;
-                space.thresholds =
+                let measured =
                     space::thresholds(&Supply { limit, s_w, write_in, forced_out, normal_out, file_bytes });
+                let fixed = (self.settings.forced_out[tier.index()], self.settings.normal_out[tier.index()]);
+                space.thresholds = measured.with_fixed(limit, fixed.0, fixed.1);
             }
         }
     }

@@ -159,6 +159,20 @@ mod tests {
     }
 
     #[test]
+    fn fixed_thresholds_keep_their_order() {
+        // Goal: what somebody fixed counts, within the limit, and never out of order. By hand.
+        let measured = Thresholds { s_w: 10, f_m: 20, n_m: 40 };
+        assert_eq!(measured.with_fixed(1000, None, None), measured);
+        assert_eq!(measured.with_fixed(1000, Some(100), None), Thresholds { s_w: 10, f_m: 100, n_m: 100 });
+        assert_eq!(measured.with_fixed(1000, None, Some(15)), Thresholds { s_w: 10, f_m: 20, n_m: 20 });
+        assert_eq!(measured.with_fixed(1000, Some(0), Some(0)), Thresholds { s_w: 10, f_m: 10, n_m: 10 });
+        assert_eq!(
+            measured.with_fixed(1000, Some(900), Some(900)),
+            Thresholds { s_w: 10, f_m: 500, n_m: 750 }
+        );
+    }
+
+    #[test]
     fn a_tier_below_its_reserve_fits_nothing() {
         // Goal: C_s-w is never given away, also when the limit shrank below what is used.
         let mut space = Space { limit: 100, used: 90, ..Space::default() };

@@ -54,6 +54,35 @@ pub enum Finding {
     WrongUsage { project: ProjectId, stored: Delta, counted: Delta },
 }
 
+impl Finding {
+    /// The inode it is about, if that exists: for an entry its directory.
+    pub fn subject(&self) -> Option<Ino> {
+        match self {
+            Finding::Dangling { dir, .. }
+            | Finding::WrongKind { dir, .. }
+            | Finding::WrongName { dir, .. } => Some(*dir),
+            Finding::WrongParent { ino, .. }
+            | Finding::WrongLinks { ino, .. }
+            | Finding::Lost { ino, .. }
+            | Finding::Detached { ino }
+            | Finding::NoOrphanRecord { ino }
+            | Finding::WrongTarget { ino }
+            | Finding::WrongFlags { ino, .. }
+            | Finding::WrongMode { ino, .. } => Some(*ino),
+            Finding::Damaged { .. }
+            | Finding::NoRoot
+            | Finding::NotOrphan { .. }
+            | Finding::Stray { .. }
+            | Finding::MisplacedEntries { .. }
+            | Finding::AllocatorBehind { .. }
+            | Finding::UgsdBehind { .. }
+            | Finding::StrayPin { .. }
+            | Finding::StrayPolicy { .. }
+            | Finding::WrongUsage { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |name: &[u8]| name.escape_ascii().to_string();

@@ -1,14 +1,18 @@
 //! `onfs fsck`: metadata against itself, residency maps against the objects, objects against their checksums.
 
-use std::{collections::HashSet, ops::ControlFlow, path::Path};
+use std::{
+    collections::HashSet,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
 
-use kv::MetaStore;
+use kv::{MetaStore, OpenError};
 use layout::{ObjectRecord, Sau, SauIndex, SauMap};
-use namespace::{Inode, InodeFlags, key, superblock};
+use namespace::{Inode, InodeFlags, key, superblock, txn::KvError};
 use store::{FsUuid, ScanEntry, TierStore, TierStoreOptions};
 use types::{FileKind, Ino, SAU_BYTES, TierId, Timestamp};
 
-use super::{of_store, open_metadata, site::Site};
+use super::{metadata::open_metadata, refusals::of_open, site::Site, tree::Names};
 use crate::{
     check::{Finding, FsckReport, Severity},
     config::Config,
@@ -26,9 +30,17 @@ pub fn fsck(
     repair: bool,
     progress: &mut dyn ProgressSink,
 ) -> Result<FsckReport, StartError> {
-    let store = open_metadata(config, 0, repair)?;
-    let mut check = Check { report: FsckReport::default(), repair, progress };
+    let mut check = Check { report: FsckReport::default(), subjects: Vec::new(), repair, progress };
     check.report.state_dir = config.mount.state.display().to_string();
+    let store = match open_metadata(config, 0, repair) {
+        Ok(store) => store,
+        Err(error @ (OpenError::Damaged { .. } | OpenError::Engine(KvError::Corrupt(_)))) => {
+            let what = format!("{error}; nothing else can be checked before that is repaired");
+            check.add(Severity::Damage, "metadata store".to_owned(), what, false);
+            return Ok(check.report);
+        }
+        Err(error) => return Err(of_open(error)),
+    };
     let recovery = store.recovery();
     if recovery.repaired {
         let what = format!("the journal was damaged: {} later changes are dropped", recovery.dropped);
@@ -36,12 +48,15 @@ pub fn fsck(
     }
     check.metadata(&store)?;
     check.objects(config, &store)?;
+    check.name_subjects(&store);
     store.close().map_err(|e| StartError::Failed(e.to_string()))?;
     Ok(check.report)
 }
 
 struct Check<'a> {
     report: FsckReport,
+    /// Findings, by their place in the report, that are about an inode.
+    subjects: Vec<(usize, Ino)>,
     repair: bool,
     progress: &'a mut dyn ProgressSink,
 }
@@ -49,6 +64,33 @@ struct Check<'a> {
 impl Check<'_> {
     fn add(&mut self, severity: Severity, place: String, what: String, repaired: bool) {
         self.report.findings.push(Finding { severity, place, what, repaired });
+    }
+
+    fn add_about(&mut self, ino: Ino, severity: Severity, what: String, repaired: bool) {
+        self.subjects.push((self.report.findings.len(), ino));
+        self.add(severity, format!("inode {ino}"), what, repaired);
+    }
+
+    /// Puts paths in the place of inode numbers.
+    fn name_subjects(&mut self, store: &MetaStore) {
+        let mut names = Names::new(store, usize::MAX);
+        let nameless: HashSet<Ino> = self
+            .subjects
+            .iter()
+            .map(|(_, ino)| *ino)
+            .filter(|ino| !names.is_removed(*ino) && names.path(*ino).is_none())
+            .collect();
+        if !nameless.is_empty() {
+            names.search(&nameless);
+        }
+        for (n, ino) in &self.subjects {
+            let Some(finding) = self.report.findings.get_mut(*n) else { continue };
+            finding.place = match names.path(*ino) {
+                Some(path) => format!("{} (inode {ino})", path.display()),
+                None if names.is_removed(*ino) => format!("inode {ino} (unlinked, waits for its removal)"),
+                None => format!("inode {ino} (it has no name)"),
+            };
+        }
     }
 
     fn beat(&mut self, done: u64, total: u64, what: &str) -> Result<(), StartError> {
@@ -59,11 +101,16 @@ impl Check<'_> {
     fn metadata(&mut self, store: &MetaStore) -> Result<(), StartError> {
         self.beat(0, 0, "metadata")?;
         let mut lines = Vec::new();
-        let outcome = mds::fsck(store, now(), self.repair, &mut |finding| lines.push(finding.to_string()))
+        let mut note =
+            |finding: &namespace::check::Finding| lines.push((finding.to_string(), finding.subject()));
+        let outcome = mds::fsck(store, now(), self.repair, &mut note)
             .map_err(|e| StartError::Damaged(e.to_string()))?;
         let all_repaired = self.repair && outcome.left == 0;
-        for line in lines {
-            self.add(Severity::Repairable, "metadata".to_owned(), line, all_repaired);
+        for (line, subject) in lines {
+            match subject {
+                Some(ino) => self.add_about(ino, Severity::Repairable, line, all_repaired),
+                None => self.add(Severity::Repairable, "metadata".to_owned(), line, all_repaired),
+            }
         }
         if self.repair && outcome.left > 0 {
             let what = format!("{} findings cannot be put right", outcome.left);
@@ -83,22 +130,29 @@ impl Check<'_> {
         let mut tiers: [Option<TierStore>; 3] = [None, None, None];
         for tier in [TierId::Ssd, TierId::Nearline] {
             if let Some(dir) = site.tier(tier) {
-                match open_tier(tier, dir, uuid) {
-                    Ok(store) => tiers[tier.index()] = Some(store),
-                    Err(error) => {
-                        let what = format!("cannot be checked: {error}");
-                        self.add(Severity::Damage, format!("{tier} tier in {}", dir.display()), what, false);
-                    }
-                }
+                tiers[tier.index()] = self.tier(tier, dir, uuid);
             }
         }
         let memory = memory_path(config, &site);
         if let Some(dir) = &memory {
-            tiers[TierId::Memory.index()] = Some(open_tier(TierId::Memory, dir, uuid)?);
+            tiers[TierId::Memory.index()] = self.tier(TierId::Memory, dir, uuid);
         }
         let generation = superblock.memory_generation;
         let known = self.each_inode(store, &tiers, memory.is_some().then_some(generation))?;
         self.strangers(&tiers, &known)
+    }
+
+    fn tier(&mut self, tier: TierId, dir: &Path, uuid: FsUuid) -> Option<TierStore> {
+        let mut options = TierStoreOptions::new(tier, uuid);
+        options.create = false;
+        match TierStore::open(dir, options) {
+            Ok(store) => Some(store),
+            Err(error) => {
+                let what = format!("cannot be checked: {error}");
+                self.add(Severity::Damage, format!("{tier} tier in {}", dir.display()), what, false);
+                None
+            }
+        }
     }
 
     /// Every regular file's object. Returns the inodes that may have one.
@@ -155,12 +209,8 @@ impl Check<'_> {
                 map
             }
             Some(Err(error)) => {
-                self.add(
-                    Severity::Damage,
-                    file(ino),
-                    format!("its map of places is damaged: {error}"),
-                    false,
-                );
+                let what = format!("its map of places is damaged: {error}");
+                self.add_about(ino, Severity::Damage, what, false);
                 return Ok(());
             }
             None => assumed(inode, generation),
@@ -185,14 +235,14 @@ impl Check<'_> {
         }
         if damaged > 0 {
             let what = format!("{damaged} copies of its pieces are missing or do not match their checksum");
-            self.add(Severity::Damage, file(ino), what, false);
+            self.add_about(ino, Severity::Damage, what, false);
         }
         if lost > 0 {
             self.report.lost_bytes += lost;
             let what = format!(
                 "{lost} bytes are lost: they were only in memory, or their copy is damaged; reads give EIO"
             );
-            self.add(Severity::Damage, file(ino), what, false);
+            self.add_about(ino, Severity::Damage, what, false);
         }
         Ok(())
     }
@@ -222,10 +272,6 @@ impl Check<'_> {
     }
 }
 
-fn file(ino: Ino) -> String {
-    format!("inode {ino}")
-}
-
 /// Without a record everything is in memory.
 fn assumed(inode: &Inode, generation: Option<u32>) -> SauMap {
     let alive = generation == Some(inode.memory_generation);
@@ -245,23 +291,14 @@ fn is_intact(tier: &TierStore, ino: Ino, sau: SauIndex, state: Sau) -> bool {
     }
 }
 
-fn open_tier(tier: TierId, dir: &Path, uuid: FsUuid) -> Result<TierStore, StartError> {
-    let mut options = TierStoreOptions::new(tier, uuid);
-    options.create = false;
-    TierStore::open(dir, options).map_err(of_store)
-}
-
 /// Where the memory tier of the last mount still is, if it is.
-fn memory_path(config: &Config, site: &Site) -> Option<std::path::PathBuf> {
+fn memory_path(config: &Config, site: &Site) -> Option<PathBuf> {
     let instance = site.memory_instance().filter(|_| !site.memory_was_empty())?.to_string();
     let has_marker = |dir: &Path| {
         std::fs::read_to_string(dir.join(MEMORY_MARKER)).is_ok_and(|text| text.contains(&instance))
     };
-    if has_marker(&config.memory.dir) {
-        return Some(config.memory.dir.clone());
-    }
-    let below = std::fs::read_dir(&config.memory.dir).ok()?;
-    below.filter_map(|entry| entry.ok().map(|e| e.path())).find(|dir| has_marker(dir))
+    let last = site.tier(TierId::Memory).into_iter();
+    last.chain([config.memory.dir.as_path()]).find(|dir| has_marker(dir)).map(Path::to_owned)
 }
 
 fn now() -> Timestamp {

@@ -2,12 +2,18 @@
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
-use ds::{Object, ObjectHint, RequestError};
+use ds::{Object, RequestError};
 use mds::Found;
 use parking_lot::Mutex;
 use types::{Errno, FileKind, Ino, TierId};
 
-use super::{Parts, failed, mounted::Mounted, policy, quota::Quotas, report};
+use super::{
+    mounted::Mounted,
+    parts::{Parts, attach, failed},
+    policy,
+    quota::Quotas,
+    report,
+};
 use crate::{
     control::{
         ControlError, ControlHandler, ErrorCode, FileOutcome, FileRef, MoveReport, Owner, Peer, Progress,
@@ -323,16 +329,6 @@ impl One<'_> {
         self.parts.ds.unpin(&self.object).map_err(Stop::Errno)?;
         Ok(Step::Done)
     }
-}
-
-pub(super) fn attach(parts: &Parts, ino: Ino, found: &Found) -> Result<Arc<Object>, Errno> {
-    let hint = ObjectHint {
-        size: found.attr.size,
-        written: found.data.written,
-        stale_live: found.data.live,
-        memory_generation: found.data.memory_generation,
-    };
-    parts.ds.attach(ino, &hint)
 }
 
 fn outcome(file: &FileRef, errno: Errno, message: String) -> FileOutcome {

@@ -3,43 +3,34 @@
 
 mod fsck;
 mod handler;
+mod metadata;
 mod mounted;
+mod parts;
 mod policy;
 mod quota;
+mod refusals;
 mod report;
 mod site;
+mod tiers;
+mod tree;
 
 pub use fsck::fsck;
 
 use std::{path::Path, sync::Arc, time::Instant};
 
 use client::{Client, ClientOptions};
-use ds::{DataServer, DeviceTier, DsOptions, KvMaps};
-use fuse::{MountError, MountOptions, Session, TransportChoice};
-use kv::{MetaStore, MetaStoreOptions, OpenError};
-use mds::{Mds, MdsOptions};
-use store::{
-    FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, StoreError, TierStore, TierStoreOptions,
-};
-use types::{Errno, TierId, TierSet};
+use fuse::{MountOptions, Session, TransportChoice};
 
 use crate::{
     config::{Config, Transport},
-    policy::{Promote, WriteBehind},
     running::{Running, StartError},
 };
 use handler::Handler;
+use metadata::{open_mds, open_metadata, recovery_line};
 use mounted::Mounted;
-use site::Site;
-
-/// Where the metadata is, below the state directory.
-const META_DIR: &str = "meta";
-/// Descriptors that each tier keeps at hand: this share of what the process may have, and no more than so many. Most are
-/// for files that programs have open, and some must be left for the metadata.
-const FD_SHARE: u64 = 32;
-const FD_CACHE_MAX: u64 = 4096;
-/// The memory budget's shares: requests' buffers first, then an eighth for journal and overlay, a third for the caches.
-const CACHE_SHARE: u64 = 3;
+use parts::Parts;
+use refusals::{of_mount, of_open};
+use tiers::{Tiers, open_tiers, sync_tiers};
 
 /// What [`start`] gets besides the configuration. The caller holds the state's lock, has created the state directory
 /// (`config.mount.state`) and has cleared a dead mount away.
@@ -57,12 +48,13 @@ pub struct StartContext<'a> {
 pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, StartError> {
     let options = mount_options(config);
     sync_tiers(config);
-    let store = Arc::new(open_metadata(config, options.buffer_bytes(), false)?);
+    let store = Arc::new(open_metadata(config, options.buffer_bytes(), false).map_err(of_open)?);
     if let Some(line) = recovery_line(&store) {
         (context.note)(&line);
     }
     let mds = Arc::new(open_mds(&store, context.owner_uid)?);
-    let ds = open_tiers(config, &store, &mds, context.note)?;
+    let tiers = open_tiers(config, &store, &mds, context.note)?;
+    let ds = tiers.ds.clone();
     // The journal must never speak of bytes that a power cut could still take. Weak: the store outlives the tiers.
     let devices = Arc::downgrade(&ds);
     store.set_before_sync(Box::new(move || match devices.upgrade() {
@@ -82,23 +74,37 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         policy: policy::default_of(&config.policy),
         ..ClientOptions::default()
     };
-    let client = Client::new(client_options, mds.clone(), ds.clone()).map_err(|e| {
-        StartError::Failed(format!(
-            "the requests' threads cannot be started, or the policies not be read (onfs fsck tells): {e}"
-        ))
-    })?;
+    let client = match Client::new(client_options, mds.clone(), ds.clone()) {
+        Ok(client) => client,
+        Err(error) => {
+            drop(ds);
+            give_up(tiers, &store);
+            return Err(StartError::Failed(format!(
+                "the requests' threads cannot be started, or the policies not be read (onfs fsck tells): {error}"
+            )));
+        }
+    };
     let session = match Session::mount(&options, client.clone()) {
         Ok(session) => session,
         Err(error) => {
             client.shutdown();
-            ds.shutdown();
-            let _ = store.close();
+            drop((client, ds));
+            give_up(tiers, &store);
             return Err(of_mount(error));
         }
     };
-    let parts = Parts { store, mds, ds, client, session, config: config.clone(), began: Instant::now() };
+    let (config, began) = (config.clone(), Instant::now());
+    let parts = Parts { store, mds, ds, client, session, config, began };
     let fs = Arc::new(Mounted::new(parts));
     Ok(Running { handler: Arc::new(Handler::new(fs.clone())), fs })
+}
+
+/// Closes what a start that failed had opened, and gives back the memory that it took.
+fn give_up(tiers: Tiers, store: &kv::MetaStore) {
+    tiers.give_up();
+    if let Err(error) = store.close() {
+        tracing::warn!(%error, "the metadata were not closed in order");
+    }
 }
 
 fn mount_options(config: &Config) -> MountOptions {
@@ -127,4 +133,3 @@ fn mount_options(config: &Config) -> MountOptions {
     options.options.extend(others.iter().filter(|(set, _)| *set).map(|(_, word)| (*word).to_owned()));
     options
 }
-

@@ -6,7 +6,10 @@ use fuse::UnmountError as FuseUnmount;
 use parking_lot::{Mutex, RwLock};
 use types::Errno;
 
-use super::{Parts, failed, site::Site};
+use super::{
+    parts::{Parts, failed},
+    site::Site,
+};
 use crate::{
     control::{ControlError, MoveReport, Progress, ProgressSink},
     running::{MountedFs, UnmountError},

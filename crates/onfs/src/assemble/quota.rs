@@ -12,7 +12,10 @@ use mds::{Found, Limits, Quota};
 use parking_lot::{Mutex, MutexGuard};
 use types::{Errno, FileKind, Ino, ProjectId};
 
-use super::{Parts, failed, report};
+use super::{
+    parts::{Parts, failed},
+    report,
+};
 use crate::control::{ControlError, ErrorCode, FileRef, Progress, ProgressSink, QuotaReport, Response};
 
 /// Entries of a directory read at once.

@@ -1,15 +1,29 @@
 //! What is reported: the parts' own words in the words of the commands.
 
+use std::path::Path;
+
 use ds::MoveReport;
 use mds::{Found, Quota};
 use types::{Errno, FileKind, ProjectId, SAU_BYTES, TierId};
 
-use super::{Parts, handler::attach, policy};
+use super::{
+    parts::{Parts, attach},
+    policy,
+    tree::Names,
+};
 use crate::control::{
     BudgetReport, Coolness, DirPolicyReport, FileRef, FileReport, MemoryReport, MetadataReport, Movement,
     QuotaReport, StatusReport, TierReport, TierResidency,
 };
-use crate::policy::DirPolicy;
+use crate::{
+    mounts::{self, MountEntry},
+    policy::DirPolicy,
+};
+
+/// Entries of a directory that are looked at for the name of a file that moves.
+const ENTRIES_MAX: usize = 10_000;
+/// Movements whose files are named.
+const NAMED_MAX: usize = 32;
 
 pub(super) fn status(parts: &Parts) -> StatusReport {
     let (dirty_files, dirty_bytes) = parts.ds.dirty();
@@ -44,9 +58,9 @@ pub(super) fn status(parts: &Parts) -> StatusReport {
         transport_why: transport.reason.clone().unwrap_or_else(|| "the kernel offers it".to_owned()),
         passthrough,
         passthrough_why: why,
-        mount_options: Vec::new(),
+        mount_options: mount_options(parts),
         tiers: tiers(parts),
-        movements: parts.ds.moves().into_iter().map(movement).collect(),
+        movements: movements(parts),
         movements_queued: 0,
         dirty_bytes,
         dirty_files,
@@ -80,13 +94,14 @@ fn passthrough(parts: &Parts) -> (bool, String) {
 
 fn tiers(parts: &Parts) -> Vec<TierReport> {
     let (_, dirty_bytes) = parts.ds.dirty();
+    let mounts = mounts::mounts().unwrap_or_default();
     let row = |t: ds::TierStatus| TierReport {
         name: t.tier,
         dir: t.dir.display().to_string(),
         backing: match t.tier {
             TierId::Memory if t.own_tmpfs => "own tmpfs".to_owned(),
             TierId::Memory => "shared tmpfs".to_owned(),
-            TierId::Ssd | TierId::Nearline => "directory".to_owned(),
+            TierId::Ssd | TierId::Nearline => fs_type(&mounts, &t.dir),
         },
         limit_bytes: t.report.limit,
         used_bytes: t.report.used,
@@ -104,10 +119,37 @@ fn tiers(parts: &Parts) -> Vec<TierReport> {
     parts.ds.tiers().into_iter().map(row).collect()
 }
 
-fn movement(m: MoveReport) -> Movement {
+/// The file system that a tier's directory lies on.
+fn fs_type(mounts: &[MountEntry], dir: &Path) -> String {
+    let real = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    mounts::mount_of(mounts, &real).map_or("directory".to_owned(), |mount| mount.fs_type.clone())
+}
+
+/// What the kernel says of our mount.
+fn mount_options(parts: &Parts) -> Vec<String> {
+    let here = mounts::onfs_at(parts.session.mountpoint()).ok().flatten();
+    let mut words: Vec<String> =
+        here.map(|mount| mount.options.split(',').map(str::to_owned).collect()).unwrap_or_default();
+    words.extend(parts.config.mount.allow_other.then(|| "allow_other".to_owned()));
+    words
+}
+
+fn movements(parts: &Parts) -> Vec<Movement> {
+    let mut names = Names::new(&*parts.store, ENTRIES_MAX);
+    let moves = parts.ds.moves().into_iter();
+    moves
+        .enumerate()
+        .map(|(n, m)| {
+            let path = if n < NAMED_MAX { names.path(m.ino) } else { None };
+            movement(m, path.map_or(String::new(), |path| path.display().to_string()))
+        })
+        .collect()
+}
+
+fn movement(m: MoveReport, path: String) -> Movement {
     Movement {
         ino: m.ino.get(),
-        path: String::new(),
+        path,
         from: m.from,
         to: m.to,
         done_bytes: 0,
@@ -180,7 +222,9 @@ pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileR
     let object = attach(parts, attr.ino, found)?;
     let now = parts.ds.report(&object);
     report.size_bytes = now.size;
-    report.allocated_bytes = now.stored.iter().sum();
+    // Not what waits to be freed where the file was before.
+    let in_use = |t: TierId| now.stored[t.index()].min(u64::from(now.saus[t.index()]) * SAU_BYTES);
+    report.allocated_bytes = TierId::ALL.into_iter().map(in_use).sum();
     report.residency = TierId::ALL
         .into_iter()
         .filter(|t| now.saus[t.index()] > 0)

@@ -26,6 +26,8 @@ struct Stored {
     #[serde(skip_serializing_if = "Option::is_none")]
     nearline: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     memory_instance: Option<InstanceId>,
     /// The last mount ended with nothing that only memory held, and gave the memory back.
     #[serde(default)]
@@ -61,7 +63,7 @@ impl Site {
 
     pub fn tier(&self, tier: TierId) -> Option<&Path> {
         match tier {
-            TierId::Memory => None,
+            TierId::Memory => self.stored.memory.as_deref(),
             TierId::Ssd => self.stored.ssd.as_deref(),
             TierId::Nearline => self.stored.nearline.as_deref(),
         }
@@ -69,7 +71,7 @@ impl Site {
 
     pub fn set_tier(&mut self, tier: TierId, dir: &Path) -> Result<(), StartError> {
         let slot = match tier {
-            TierId::Memory => return Ok(()),
+            TierId::Memory => &mut self.stored.memory,
             TierId::Ssd => &mut self.stored.ssd,
             TierId::Nearline => &mut self.stored.nearline,
         };

@@ -34,7 +34,9 @@ pub fn fsck(args: &FsckArgs) -> Outcome {
     if !state.is_dir() {
         return Err(Failure::failed(format!("{}: there is no such state directory", state.display())));
     }
-    let _lock = StateLock::acquire(state, "fsck")?;
+    let _lock = StateLock::acquire(state, "fsck").map_err(|failure| {
+        failure.hint("a running file system cannot be checked: unmount it first (onfs umount MOUNTPOINT)")
+    })?;
     let mut progress = Shown(Meter::new("checking"));
     let checked = assemble::fsck(&config, args.repair, &mut progress);
     progress.0.finish();

@@ -8,8 +8,8 @@ use crate::{
     config::{Config, Host, Settings},
     daemon::{self, Ready},
     exit::{Failure, Outcome},
-    helper::HelperCall,
     locate,
+    mount_call::HelperCall,
     render::{self, units::bytes},
 };
 

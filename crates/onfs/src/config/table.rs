@@ -25,7 +25,6 @@ impl Setting {
     }
 }
 
-const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
@@ -95,11 +94,11 @@ settings! {
     memory.size: Kind::Size { min: 16 * MIB, max: 64 * TIB, or: Some("auto") }, "auto", Some("--memory"),
         "Limit of the memory tier; `onfs memory set` changes it while mounted. `auto` is a quarter of MemAvailable at mount, at least 64MiB.";
     memory.stop_write: THRESHOLD, "auto", None,
-        "C_s-w: with less available, a write that needs new space waits. `auto` follows the measured rates.";
+        "C_s-w: so much stays free; a write that needs new space waits, or goes to the next tier. At most a sixteenth of the tier; `auto` is 0.";
     memory.forced_out: THRESHOLD, "auto", None,
-        "C_f-m: with less available, open files are moved out too.";
+        "C_f-m: with less available, open files are moved out too. At most half of the tier; `auto` follows the measured rates.";
     memory.normal_out: THRESHOLD, "auto", None,
-        "C_n-m: with less available, closed files are moved out.";
+        "C_n-m: with less available, closed files are moved out. At most three quarters of the tier; `auto` follows the measured rates.";
 
     ssd.dir: TIER_DIR, "none", Some("--ssd"),
         "Directory of the tier; `none` means that there is no such tier.";
@@ -127,8 +126,6 @@ settings! {
         "A closed or idle dirty file has a copy in a persistent tier within this time.";
     policy.movers: Kind::Count { min: 1, max: 64, or: None }, "2", None,
         "Files that are moved between tiers at the same time.";
-    policy.move_buffer: Kind::Size { min: 256 * KIB, max: 64 * MIB, or: None }, "4MiB", None,
-        "Bytes that one movement holds in memory; it counts against mount.memory_budget.";
 
     log.level: Kind::LogFilter, "info", None,
         "What is logged: a level, or a filter such as `info,fuse=debug`.";

@@ -90,7 +90,6 @@ pub struct PolicyConfig {
     pub transient: bool,
     pub write_behind: WriteBehind,
     pub movers: u32,
-    pub move_buffer: ByteSize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,7 +126,6 @@ impl Config {
             mount,
         };
         check_directories(&config)?;
-        check_budget(&reader, &config)?;
         Ok(config)
     }
 }
@@ -218,7 +216,6 @@ fn policy(reader: &Reader<'_>) -> Result<PolicyConfig, ConfigError> {
         transient: matches!(reader.entry("policy", "transient")?.value, Value::Switch(true)),
         write_behind,
         movers: reader.count("policy", "movers")?.unwrap_or(1),
-        move_buffer: reader.size("policy", "move_buffer")?,
     })
 }
 
@@ -256,20 +253,6 @@ fn check_directories(config: &Config) -> Result<(), ConfigError> {
         }
     }
     Ok(())
-}
-
-/// The movement buffers must leave at least half of the budget to requests and caches.
-fn check_budget(reader: &Reader<'_>, config: &Config) -> Result<(), ConfigError> {
-    let buffers = config.policy.move_buffer.0.saturating_mul(u64::from(config.policy.movers));
-    if buffers <= config.mount.memory_budget.0 / 2 {
-        return Ok(());
-    }
-    let message = format!(
-        "policy.movers x policy.move_buffer ({}) is over half of mount.memory_budget ({}): lower one or raise the other",
-        ByteSize(buffers),
-        config.mount.memory_budget
-    );
-    Err(ConfigError::new(&reader.entry("policy", "movers")?.origin, message))
 }
 
 /// Typed access to the table. A wrong name or kind here is a mistake of the program; it becomes an error and not

@@ -10,6 +10,7 @@ mod log;
 mod ready;
 mod run;
 mod state;
+mod supervisor;
 
 pub use launch::launch;
 pub use lifecycle::Lifecycle;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
+use super::supervisor;
 use crate::exit::{Exit, Failure};
 
 /// One line.
@@ -52,9 +53,20 @@ impl Ready {
 
     /// Says that the mount is usable, and lets go of the pipe.
     pub fn ready(self) {
-        if self == Ready::Parent {
-            send(&Message::Ready { pid: std::process::id() });
-            release();
+        match self {
+            Ready::Parent => {
+                send(&Message::Ready { pid: std::process::id() });
+                release();
+            }
+            Ready::Foreground => supervisor::tell(supervisor::READY),
+        }
+    }
+
+    /// Says that the daemon is about to end, in order.
+    pub fn ending(self) {
+        match self {
+            Ready::Parent => {}
+            Ready::Foreground => supervisor::tell(supervisor::STOPPING),
         }
     }
 

@@ -1,0 +1,44 @@
+//! Opening the metadata store and the server on it.
+
+use std::sync::Arc;
+
+use kv::{MetaStore, MetaStoreOptions, OpenError};
+use mds::{Mds, MdsOptions};
+
+use crate::{config::Config, running::StartError};
+
+/// Where the metadata is, below the state directory.
+const META_DIR: &str = "meta";
+/// The memory budget's shares: requests' buffers first, then an eighth for journal and overlay, a third for the caches.
+const CACHE_SHARE: u64 = 3;
+
+pub(super) fn open_metadata(config: &Config, buffers: u64, repair: bool) -> Result<MetaStore, OpenError> {
+    let left = config.mount.memory_budget.0.saturating_sub(buffers);
+    let options = MetaStoreOptions {
+        sync_period: config.metadata.sync_period,
+        checkpoint_bytes: config.metadata.journal_size.0.min(left / 8).max(1 << 20),
+        cache_bytes: (left / CACHE_SHARE).max(4 << 20),
+        repair,
+        ..MetaStoreOptions::default()
+    };
+    MetaStore::open_default(&config.mount.state.join(META_DIR), options)
+}
+
+pub(super) fn recovery_line(store: &MetaStore) -> Option<String> {
+    let report = store.recovery();
+    report.repaired.then(|| {
+        format!(
+            "the metadata journal was damaged: {} later changes were dropped by the repair",
+            report.dropped
+        )
+    })
+}
+
+pub(super) fn open_mds(store: &Arc<MetaStore>, owner_uid: u32) -> Result<Mds, StartError> {
+    let gid = rustix::process::getegid().as_raw();
+    let options = MdsOptions { root_uid: owner_uid, root_gid: gid, ..MdsOptions::default() };
+    Mds::new(store.clone(), options).map_err(|error| match error {
+        mds::Error::NewerFormat { .. } | mds::Error::Store(_) => StartError::Damaged(error.to_string()),
+        mds::Error::Random(_) => StartError::Failed(error.to_string()),
+    })
+}

@@ -1,0 +1,268 @@
+//! Opening the tiers' directories, and the data server on them.
+//!
+//! Invariants: a tier that the file system knows is never made anew, for an empty directory in its place is an unmounted
+//! disk; nothing is made before everything that must be there was found; a memory tier that this start made is given
+//! back when the start fails.
+
+use std::{path::Path, path::PathBuf, sync::Arc};
+
+use ds::{DataServer, DeviceTier, DsOptions, KvMaps};
+use kv::MetaStore;
+use mds::Mds;
+use store::{
+    Backing, FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, StoreError, TierStore, TierStoreOptions,
+};
+use types::{TierId, TierSet};
+
+use super::{refusals::of_store, site::Site};
+use crate::{
+    config::{Config, DirTier, Thresholds},
+    policy::{Promote, WriteBehind},
+    running::StartError,
+};
+
+/// Descriptors that each tier keeps at hand: this share of what the process may have, and no more than so many. Most are
+/// for files that programs have open, and some must be left for the metadata.
+const FD_SHARE: u64 = 32;
+const FD_CACHE_MAX: u64 = 4096;
+
+/// Opening the metadata makes durable what a killed daemon had in its journal; the bytes that it speaks of come first.
+pub(super) fn sync_tiers(config: &Config) {
+    for tier in [&config.ssd, &config.nearline].into_iter().flatten() {
+        if let Ok(dir) = std::fs::File::open(&tier.dir)
+            && let Err(error) = rustix::fs::syncfs(&dir)
+        {
+            tracing::warn!(dir = %tier.dir.display(), %error, "bytes on the device could not be made durable");
+        }
+    }
+}
+
+/// The data server, and whether the memory below it was made by this start.
+pub(super) struct Tiers {
+    pub ds: Arc<DataServer>,
+    fresh: bool,
+    state: PathBuf,
+}
+
+impl Tiers {
+    /// After a start that failed. Nothing was written yet, so a memory tier that was made for it holds nothing.
+    pub fn give_up(self) {
+        self.ds.shutdown();
+        if !self.fresh {
+            return;
+        }
+        match self.ds.release_memory() {
+            Ok(true) => note_given_back(&self.state),
+            Ok(false) => tracing::warn!("the memory tier stays mounted: it is still in use"),
+            Err(error) => tracing::warn!(%error, "the memory tier stays mounted"),
+        }
+    }
+}
+
+fn note_given_back(state: &Path) {
+    if let Err(error) = Site::load(state).and_then(|mut site| site.set_memory_released()) {
+        tracing::warn!(%error, "the next mount will miss a memory tier that held nothing");
+    }
+}
+
+pub(super) fn open_tiers(
+    config: &Config,
+    store: &Arc<MetaStore>,
+    mds: &Mds,
+    note: &mut dyn FnMut(&str),
+) -> Result<Tiers, StartError> {
+    let mut site = Site::load(&config.mount.state)?;
+    let uuid = FsUuid(mds.uuid());
+    let given = [(TierId::Ssd, &config.ssd), (TierId::Nearline, &config.nearline)];
+    for (tier, given) in given {
+        if let (Some(dir), None) = (site.tier(tier), given) {
+            return Err(StartError::Config(format!(
+                "this file system keeps data in its {tier} tier in {}: give --{tier} {} to mount it",
+                dir.display(),
+                dir.display()
+            )));
+        }
+    }
+    let mut devices = [None, None];
+    // What must be there first, so that a refusal leaves no new directory behind.
+    for known in [true, false] {
+        for ((tier, given), device) in given.iter().zip(&mut devices) {
+            if let Some(given) = given.as_ref()
+                && site.tier(*tier).is_some() == known
+                && device.is_none()
+            {
+                *device = Some(open_device(*tier, given, uuid, site.tier(*tier))?);
+            }
+        }
+    }
+    for (tier, given) in given {
+        if let Some(given) = given {
+            site.set_tier(tier, &given.dir)?;
+        }
+    }
+    let [ssd, nearline] = devices;
+    let (memory, fresh) = open_memory(config, uuid, mds, &mut site, note)?;
+    if ssd.is_none() && nearline.is_none() {
+        note("there is no SSD and no near-line tier: all data is in memory and is lost at a reboot");
+    }
+    let left = fresh.then(|| (memory.0.path().to_owned(), memory.0.backing()));
+    let started = DataServer::start(DsOptions {
+        memory: Some(memory),
+        ssd,
+        nearline,
+        memory_generation: mds.memory_generation(),
+        maps: Arc::new(KvMaps::new(store.clone())),
+        tiering: tiering(config),
+        movers: config.policy.movers.max(1) as usize,
+        sync_period: config.metadata.sync_period,
+    });
+    match started {
+        Ok(ds) => Ok(Tiers { ds, fresh, state: config.mount.state.clone() }),
+        Err(errno) => {
+            if let Some((path, backing)) = left {
+                take_away(&path, backing);
+                note_given_back(&config.mount.state);
+            }
+            Err(StartError::Failed(format!("the tiers cannot be read: {errno}")))
+        }
+    }
+}
+
+fn tiering(config: &Config) -> tier::Settings {
+    let mut tiering = tier::Settings::default();
+    if let WriteBehind::After(span) = config.policy.write_behind {
+        tiering.write_behind_closed = span.0;
+        // Who wants it later than the latest has it so.
+        tiering.write_behind_latest = tiering.write_behind_latest.max(span.0);
+    }
+    if config.policy.promote == Promote::OnOpen {
+        // What the SSD has is fast enough until someone says otherwise.
+        tiering.promote_on_open = TierSet::of(TierId::Nearline);
+    }
+    let mut fix = |tier: TierId, given: &Thresholds| {
+        tiering.write_stop[tier.index()] = given.stop_write.map_or(0, |size| size.0);
+        tiering.forced_out[tier.index()] = given.forced_out.map(|size| size.0);
+        tiering.normal_out[tier.index()] = given.normal_out.map(|size| size.0);
+    };
+    fix(TierId::Memory, &config.memory.thresholds);
+    if let Some(ssd) = &config.ssd {
+        fix(TierId::Ssd, &ssd.thresholds);
+    }
+    tiering
+}
+
+/// A device's tier. `known` is where this file system had it last; then it must be there already.
+fn open_device(
+    tier: TierId,
+    given: &DirTier,
+    uuid: FsUuid,
+    known: Option<&Path>,
+) -> Result<DeviceTier, StartError> {
+    let dir = &given.dir;
+    if known.is_none() {
+        std::fs::create_dir_all(dir)
+            .map_err(|e| StartError::Config(format!("{}: cannot be made: {e}", dir.display())))?;
+    }
+    let opened = open_store(tier, dir, uuid, known.is_none());
+    let store = opened.map_err(|error| match (&error, known) {
+        (StoreError::Missing { .. } | StoreError::NoMarker { .. }, Some(last)) => {
+            StartError::Config(missing(tier, dir, last))
+        }
+        _ => of_store(error),
+    })?;
+    Ok(DeviceTier { store, limit: given.size.map(|s| s.0) })
+}
+
+/// A tier that should be there is not: what to do.
+fn missing(tier: TierId, dir: &Path, last: &Path) -> String {
+    let what = if dir.is_dir() { "has no onfs-tier.toml" } else { "does not exist" };
+    let place = dir.display();
+    if dir == last {
+        format!(
+            "the {tier} tier of this file system is in {place}, which {what}: is its disk mounted? \
+             mount it and try again; if the directory was moved, say where to with --{tier} DIR"
+        )
+    } else {
+        format!(
+            "the {tier} tier of this file system was last in {}; {place} {what}: move the old directory's whole \
+             content there first, or give --{tier} {}",
+            last.display(),
+            last.display()
+        )
+    }
+}
+
+/// The memory tier, and whether it was made now.
+fn open_memory(
+    config: &Config,
+    uuid: FsUuid,
+    mds: &Mds,
+    site: &mut Site,
+    note: &mut dyn FnMut(&str),
+) -> Result<((MemoryTier, TierStore), bool), StartError> {
+    let mut options = MemoryTierOptions::new(config.memory.dir.clone(), config.memory.size.0, uuid);
+    options.known_instance = site.memory_instance();
+    options.own_tmpfs = config.memory.own_tmpfs;
+    if !config.memory.own_tmpfs {
+        options.shared_root = config.memory.dir.clone();
+        std::fs::create_dir_all(&config.memory.dir).map_err(|e| {
+            StartError::Config(format!("{}: cannot be made: {e}", config.memory.dir.display()))
+        })?;
+    }
+    let memory = MemoryTier::prepare(&options).map_err(of_store)?;
+    let fresh = memory.state() == MemoryTierState::Fresh;
+    if fresh && site.memory_instance().is_some() && !site.memory_was_empty() {
+        note(
+            "the memory tier of the last mount is gone (a reboot?): what was only in it reads as EIO; onfs fsck lists it",
+        );
+    }
+    match settle_memory(&memory, uuid, mds, site) {
+        Ok(store) => Ok(((memory, store), fresh)),
+        Err(error) => {
+            if fresh {
+                let (path, backing) = (memory.path().to_owned(), memory.backing());
+                drop(memory);
+                take_away(&path, backing);
+                note_given_back(&config.mount.state);
+            }
+            Err(error)
+        }
+    }
+}
+
+fn settle_memory(
+    memory: &MemoryTier,
+    uuid: FsUuid,
+    mds: &Mds,
+    site: &mut Site,
+) -> Result<TierStore, StartError> {
+    if memory.state() == MemoryTierState::Fresh {
+        // First the generation, so that nothing written from now on can be taken for something older.
+        mds.set_memory_generation(mds.memory_generation() + 1)
+            .map_err(|errno| StartError::Failed(format!("the metadata cannot be written: {errno}")))?;
+    }
+    site.set_tier(TierId::Memory, memory.path())?;
+    site.set_memory_instance(memory.instance())?;
+    open_store(TierId::Memory, memory.path(), uuid, true).map_err(of_store)
+}
+
+/// Of a memory tier that this start made and nothing was written to.
+fn take_away(path: &Path, backing: Backing) {
+    let gone = match backing {
+        Backing::OwnTmpfs => {
+            rustix::mount::unmount(path, rustix::mount::UnmountFlags::NOFOLLOW).map_err(Into::into)
+        }
+        Backing::SharedTmpfs => std::fs::remove_dir_all(path),
+    };
+    if let Err(error) = gone {
+        tracing::warn!(path = %path.display(), %error, "the memory tier stays mounted");
+    }
+}
+
+fn open_store(tier: TierId, dir: &Path, uuid: FsUuid, create: bool) -> Result<TierStore, StoreError> {
+    let mut options = TierStoreOptions::new(tier, uuid);
+    options.create = create;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
+    options.fd_cache = (limit / FD_SHARE).min(FD_CACHE_MAX) as usize;
+    TierStore::open(dir, options)
+}

@@ -1,0 +1,92 @@
+//! From an inode to a path, for people: up through the directories that the records name.
+//!
+//! Reads records only, so it serves a mounted file system and one that is being checked. A file's record says where it was
+//! last named; the name itself is looked for among the directory's entries, up to a bound.
+
+use std::{
+    collections::{HashMap, HashSet},
+    ffi::OsStr,
+    ops::ControlFlow,
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+};
+
+use namespace::{Inode, dentry::Dentry, key, txn::Reader};
+use types::Ino;
+
+/// Deeper than any path.
+const DEPTH_MAX: usize = 1 << 16;
+
+pub(super) struct Names<'a> {
+    reader: &'a dyn Reader,
+    /// Entries of one directory that are looked at.
+    entries_max: usize,
+    found: HashMap<Ino, (Ino, Vec<u8>)>,
+}
+
+impl<'a> Names<'a> {
+    pub fn new(reader: &'a dyn Reader, entries_max: usize) -> Names<'a> {
+        Names { reader, entries_max, found: HashMap::new() }
+    }
+
+    /// From the root, beginning with `/`; `None` when no name was found.
+    pub fn path(&mut self, ino: Ino) -> Option<PathBuf> {
+        let (mut names, mut at) = (Vec::new(), ino);
+        while at != Ino::ROOT {
+            if names.len() >= DEPTH_MAX {
+                return None;
+            }
+            let (above, name) = self.name(at)?;
+            names.push(name);
+            at = above;
+        }
+        let mut path = PathBuf::from("/");
+        path.extend(names.iter().rev().map(|name| OsStr::from_bytes(name)));
+        Some(path)
+    }
+
+    /// Is it there without a name: removed, and not yet purged?
+    pub fn is_removed(&self, ino: Ino) -> bool {
+        self.record(ino).is_some_and(|inode| inode.nlink == 0)
+    }
+
+    /// Looks through all entries of the file system for names of `wanted`.
+    pub fn search(&mut self, wanted: &HashSet<Ino>) {
+        let mut found = Vec::new();
+        let _ = self.reader.scan(&[0], &[0xff; key::PREFIX_BYTES], &mut |key, value| {
+            if key.get(key::PREFIX_BYTES - 1) == Some(&key::DENTRY)
+                && let Some(entry) = Dentry::decode(value).filter(|entry| wanted.contains(&entry.ino))
+                && let Some(dir) = key.first_chunk::<8>().and_then(|n| Ino::from_raw(u64::from_be_bytes(*n)))
+                && let Some(name) = key.get(key::DENTRY_NAME_AT..)
+            {
+                found.push((entry.ino, (dir, name.to_vec())));
+            }
+            ControlFlow::Continue(())
+        });
+        self.found.extend(found);
+    }
+
+    fn record(&self, ino: Ino) -> Option<Inode> {
+        Inode::decode(&self.reader.get(&key::inode(ino)).ok()??)
+    }
+
+    fn name(&mut self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        if let Some(known) = self.found.get(&ino) {
+            return Some(known.clone());
+        }
+        let dir = self.record(ino)?.parent?;
+        let (mut name, mut left) = (None, self.entries_max);
+        let scanned =
+            self.reader.scan(&key::dentry_from(dir, 0), &key::dentry_end(dir), &mut |key, value| {
+                if Dentry::decode(value).is_some_and(|entry| entry.ino == ino) {
+                    name = key.get(key::DENTRY_NAME_AT..).map(<[u8]>::to_vec);
+                }
+                left = left.saturating_sub(1);
+                if name.is_some() || left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        scanned.ok()?;
+        let named = (dir, name?);
+        self.found.insert(ino, named.clone());
+        Some(named)
+    }
+}
