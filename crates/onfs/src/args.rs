@@ -316,7 +316,7 @@ pub enum MemoryCommand {
         size: ByteSize,
         /// Any path on the mount
         mountpoint: PathBuf,
-        /// Give up after this time, such as 10min; the old limit then holds again
+        /// Stop waiting after this time, such as 10min; the new limit holds for new data all the same
         #[arg(long, value_name = "TIME")]
         deadline: Option<Span>,
         #[command(flatten)]

@@ -12,7 +12,12 @@ use namespace::{Inode, InodeFlags, key, superblock, txn::KvError};
 use store::{FsUuid, ScanEntry, TierStore, TierStoreOptions};
 use types::{FileKind, Ino, SAU_BYTES, TierId, Timestamp};
 
-use super::{metadata::open_metadata, refusals::of_open, site::Site, tree::Names};
+use super::{
+    metadata::{open_metadata, recovery_line},
+    refusals::of_open,
+    site::Site,
+    tree::Names,
+};
 use crate::{
     check::{Finding, FsckReport, Severity},
     config::Config,
@@ -41,10 +46,9 @@ pub fn fsck(
         }
         Err(error) => return Err(of_open(error)),
     };
-    let recovery = store.recovery();
-    if recovery.repaired {
-        let what = format!("the journal was damaged: {} later changes are dropped", recovery.dropped);
-        check.add(Severity::Damage, "journal".to_owned(), what, true);
+    if let Some(line) = recovery_line(&store) {
+        // Opening has cut it off already, as a mount would.
+        check.add(Severity::Damage, "journal".to_owned(), line, true);
     }
     check.metadata(&store)?;
     check.objects(config, &store)?;
@@ -234,7 +238,10 @@ impl Check<'_> {
             }
         }
         if damaged > 0 {
-            let what = format!("{damaged} copies of its pieces are missing or do not match their checksum");
+            let what = match damaged {
+                1 => "a copy of a piece of it is missing or does not match its checksum".to_owned(),
+                n => format!("{n} copies of its pieces are missing or do not match their checksum"),
+            };
             self.add_about(ino, Severity::Damage, what, false);
         }
         if lost > 0 {

@@ -24,14 +24,23 @@ pub(super) fn open_metadata(config: &Config, buffers: u64, repair: bool) -> Resu
     MetaStore::open_default(&config.mount.state.join(META_DIR), options)
 }
 
+/// What the opening left out of the journal, if anything.
 pub(super) fn recovery_line(store: &MetaStore) -> Option<String> {
     let report = store.recovery();
-    report.repaired.then(|| {
-        format!(
+    if report.repaired {
+        Some(format!(
             "the metadata journal was damaged: {} later changes were dropped by the repair",
             report.dropped
-        )
-    })
+        ))
+    } else if report.dropped > 0 {
+        Some(format!(
+            "the metadata journal has a hole: {} later changes were dropped; none of them is known to have been \
+             made durable (fsync, or one sync period)",
+            report.dropped
+        ))
+    } else {
+        None
+    }
 }
 
 pub(super) fn open_mds(store: &Arc<MetaStore>, owner_uid: u32) -> Result<Mds, StartError> {

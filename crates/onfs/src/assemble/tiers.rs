@@ -266,3 +266,74 @@ fn open_store(tier: TierId, dir: &Path, uuid: FsUuid, create: bool) -> Result<Ti
     options.fd_cache = (limit / FD_SHARE).min(FD_CACHE_MAX) as usize;
     TierStore::open(dir, options)
 }
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a start that is refused leaves no directory and no memory behind, and says what is missing. Method: open the
+    //! tiers of a state in a temporary directory, with the memory tier in shared memory; take a directory away.
+    use super::*;
+    use crate::{
+        assemble::metadata::{open_mds, open_metadata},
+        config::{Host, Settings},
+    };
+
+    struct Here {
+        root: tempfile::TempDir,
+        memory: tempfile::TempDir,
+    }
+
+    impl Here {
+        fn new() -> Here {
+            let root = tempfile::tempdir().unwrap();
+            std::fs::create_dir(root.path().join("state")).unwrap();
+            Here { root, memory: tempfile::tempdir_in("/dev/shm").unwrap() }
+        }
+        fn config(&self, tiers: &[(&str, &str)]) -> Config {
+            let mut settings = Settings::defaults();
+            let mut set =
+                |name: &str, dir: &Path| settings.apply_flag(name, dir.to_str().unwrap(), "test").unwrap();
+            set("mount.state", &self.root.path().join("state"));
+            set("memory.dir", self.memory.path());
+            tiers.iter().for_each(|(name, dir)| set(name, &self.root.path().join(dir)));
+            Config::resolve(&settings, &Host::detect(), Path::new("/mnt/onfs")).unwrap()
+        }
+        fn open(&self, tiers: &[(&str, &str)]) -> Result<(), StartError> {
+            let config = self.config(tiers);
+            let store = Arc::new(open_metadata(&config, 0, false).unwrap());
+            let mds = open_mds(&store, 0).unwrap();
+            let opened = open_tiers(&config, &store, &mds, &mut |_| {});
+            let result = opened.map(Tiers::give_up);
+            store.close().unwrap();
+            result
+        }
+        fn has(&self, dir: &str) -> bool {
+            self.root.path().join(dir).exists()
+        }
+        fn memory_is_empty(&self) -> bool {
+            std::fs::read_dir(self.memory.path()).unwrap().next().is_none()
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_and_nothing_is_made() {
+        let here = Here::new();
+        let (ssd, nearline) = (("ssd.dir", "ssd"), ("nearline.dir", "slow"));
+        here.open(&[ssd]).unwrap();
+        assert!(here.memory_is_empty(), "a start that is given up gives its memory back");
+        let site = Site::load(&here.root.path().join("state")).unwrap();
+        assert!(site.memory_was_empty() && site.tier(TierId::Ssd).is_some());
+
+        let refused = here.open(&[nearline]).unwrap_err().to_string();
+        assert!(refused.contains("give --ssd"), "{refused}");
+        std::fs::rename(here.root.path().join("ssd"), here.root.path().join("away")).unwrap();
+        let refused = here.open(&[nearline, ssd]).unwrap_err().to_string();
+        assert!(refused.contains("is its disk mounted?") && refused.contains("does not exist"), "{refused}");
+        std::fs::create_dir(here.root.path().join("ssd")).unwrap();
+        let refused = here.open(&[nearline, ssd]).unwrap_err().to_string();
+        assert!(refused.contains("has no onfs-tier.toml"), "{refused}");
+        assert!(!here.has("slow") && here.memory_is_empty());
+
+        here.open(&[nearline, ("ssd.dir", "away")]).unwrap();
+        assert!(here.has("slow"));
+    }
+}

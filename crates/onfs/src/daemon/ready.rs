@@ -62,14 +62,6 @@ impl Ready {
         }
     }
 
-    /// Says that the daemon is about to end, in order.
-    pub fn ending(self) {
-        match self {
-            Ready::Parent => {}
-            Ready::Foreground => supervisor::tell(supervisor::STOPPING),
-        }
-    }
-
     /// Passes a failure on: to the parent and the log, after which there is nothing left to say here.
     pub fn failed(self, failure: Failure) -> Failure {
         match self {

@@ -73,7 +73,6 @@ pub fn run(config: &Config, ready: Ready) -> Outcome {
     ready.ready();
 
     let result = life.run();
-    ready.ending();
     signals.close();
     server.stop(ANSWER_PATIENCE);
     drop((running, lock));

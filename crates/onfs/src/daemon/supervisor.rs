@@ -14,7 +14,6 @@ use std::{
 };
 
 pub(super) const READY: &str = "READY=1";
-pub(super) const STOPPING: &str = "STOPPING=1";
 
 pub(super) fn tell(what: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
@@ -49,9 +48,9 @@ mod tests {
         let name = format!("onfs-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let socket = UnixDatagram::bind_addr(&address).unwrap();
-        send(OsStr::new(&format!("@{name}")), STOPPING).unwrap();
+        send(OsStr::new(&format!("@{name}")), READY).unwrap();
         let n = socket.recv(&mut buf).unwrap();
-        assert_eq!(&buf[..n], b"STOPPING=1");
+        assert_eq!(&buf[..n], b"READY=1");
         assert!(send(OsStr::new("/nowhere/socket"), READY).is_err());
     }
 }
