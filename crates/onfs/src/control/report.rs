@@ -25,8 +25,6 @@ pub struct StatusReport {
     pub mount_options: Vec<String>,
     pub tiers: Vec<TierReport>,
     pub movements: Vec<Movement>,
-    /// Movements that wait for their turn.
-    pub movements_queued: u64,
     /// Data that no persistent tier holds: what a power cut would cost now.
     pub dirty_bytes: u64,
     pub dirty_files: u64,
@@ -72,7 +70,7 @@ pub struct Movement {
     pub path: String,
     pub from: TierId,
     pub to: TierId,
-    pub done_bytes: u64,
+    /// Of all of it, as estimated at the start.
     pub total_bytes: u64,
     /// Such as `write-behind`, `normal-out`, `forced-out`, `prefetch`, `request`.
     pub why: String,
@@ -93,8 +91,8 @@ pub struct MetadataReport {
     pub inodes: u64,
     pub journal_bytes: u64,
     pub disk_bytes: u64,
-    /// Age of the oldest change that is not yet durable.
-    pub unsynced_ms: u64,
+    /// Changes that are not yet durable.
+    pub unsynced_commits: u64,
     pub purge_queue: u64,
 }
 

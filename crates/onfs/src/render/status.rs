@@ -13,9 +13,9 @@ pub fn status(report: &StatusReport) -> String {
     let mut out = head(report);
     out.push_str("\ntiers\n");
     out.push_str(&tiers(&report.tiers));
-    if !report.movements.is_empty() || report.movements_queued > 0 {
+    if !report.movements.is_empty() {
         out.push_str("\nmovements\n");
-        out.push_str(&movements(&report.movements, report.movements_queued));
+        out.push_str(&movements(&report.movements));
     }
     for warning in &report.warnings {
         out.push_str(&format!("\nwarning: {warning}\n"));
@@ -90,12 +90,12 @@ fn head(s: &StatusReport) -> String {
         (
             "metadata",
             format!(
-                "{} inodes, {} on disk ({}), journal {}, unsynced {}",
+                "{} inodes, {} on disk ({}), journal {}, {} changes not yet durable",
                 count(meta.inodes),
                 bytes(meta.disk_bytes),
                 meta.engine,
                 bytes(meta.journal_bytes),
-                span(meta.unsynced_ms)
+                count(meta.unsynced_commits)
             ),
         ),
     ];
@@ -148,13 +148,12 @@ fn tiers(tiers: &[TierReport]) -> String {
     out
 }
 
-fn movements(movements: &[Movement], queued: u64) -> String {
+fn movements(movements: &[Movement]) -> String {
     let mut table = Table::new(&[
         ("file", Align::Left),
         ("from", Align::Left),
         ("to", Align::Left),
-        ("done", Align::Left),
-        ("of", Align::Right),
+        ("bytes", Align::Right),
         ("why", Align::Left),
     ]);
     for m in movements.iter().take(MOVEMENTS_SHOWN) {
@@ -162,15 +161,14 @@ fn movements(movements: &[Movement], queued: u64) -> String {
             if m.path.is_empty() { format!("inode {}", m.ino) } else { m.path.clone() },
             m.from.name().to_owned(),
             m.to.name().to_owned(),
-            bar(m.done_bytes, m.total_bytes, 10),
             bytes(m.total_bytes),
             m.why.clone(),
         ]);
     }
     let hidden = movements.len().saturating_sub(MOVEMENTS_SHOWN);
     let mut out = if table.is_empty() { String::new() } else { table.render(2) };
-    if hidden > 0 || queued > 0 {
-        out.push_str(&format!("  and {hidden} more under way, {} waiting\n", count(queued)));
+    if hidden > 0 {
+        out.push_str(&format!("  and {hidden} more under way\n"));
     }
     out
 }
