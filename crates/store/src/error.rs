@@ -1,6 +1,6 @@
 //! Why a tier cannot be opened. Operations on objects answer with `types::Errno` alone.
 
-use crate::marker::FsUuid;
+use crate::id::FsUuid;
 use std::path::{Path, PathBuf};
 use types::{Errno, TierId};
 

@@ -16,15 +16,17 @@ mod copy;
 mod error;
 mod faults;
 mod fd_cache;
+mod id;
 mod marker;
 mod memory;
 mod object;
+mod shared;
 mod tier_store;
 
 pub use copy::{Copied, CopyRange};
 pub use error::StoreError;
 pub use faults::{Fault, FaultSpan, Faults, IoKind};
-pub use marker::{FsUuid, InstanceId};
+pub use id::{FsUuid, InstanceId};
 pub use memory::{Backing, MemoryTier, MemoryTierOptions, MemoryTierState};
 pub use object::{ObjectFd, ObjectStat, is_used_elsewhere};
 pub use tier_store::{ScanEntry, Space, TierStore, TierStoreOptions};

@@ -1,6 +1,6 @@
 //! One open object: positioned I/O on its file.
 
-use crate::{error::errno, faults::IoKind, tier_store::Shared};
+use crate::{error::errno, faults::IoKind, shared::Shared};
 use rustix::{
     fs::{FallocateFlags, SeekFrom},
     io::{Errno as Sys, ReadWriteFlags},

@@ -4,8 +4,10 @@ use crate::{
     error::{StoreError, errno},
     faults::{Faults, IoKind},
     fd_cache::{FdCache, Inserted},
-    marker::{self, FORMAT, FsUuid, Marker},
+    id::FsUuid,
+    marker::{self, FORMAT, Marker},
     object::ObjectFd,
+    shared::{FAN_OUT, Shared, open_fan_out},
 };
 use rustix::{
     fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags},
@@ -18,14 +20,13 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 use types::{Errno, Ino, TierId};
 
 const MARKER: &str = "onfs-tier.toml";
 const PROBE: &str = "onfs-probe";
-const FAN_OUT: usize = 256;
 
 #[derive(Clone, Debug)]
 pub struct TierStoreOptions {
@@ -83,49 +84,6 @@ pub struct TierStore {
     _lock: OwnedFd,
 }
 
-/// What the store and its open objects have in common.
-pub(crate) struct Shared {
-    pub tier: TierId,
-    pub read_only: bool,
-    pub can_punch: bool,
-    /// Reads that refuse to wait are understood by the file system below.
-    pub nowait: AtomicBool,
-    pub faults: Faults,
-    dirs: Vec<FanOut>,
-}
-
-/// One of the 256 directories. Entries created since its last sync are what `data_sync` must make durable.
-struct FanOut {
-    fd: OwnedFd,
-    creating: AtomicU32,
-    created: AtomicU64,
-    synced: AtomicU64,
-}
-
-impl Shared {
-    fn dir(&self, ino: Ino) -> &FanOut {
-        &self.dirs[(ino.get() % FAN_OUT as u64) as usize]
-    }
-
-    /// Makes the entry of an object durable, unless it is known to be.
-    pub fn sync_entry(&self, ino: Ino) -> Result<(), Errno> {
-        if !self.tier.is_persistent() {
-            return Ok(());
-        }
-        let dir = self.dir(ino);
-        // In this order: a creation that is not seen as under way is seen as counted.
-        let creating = dir.creating.load(Ordering::SeqCst);
-        let created = dir.created.load(Ordering::SeqCst);
-        if creating == 0 && dir.synced.load(Ordering::SeqCst) >= created {
-            return Ok(());
-        }
-        self.faults.check(IoKind::Sync)?;
-        rustix::fs::fsync(&dir.fd).map_err(errno)?;
-        dir.synced.fetch_max(created, Ordering::SeqCst);
-        Ok(())
-    }
-}
-
 impl TierStore {
     pub fn open(dir: &Path, options: TierStoreOptions) -> Result<TierStore, StoreError> {
         let root = marker::open_dir(dir)?;
@@ -164,6 +122,8 @@ impl TierStore {
 
     /// The object, opened or from the cache. `None` when it is not there and is not to be created.
     pub fn open_object(&self, ino: Ino, create: bool) -> Result<Option<Arc<ObjectFd>>, Errno> {
+        // Another object's removal makes the cache refuse what was opened meanwhile; the file is ours all the same.
+        let mut created = false;
         loop {
             let ticket = match self.cache.get(ino) {
                 Ok(object) => return Ok(Some(object)),
@@ -174,12 +134,13 @@ impl TierStore {
             let (fd, newly_created) = match opened {
                 Some(fd) => (fd, true),
                 None => match self.open_file(ino)? {
-                    Some(fd) => (fd, false),
+                    Some(fd) => (fd, created),
                     // Removed between the two attempts.
                     None if create => continue,
                     None => return Ok(None),
                 },
             };
+            created |= newly_created;
             let object = Arc::new(ObjectFd::new(fd, ino, newly_created, self.shared.clone()));
             if let Inserted::Is(object) = self.cache.insert(ticket, &object) {
                 return Ok(Some(object));
@@ -373,31 +334,6 @@ fn probe(root: BorrowedFd<'_>, path: &Path) -> Result<bool, StoreError> {
     };
     rustix::fs::unlinkat(root, PROBE, AtFlags::empty()).map_err(unwritable)?;
     Ok(can_punch)
-}
-
-fn open_fan_out(root: BorrowedFd<'_>, path: &Path, read_only: bool) -> Result<Vec<FanOut>, StoreError> {
-    let mut made = false;
-    let mut dirs = Vec::with_capacity(FAN_OUT);
-    for number in 0..FAN_OUT {
-        let name = format!("{number:02x}");
-        if !read_only {
-            match rustix::fs::mkdirat(root, &name, Mode::from(0o700)) {
-                Ok(()) => made = true,
-                Err(Sys::EXIST) => {}
-                Err(e) => return Err(StoreError::NotWritable { path: path.join(&name), errno: errno(e) }),
-            }
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = rustix::fs::openat(root, &name, flags, Mode::empty())
-            .map_err(StoreError::io(&path.join(&name), "open"))?;
-        // What a process before this one created may not be durable: as if one entry were unsynced.
-        let (created, synced) = (AtomicU64::new(1), AtomicU64::new(0));
-        dirs.push(FanOut { fd, creating: AtomicU32::new(0), created, synced });
-    }
-    if made {
-        rustix::fs::fsync(root).map_err(StoreError::io(path, "sync"))?;
-    }
-    Ok(dirs)
 }
 
 /// 16 hexadecimal digits and a terminator; made without an allocation.

@@ -319,3 +319,27 @@ fn compare(a: &ObjectFd, b: &ObjectFd, ops: &[Op]) -> Result<(), TestCaseError> 
     prop_assert!(contents(b, ALL) == copy);
     Ok(())
 }
+
+/// Goal: who creates an object learns that it did, whatever happens to others. Method: one thread creates, another
+/// removes other objects, which makes the descriptor cache refuse what was opened meanwhile.
+#[test]
+fn regression_a_created_object_is_new_while_others_are_removed() {
+    let dir = in_memory();
+    let store = TierStore::open(dir.path(), options(TierId::Memory)).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 1_000_000;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                n += 1;
+                store.open_object(ino(n), true).unwrap();
+                store.remove(ino(n)).unwrap();
+            }
+        });
+        for n in 1..20_000 {
+            let object = store.open_object(ino(n), true).unwrap().unwrap();
+            assert!(object.newly_created(), "object {n}");
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
