@@ -13,6 +13,19 @@ use std::{
 
 use rustix::fs::FallocateFlags;
 
+/// One run of the kernel: two equal ones mean that no power cut came between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BootId(pub [u8; 16]);
+
+impl BootId {
+    /// As the kernel shows it: 32 hex digits, with dashes.
+    fn parse(text: &str) -> Option<BootId> {
+        let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+        let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32)?;
+        Some(BootId(number.to_be_bytes()))
+    }
+}
+
 pub trait Disk: Send + Sync {
     /// Also when it is there already.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
@@ -25,6 +38,8 @@ pub trait Disk: Send + Sync {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// What an unprivileged process may still write below `dir`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
+    /// The kernel's run in which this is asked; `None` when it does not say.
+    fn boot_id(&self) -> Option<BootId>;
 }
 
 pub trait DiskFile: Send + Sync {
@@ -70,6 +85,10 @@ impl Disk for SystemDisk {
         let stat = rustix::fs::statvfs(dir)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
+
+    fn boot_id(&self) -> Option<BootId> {
+        BootId::parse(&std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?)
+    }
 }
 
 struct SystemFile(File);
@@ -90,5 +109,19 @@ impl DiskFile for SystemFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boot_is_named_by_sixteen_bytes_or_not_at_all() {
+        let id = BootId::parse("00112233-4455-6677-8899-aabbccddeeff\n").unwrap();
+        assert_eq!((id.0[0], id.0[1], id.0[15]), (0, 0x11, 0xff));
+        assert_eq!(BootId::parse("0011"), None);
+        assert_eq!(BootId::parse(""), None);
+        assert_eq!(SystemDisk.boot_id(), SystemDisk.boot_id());
     }
 }

@@ -1,13 +1,14 @@
 //! The journal's bytes: segment headers and commit frames. All numbers little-endian.
 //!
-//! Segment header, 64 bytes: magic `ONFSJRNL` | version u32 | 0 u32 | sequence u64 | salt u64 | crc32c u32 of the 32
-//! bytes before | zeros. The first 12 bytes have this meaning in every version.
+//! Segment header, 64 bytes: magic `ONFSJRNL` | version u32 | 0 u32 | sequence u64 | salt u64 | boot id 16 bytes (zeros:
+//! not known) | crc32c u32 of the 48 bytes before | zeros. The first 12 bytes have this meaning in every version.
 //!
 //! Frame: magic u32 | body length u32 | lsn u64 | synced u64 | body crc32c u32 | header crc32c u32, then the body.
 //! - The header's checksum begins with the segment's salt and sequence: bytes of another segment, or bytes that
 //!   somebody put into a value, never look like a frame.
 //! - `synced` is the last number known to be durable when the frame was written. At recovery it proves what must
-//!   be there: a hole below it is damage, a hole above it is what a power cut may leave.
+//!   be there: a hole below it is damage, a hole above it is what a power cut may leave. Without a power cut,
+//!   which the boot id tells, nothing but the end of the last frame may be missing.
 //!
 //! Body: count u32, then for each entry: key length u16 | value length u32 (0xffffffff: deleted) | key | value.
 
@@ -15,7 +16,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::{key::Key, txn::WriteSet};
+use crate::{disk::BootId, key::Key, txn::WriteSet};
 
 /// Of the journal's segments.
 pub const FORMAT_VERSION: u32 = 1;
@@ -28,6 +29,7 @@ const SEGMENT_MAGIC: [u8; 8] = *b"ONFSJRNL";
 /// No zero byte, and unlikely in text.
 const FRAME_MAGIC: [u8; 4] = [0xf5, 0x4a, 0x9d, 0xe3];
 const DELETED: u32 = u32::MAX;
+const BOOT_UNKNOWN: [u8; 16] = [0; 16];
 
 /// The number of a commit: 1, 2, 3, ... without holes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -44,6 +46,8 @@ impl fmt::Display for Lsn {
 pub(crate) struct SegmentHeader {
     pub sequence: u64,
     pub salt: u64,
+    /// In which its frames were written.
+    pub boot: Option<BootId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,8 +64,9 @@ impl SegmentHeader {
         bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.salt.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..32]);
-        bytes[32..36].copy_from_slice(&crc.to_le_bytes());
+        bytes[32..48].copy_from_slice(&self.boot.map_or(BOOT_UNKNOWN, |boot| boot.0));
+        let crc = crc32c::crc32c(&bytes[..48]);
+        bytes[48..52].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
@@ -73,10 +78,13 @@ impl SegmentHeader {
         if version > FORMAT_VERSION {
             return Err(HeaderError::Newer(version));
         }
-        if version == 0 || crc32c::crc32c(&bytes[..32]) != u32_at(bytes, 32) {
+        if version == 0 || crc32c::crc32c(&bytes[..48]) != u32_at(bytes, 48) {
             return Err(HeaderError::Invalid);
         }
-        Ok(SegmentHeader { sequence: u64_at(bytes, 16), salt: u64_at(bytes, 24) })
+        let mut boot = BOOT_UNKNOWN;
+        boot.copy_from_slice(&bytes[32..48]);
+        let boot = (boot != BOOT_UNKNOWN).then_some(BootId(boot));
+        Ok(SegmentHeader { sequence: u64_at(bytes, 16), salt: u64_at(bytes, 24), boot })
     }
 
     /// What the checksum of each frame header of this segment begins with.
@@ -173,6 +181,21 @@ pub(crate) fn entries(body: &[u8]) -> Option<Vec<(Key, Option<Bytes>)>> {
     rest.is_empty().then_some(entries)
 }
 
+/// Are the bytes at `at`, which are no whole frame, what an interrupted write of one leaves? A write goes from front to
+/// back over zeros, so there is the front part of a frame, and nothing after it; `end` is behind the last byte that is
+/// not zero. What reaches to where a frame ends was written whole, and is damaged.
+pub(crate) fn is_torn(bytes: &[u8], at: usize, end: usize, seed: u32) -> bool {
+    match FrameHeader::decode(&bytes[at..], seed) {
+        Some(header) => {
+            header.body(&bytes[at..]).is_none() && end - at < FRAME_HEADER_BYTES + header.body_len
+        }
+        None => {
+            let magic = (end - at).min(FRAME_MAGIC.len());
+            end - at < FRAME_HEADER_BYTES && bytes[at..at + magic] == FRAME_MAGIC[..magic]
+        }
+    }
+}
+
 /// Where the next possible frame begins at or after `from`.
 pub(crate) fn find_magic(bytes: &[u8], from: usize) -> Option<usize> {
     let tail = bytes.get(from..)?;
@@ -200,7 +223,11 @@ mod tests {
     }
 
     fn example() -> (SegmentHeader, Vec<u8>) {
-        let header = SegmentHeader { sequence: 7, salt: 0x1122_3344_5566_7788 };
+        let header = SegmentHeader {
+            sequence: 7,
+            salt: 0x1122_3344_5566_7788,
+            boot: Some(BootId(*b"0123456789abcdef")),
+        };
         let mut writes = WriteSet::new();
         writes.put(b"a", Bytes::from_static(b"one"));
         writes.delete(b"bc");
@@ -214,7 +241,7 @@ mod tests {
     fn the_bytes_are_these() {
         // Goal: the stored format does not change by accident. Method: golden bytes.
         let (header, frame) = example();
-        assert_eq!(hex(&header.encode()[..36]), GOLDEN_HEADER);
+        assert_eq!(hex(&header.encode()[..52]), GOLDEN_HEADER);
         assert_eq!(hex(&frame), GOLDEN_FRAME);
     }
 
@@ -226,6 +253,8 @@ mod tests {
         let entries = entries(decoded.body(&frame).unwrap()).unwrap();
         assert_eq!(entries, [(Key::new(b"a"), Some(Bytes::from_static(b"one"))), (Key::new(b"bc"), None)]);
         assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
+        let unknown = SegmentHeader { boot: None, ..header };
+        assert_eq!(SegmentHeader::decode(&unknown.encode()), Ok(unknown));
     }
 
     #[test]
@@ -251,6 +280,27 @@ mod tests {
     }
 
     #[test]
+    fn only_the_front_part_of_a_frame_is_torn() {
+        // Goal: what a killed write leaves is told from damage. Method: every front part; every flipped byte of the
+        // whole frame, whose last byte is not zero.
+        let (header, frame) = example();
+        let torn = |bytes: &[u8]| {
+            let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+            is_torn(bytes, 0, end, header.seed())
+        };
+        for written in 1..frame.len() {
+            let mut bytes = vec![0; frame.len() + 9];
+            bytes[..written].copy_from_slice(&frame[..written]);
+            assert!(torn(&bytes), "{written}");
+        }
+        for at in 0..frame.len() {
+            let mut bytes = frame.clone();
+            bytes[at] ^= 0x55;
+            assert!(!torn(&bytes), "{at}");
+        }
+    }
+
+    #[test]
     fn a_newer_version_is_told_apart() {
         let mut bytes = example().0.encode();
         bytes[8] = 9;
@@ -260,6 +310,6 @@ mod tests {
         assert_eq!(SegmentHeader::decode(&[]), Err(HeaderError::Invalid));
     }
 
-    const GOLDEN_HEADER: &str = "4f4e46534a524e4c010000000000000007000000000000008877665544332211f2652459";
+    const GOLDEN_HEADER: &str = "4f4e46534a524e4c01000000000000000700000000000000887766554433221130313233343536373839616263646566578b039f";
     const GOLDEN_FRAME: &str = "f54a9de31600000003000000000000000200000000000000b47b26548f68c4d302000000010003000000616f6e650200ffffffff6263";
 }

@@ -29,6 +29,8 @@ pub type BeforeSync = Box<dyn Fn() -> Result<(), KvError> + Send + Sync>;
 
 /// How long a caller of `sync` waits for another caller's fsync.
 const SYNC_WAIT_MAX: Duration = Duration::from_secs(30);
+/// What a kill does not interrupt in the middle of.
+const PAGE_BYTES: usize = 4096;
 const SEGMENT_SUFFIX: &str = "seg";
 
 /// Whether the store still takes writes; once it does not, it never does again.
@@ -168,10 +170,17 @@ impl Journal {
         Ok(lsn)
     }
 
-    /// A frame whose write failed may be in the file whole: it must not come back at the next start.
+    /// A frame whose write failed may be in the file whole: it must not come back at the next start. From back to
+    /// front, page by page, so that a kill in between leaves the front part of a frame and no damage.
     fn wipe(&self, tail: &Tail, len: usize, cause: &io::Error) {
-        if let Err(e) = tail.segment.file.write_at(&vec![0; len], tail.offset) {
-            self.health.fail(&format!("a journal write failed ({cause}) and could not be undone ({e})"));
+        let mut end = tail.offset + len as u64;
+        while end > tail.offset {
+            let start = ((end - 1) / PAGE_BYTES as u64 * PAGE_BYTES as u64).max(tail.offset);
+            if let Err(e) = tail.segment.file.write_at(&[0; PAGE_BYTES][..(end - start) as usize], start) {
+                self.health.fail(&format!("a journal write failed ({cause}) and could not be undone ({e})"));
+                return;
+            }
+            end = start;
         }
     }
 
@@ -315,7 +324,8 @@ pub(crate) fn sequence_of(path: &Path) -> Option<u64> {
 fn create_segment(disk: &dyn Disk, dir: &Path, sequence: u64, bytes: u64) -> Result<Segment, KvError> {
     use std::hash::{BuildHasher, RandomState};
     let path = segment_path(dir, sequence);
-    let header = SegmentHeader { sequence, salt: RandomState::new().hash_one(sequence) };
+    let header =
+        SegmentHeader { sequence, salt: RandomState::new().hash_one(sequence), boot: disk.boot_id() };
     let allocated = SEGMENT_HEADER_BYTES as u64 + bytes;
     let create = || -> io::Result<Arc<dyn DiskFile>> {
         let file = disk.create(&path)?;

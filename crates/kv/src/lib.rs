@@ -6,7 +6,8 @@
 //! - I-KV-3: what survives is always a prefix of the commits, whole commits only, in the order of their [`Lsn`].
 //! - I-KV-4: a commit that was refused changes nothing, neither now nor after a crash, unless the store says
 //!   that it became read-only.
-//! - I-KV-5: damaged bytes give an error that names the file and the offset, or a prefix; never other data.
+//! - I-KV-5: damaged bytes give an error that names the file and the offset, or a prefix; never other data. Without a
+//!   power cut a prefix lacks at most the last commit.
 //!
 //! It refuses to know what keys and values mean, except that the first three bytes of a key are its UGSD, by
 //! which the overlay is divided. Conflicts between transactions are excluded by the caller.
@@ -26,7 +27,7 @@ mod state_dir;
 mod store;
 mod txn;
 
-pub use disk::{Disk, DiskFile, SystemDisk};
+pub use disk::{BootId, Disk, DiskFile, SystemDisk};
 pub use engine::{Batch, Engine, FjallEngine, MemoryEngine, RESERVED_KEY, fjall};
 pub use error::OpenError;
 pub use frame::{FORMAT_VERSION, FRAME_BYTES_MAX, Lsn};

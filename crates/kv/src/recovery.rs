@@ -2,15 +2,16 @@
 //!
 //! A power cut keeps any part of what was not synced: the first hole ends the replay, and whole frames after it
 //! are dropped. But if a later frame proves (by its `synced` field) that the missing commit was durable, then
-//! the journal is damaged, and opening it as if nothing were wrong would lose acknowledged commits. Pure, apart
-//! from reading the files.
+//! the journal is damaged, and opening it as if nothing were wrong would lose acknowledged commits. If the kernel
+//! still runs in which the segment was written, no power cut excuses a hole: all that may be missing is the end of
+//! the last frame, whose write a kill interrupted. Pure, apart from reading the files.
 
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
 use crate::{
-    Disk, Lsn, OpenError,
+    BootId, Disk, Lsn, OpenError,
     frame::{self, FRAME_HEADER_BYTES, FrameHeader, HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader},
     journal,
     key::Key,
@@ -21,12 +22,12 @@ use crate::{
 pub struct RecoveryReport {
     /// Commits taken from the journal into the engine.
     pub replayed: u64,
-    /// Commits from the first hole on, as far as the journal still knows of them; not taken. They were never
-    /// synced, unless `repaired`.
+    /// Commits from the first hole on, as far as the journal still knows of them; not taken. They were acknowledged,
+    /// but a power cut came before they were synced, unless `repaired`.
     pub dropped: u64,
     /// Where the replay ended, when it was not the journal's clean end.
     pub cut_at: Option<(PathBuf, u64)>,
-    /// The cut lost commits that had been synced, and was asked for.
+    /// The cut is at damage, may have lost commits that no power cut excuses, and was asked for.
     pub repaired: bool,
 }
 
@@ -36,20 +37,24 @@ pub(crate) struct Replay {
     pub entries: Vec<(Key, Option<Bytes>)>,
 }
 
-/// Everything found in one segment file.
+/// Everything found in one segment file, in order.
 struct Scanned {
     path: PathBuf,
     sequence: u64,
-    frames: Vec<Found>,
-    /// The first place that holds neither a frame nor the clean end.
-    bad_at: Option<u64>,
+    /// No power cut came since it was written.
+    same_boot: bool,
+    pieces: Vec<Piece>,
 }
 
-/// A frame's header that belongs here. Its body may be damaged.
-struct Found {
+/// A frame, or a place that is neither a frame nor the clean end.
+struct Piece {
     offset: u64,
-    header: FrameHeader,
+    /// A frame's header that belongs here.
+    header: Option<FrameHeader>,
+    /// The frame is whole.
     entries: Option<Vec<(Key, Option<Bytes>)>>,
+    /// What is here cannot come from a cut of any kind.
+    certain_damage: bool,
 }
 
 pub(crate) struct Recovered {
@@ -71,10 +76,11 @@ pub(crate) fn recover(
     let mut numbered: Vec<_> =
         files.into_iter().filter_map(|p| Some((journal::sequence_of(&p)?, p))).collect();
     numbered.sort();
+    let boot = disk.boot_id();
     let mut scanned = Vec::new();
     for (sequence, path) in &numbered {
         let bytes = disk.read(path).map_err(|e| OpenError::io(path, &e))?;
-        scanned.push(scan(path, *sequence, &bytes)?);
+        scanned.push(scan(path, *sequence, &bytes, boot)?);
     }
     let (replay, report) = plan(scanned, applied, repair)?;
     let next_sequence = numbered.last().map_or(1, |(sequence, _)| sequence + 1);
@@ -87,8 +93,8 @@ pub(crate) fn recover(
 }
 
 /// Finds every frame in a segment, also those after damage.
-fn scan(path: &Path, sequence: u64, bytes: &[u8]) -> Result<Scanned, OpenError> {
-    let mut scanned = Scanned { path: path.to_owned(), sequence, frames: Vec::new(), bad_at: None };
+fn scan(path: &Path, sequence: u64, bytes: &[u8], boot: Option<BootId>) -> Result<Scanned, OpenError> {
+    let mut scanned = Scanned { path: path.to_owned(), sequence, same_boot: false, pieces: Vec::new() };
     let header = match SegmentHeader::decode(bytes) {
         Ok(header) if header.sequence == sequence => header,
         Err(HeaderError::Newer(found)) => {
@@ -97,43 +103,97 @@ fn scan(path: &Path, sequence: u64, bytes: &[u8]) -> Result<Scanned, OpenError> 
         // Frames cannot be told from other bytes without it. It is durable before the first frame is written, so
         // bytes after it mean damage, and zeros mean that the segment was never used.
         Ok(_) | Err(HeaderError::Invalid) => {
-            let unused = bytes.get(SEGMENT_HEADER_BYTES..).is_none_or(all_zero);
-            scanned.bad_at = (!unused).then_some(0);
+            if !bytes.get(SEGMENT_HEADER_BYTES..).is_none_or(all_zero) {
+                let piece = Piece { offset: 0, header: None, entries: None, certain_damage: true };
+                scanned.pieces.push(piece);
+            }
             return Ok(scanned);
         }
     };
+    scanned.same_boot = boot.is_some() && header.boot == boot;
     let seed = header.seed();
+    let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
     let mut at = SEGMENT_HEADER_BYTES;
-    while at < bytes.len() {
-        let found = FrameHeader::decode(&bytes[at..], seed);
-        let entries = found.and_then(|header| frame::entries(header.body(&bytes[at..])?));
-        let whole = entries.is_some();
-        if let Some(header) = found {
-            scanned.frames.push(Found { offset: at as u64, header, entries });
-            if whole {
-                at += FRAME_HEADER_BYTES + header.body_len;
-                continue;
-            }
+    while at < end {
+        let header = FrameHeader::decode(&bytes[at..], seed);
+        let entries = header.and_then(|header| frame::entries(header.body(&bytes[at..])?));
+        let whole = header.filter(|_| entries.is_some());
+        let certain_damage = whole.is_none() && scanned.same_boot && !frame::is_torn(bytes, at, end, seed);
+        // Of a run of bytes that say nothing, the first place is enough.
+        let again = header.is_none() && scanned.pieces.last().is_some_and(|p| p.header.is_none());
+        if !again {
+            scanned.pieces.push(Piece { offset: at as u64, header, entries, certain_damage });
         }
-        if scanned.bad_at.is_none() {
-            if all_zero(&bytes[at..]) {
-                break;
-            }
-            scanned.bad_at = Some(at as u64);
-        }
-        match frame::find_magic(bytes, at + 1) {
+        match whole.map(|header| at + FRAME_HEADER_BYTES + header.body_len) {
             Some(next) => at = next,
-            None => break,
+            None => at = frame::find_magic(bytes, at + 1).unwrap_or(end),
         }
     }
     Ok(scanned)
 }
 
-/// The first commit that cannot be replayed, though something after it is there.
-struct Hole {
+/// Where the replay has to end, or may have to.
+struct Stop {
     path: PathBuf,
     offset: u64,
+    /// No cut leaves that.
+    certain_damage: bool,
     detail: String,
+}
+
+/// Takes commits in order until the first that cannot be replayed, though something of it or after it is there.
+struct Planner {
+    replay: Vec<Replay>,
+    next: Lsn,
+    /// The highest commit that was durable for certain, and the highest that was there at all.
+    proven: Lsn,
+    seen: Lsn,
+    /// A bad place that holds nothing needed, if the next commit comes after it.
+    bad: Option<Stop>,
+    /// A commit is missing before another one.
+    hole: Option<Stop>,
+}
+
+impl Planner {
+    /// `segment_lost`: the segment before this one is not there.
+    fn take(&mut self, segment: &Scanned, piece: Piece, segment_lost: bool) {
+        let Piece { offset, header, entries, certain_damage } = piece;
+        if let Some(header) = header {
+            self.proven = self.proven.max(header.synced);
+            self.seen = self.seen.max(header.lsn);
+        }
+        if self.hole.is_some() {
+            return;
+        }
+        let (next, path) = (self.next, segment.path.clone());
+        match (header.map(|header| header.lsn), entries) {
+            (Some(lsn), Some(_)) if lsn < next => self.bad = None,
+            (Some(lsn), Some(entries)) if lsn == next => {
+                self.replay.push(Replay { lsn, entries });
+                self.next = Lsn(next.0 + 1);
+                self.bad = None;
+            }
+            (Some(lsn), _) if lsn > next => {
+                let detail = format!("commit {next} is missing, but there is something of commit {lsn}");
+                // Segments are deleted only when the engine has them: one that is not there was lost.
+                let certain_damage = certain_damage || segment.same_boot || segment_lost;
+                self.hole = Some(match self.bad.take() {
+                    Some(bad) => Stop { certain_damage: certain_damage || bad.certain_damage, detail, ..bad },
+                    None => Stop { path, offset, certain_damage, detail },
+                });
+            }
+            (Some(_) | None, _) => {
+                let detail = match header {
+                    Some(header) => format!("commit {} was written, but is not whole", header.lsn),
+                    None if offset == 0 => "the segment's header is wrong".to_owned(),
+                    None => format!("what was written where commit {next} should be is no commit"),
+                };
+                if self.bad.as_ref().is_none_or(|bad| !bad.certain_damage) {
+                    self.bad = Some(Stop { path, offset, certain_damage, detail });
+                }
+            }
+        }
+    }
 }
 
 /// Takes the commits after `applied` without a hole, and judges the first hole.
@@ -142,61 +202,31 @@ fn plan(
     applied: Lsn,
     repair: bool,
 ) -> Result<(Vec<Replay>, RecoveryReport), OpenError> {
-    let mut report = RecoveryReport::default();
-    let mut replay = Vec::new();
-    let mut next = Lsn(applied.0 + 1);
-    let mut hole: Option<Hole> = None;
-    // The highest commit that was durable for certain, and the highest that was there at all.
-    let (mut proven, mut seen) = (applied, applied);
-    let mut previous: Option<(u64, PathBuf, Option<u64>)> = None;
-    for Scanned { path, sequence, frames, bad_at } in scanned {
-        if hole.is_none() && bad_at == Some(0) {
-            hole = Some(Hole {
-                path: path.clone(),
-                offset: 0,
-                detail: "the segment's header is wrong".to_owned(),
-            });
-            proven = Lsn(u64::MAX);
+    let next = Lsn(applied.0 + 1);
+    let mut planner =
+        Planner { replay: Vec::new(), next, proven: applied, seen: applied, bad: None, hole: None };
+    let mut before: Option<u64> = None;
+    let mut torn_write = false;
+    for mut segment in scanned {
+        let follows = before.is_some_and(|before| before + 1 == segment.sequence);
+        for piece in std::mem::take(&mut segment.pieces) {
+            let first = piece.offset == SEGMENT_HEADER_BYTES as u64;
+            torn_write = segment.same_boot && piece.entries.is_none() && !piece.certain_damage;
+            planner.take(&segment, piece, first && !follows);
         }
-        for found in frames {
-            let lsn = found.header.lsn;
-            proven = proven.max(found.header.synced);
-            seen = seen.max(lsn);
-            match found.entries {
-                Some(entries) if lsn == next && hole.is_none() => {
-                    replay.push(Replay { lsn, entries });
-                    report.cut_at = None;
-                    next = Lsn(next.0 + 1);
-                }
-                Some(_) | None if lsn >= next && hole.is_none() => {
-                    let first = found.offset == SEGMENT_HEADER_BYTES as u64;
-                    let follows = previous.as_ref().is_some_and(|(before, ..)| before + 1 == sequence);
-                    // Segments are deleted only when the engine has them: one that is not there was lost.
-                    if first && !follows && lsn > next {
-                        proven = Lsn(u64::MAX);
-                    }
-                    let (path, offset) = match &previous {
-                        Some((_, earlier, Some(bad))) if first => (earlier.clone(), *bad),
-                        Some(_) | None => (path.clone(), bad_at.unwrap_or(found.offset)),
-                    };
-                    let detail = format!("commit {next} is missing, but there is something of commit {lsn}");
-                    hole = Some(Hole { path, offset, detail });
-                }
-                Some(_) | None => {}
-            }
-        }
-        if let (None, Some(offset)) = (&hole, bad_at) {
-            report.cut_at = Some((path.clone(), offset));
-        }
-        previous = Some((sequence, path, bad_at));
+        before = Some(segment.sequence);
     }
-    report.replayed = replay.len() as u64;
-    if let Some(Hole { path, offset, detail }) = hole {
-        if proven >= next && !repair {
+    let Planner { replay, next, proven, seen, bad, hole } = planner;
+    let mut report = RecoveryReport { replayed: replay.len() as u64, ..RecoveryReport::default() };
+    let interrupted = hole.is_none() && torn_write;
+    if let Some(Stop { path, offset, certain_damage, detail }) = hole.or(bad) {
+        let damaged = certain_damage || proven >= next;
+        if damaged && !repair {
             return Err(OpenError::Damaged { path, offset, detail });
         }
-        report.repaired = proven >= next;
-        report.dropped = (seen.0 + 1).saturating_sub(next.0);
+        report.repaired = damaged;
+        // A commit whose write was interrupted by a kill was never one.
+        report.dropped = if interrupted && !damaged { 0 } else { (seen.0 + 1).saturating_sub(next.0) };
         report.cut_at = Some((path, offset));
     }
     Ok((replay, report))

@@ -220,7 +220,11 @@ fn fail_each_operation(failure: Failure, for_good: bool, power: bool) {
         let failed = world.disk.failed();
         let mut random = Random(n);
         world.disk = if power { world.disk.power_cut(&mut |n| random.below(n)) } else { world.disk.kill() };
-        let store = world.open();
+        let store = match world.try_open(false) {
+            // A disk on which a frame could not be undone may hold a part that looks like damage.
+            Err(OpenError::Damaged { .. }) if for_good && !power => world.try_open(true).unwrap(),
+            result => result.unwrap(),
+        };
         let found = content(&store);
         let last = found.get(b"last".as_slice()).map_or(0, |n| u64::from_le_bytes(n[..].try_into().unwrap()));
         // Only a commit that failed as the store stopped may be there though it was refused.
@@ -338,7 +342,13 @@ fn judge(world: &World, history: &History, damage: impl FnOnce(&FaultDisk)) -> R
     // The journal's paths contain the first directory.
     copy.disk = rehome(&files, world, &copy);
     damage(&copy.disk);
-    let result = copy.try_open(false).map(|store| history.prefix(&content(&store)));
+    let result = copy.try_open(false).map(|store| {
+        let survived = history.prefix(&content(&store));
+        let report = store.recovery();
+        assert_eq!(report.replayed, survived as u64);
+        assert!(!report.repaired);
+        survived
+    });
     if let Err(error) = &result {
         assert!(matches!(error, OpenError::Damaged { .. } | OpenError::Newer { .. }), "{error:?}");
         if matches!(error, OpenError::Damaged { .. }) {
@@ -379,10 +389,83 @@ proptest! {
             content[at..end].copy_from_slice(&bytes[..end - at]);
             disk.replace(&path, content);
         });
-        if let (Ok(survived), true) = (outcome, syncs) {
-            prop_assert!(survived >= 25, "synced commits were dropped silently: {survived}");
+        if let Ok(survived) = outcome {
+            let whole = history.commits();
+            prop_assert!(survived + 1 >= whole, "commits were dropped silently: {survived} of {whole}");
         }
     }
+}
+
+/// Where each used part of a segment ends: behind its last byte that is not zero.
+fn used(content: &[u8]) -> usize {
+    content.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1)
+}
+
+/// Where the last frame begins.
+fn last_frame(content: &[u8]) -> usize {
+    content.windows(4).rposition(|w| w == [0xf5, 0x4a, 0x9d, 0xe3]).unwrap()
+}
+
+#[test]
+fn without_a_power_cut_damage_anywhere_is_an_error_or_costs_the_last_commit() {
+    // Goal: no acknowledged commit goes silently after a kill. Method: nothing was synced; flip some bytes at every place
+    // of both segments, headers included. Only the last frame alone can look like a write that was interrupted.
+    let (world, history) = killed_journal(false);
+    for file in 0..2 {
+        let content = world.disk.files().swap_remove(file).1;
+        let (used, last_frame) = (used(&content), last_frame(&content));
+        for at in (0..used).step_by(3) {
+            for len in [1, 64, 400] {
+                let outcome = judge(&world, &history, |disk| {
+                    let (path, mut content) = disk.files().swap_remove(file);
+                    content[at..(at + len).min(used)].iter_mut().for_each(|b| *b ^= 0xa5);
+                    disk.replace(&path, content);
+                });
+                let Ok(survived) = outcome else { continue };
+                let place = format!("{survived} commits with {len} bytes at {at} of file {file}");
+                let unused = (52..64).contains(&at) && at + len <= 64;
+                let at_the_end = file == 1 && at >= last_frame;
+                assert!(survived == history.commits() || at_the_end, "{place}");
+                assert!(survived + 1 >= history.commits(), "{place}");
+                assert!(unused || at_the_end, "{place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_a_kill_interrupted_is_left_out() {
+    // Goal: the same boot does not make a killed write an obstacle. Method: every front part of the last frame.
+    let (world, history) = killed_journal(false);
+    let content = &world.disk.files()[1].1;
+    for written in last_frame(content)..used(content) {
+        let survived = judge(&world, &history, |disk| {
+            let (path, mut content) = disk.files().swap_remove(1);
+            content[written..].fill(0);
+            disk.replace(&path, content);
+        });
+        assert_eq!(survived, Ok(history.commits() - 1), "{written}");
+    }
+}
+
+#[test]
+fn after_a_power_cut_a_hole_is_cut_and_what_was_there_is_counted() {
+    // Goal: what is never synced may be lost with the power, but not without a word. Method: the journal of another boot,
+    // with a hole in the middle of the second segment.
+    let (mut world, history) = killed_journal(false);
+    world.disk = world.disk.reboot();
+    let (path, mut content) = world.disk.files().swap_remove(1);
+    let middle = used(&content) / 2;
+    content[middle..middle + 64].iter_mut().for_each(|b| *b ^= 0xa5);
+    world.disk.replace(&path, content);
+    let store = world.open();
+    let report = store.recovery().clone();
+    let survived = history.prefix(&self::content(&store));
+    assert!((16..history.commits()).contains(&survived), "{survived}");
+    assert_eq!((report.replayed, report.repaired), (survived as u64, false));
+    assert_eq!(report.dropped, (history.commits() - survived) as u64);
+    let (cut, offset) = report.cut_at.unwrap();
+    assert!(cut == path && (64..middle as u64 + 64).contains(&offset), "{offset}");
 }
 
 #[test]

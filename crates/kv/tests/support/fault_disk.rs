@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use kv::{Batch, Disk, DiskFile, Engine, Lsn, MemoryEngine};
+use kv::{Batch, BootId, Disk, DiskFile, Engine, Lsn, MemoryEngine};
 use namespace::txn::{KvError, Visit};
 
 /// What the next failing operation reports.
@@ -36,6 +36,8 @@ struct State {
     /// Only every operation from `fail_at` on, or just that one.
     fail_for_good: bool,
     failed: u64,
+    /// Power cuts so far.
+    boots: u8,
 }
 
 #[derive(Default, Clone)]
@@ -113,7 +115,14 @@ impl FaultDisk {
             }
         }
         state.names = state.durable_names.clone();
+        state.boots += 1;
         drop(state);
+        self.kill()
+    }
+
+    /// Everything was written, and yet the machine starts anew.
+    pub fn reboot(&self) -> FaultDisk {
+        self.lock().boots += 1;
         self.kill()
     }
 
@@ -148,7 +157,7 @@ impl FaultDisk {
         state.durable_names.remove(path);
     }
 
-    /// A copy with the same content, for another experiment.
+    /// A copy with the same content in the same boot, for another experiment.
     pub fn fork(&self) -> FaultDisk {
         let state = self.lock();
         let copy = State {
@@ -156,6 +165,7 @@ impl FaultDisk {
             names: state.names.clone(),
             durable_names: state.durable_names.clone(),
             next_file: state.next_file,
+            boots: state.boots,
             ..State::default()
         };
         FaultDisk { state: Arc::new(Mutex::new(copy)), life: 0 }
@@ -218,6 +228,10 @@ impl Disk for FaultDisk {
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
         self.operate().map(|_| u64::MAX)
+    }
+
+    fn boot_id(&self) -> Option<BootId> {
+        Some(BootId([self.lock().boots + 1; 16]))
     }
 }
 
