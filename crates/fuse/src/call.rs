@@ -15,8 +15,8 @@ use crate::{
     device::Device,
     dir::DirBuffer,
     operation::{Header, Lock, Operation},
+    queue::RingSlot,
     reply::{self, AttrOut, EntryOut, OpenOut, StatfsOut},
-    ring::RingSlot,
 };
 
 /// What INIT agreed on that a call needs.

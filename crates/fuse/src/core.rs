@@ -18,7 +18,7 @@ use crate::{
     buffer::Pool,
     call::{Agreed, Call, DeviceSlot, Slot},
     device::Device,
-    ring::RingQueue,
+    queue::RingQueue,
 };
 
 pub(crate) struct Core {

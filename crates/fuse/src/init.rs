@@ -9,7 +9,7 @@ use crate::{
     decode::Dialect,
     device::{Backing, Notifier},
     flags::Capabilities,
-    session::TransportKind,
+    options::TransportKind,
 };
 
 /// Flags that belong to the transport: a file system neither sets nor clears them.

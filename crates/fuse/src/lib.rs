@@ -25,6 +25,8 @@ mod flags;
 mod init;
 mod mount;
 mod operation;
+mod options;
+mod queue;
 mod reply;
 mod ring;
 mod session;
@@ -39,8 +41,9 @@ pub use operation::{
     CopyArgs, CreateArgs, ForgetList, Forgotten, Header, IoctlArgs, Lock, LockArgs, Operation, ReadArgs,
     ReleaseArgs, SetattrArgs, SetxattrArgs, TimeOrNow, WriteArgs,
 };
+pub use options::{MountOptions, TransportChoice, TransportKind, TransportReport};
 pub use reply::{AttrOut, BackingId, EntryOut, OpenOut, StatfsOut};
-pub use session::{MountOptions, Session, TransportChoice, TransportKind, TransportReport};
+pub use session::Session;
 
 /// The node id of a file system's root.
 pub const ROOT_NODE: u64 = abi::ROOT_ID;

@@ -11,7 +11,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{device::Device, session::MountOptions};
+use crate::{device::Device, options::MountOptions};
 
 const HELPER: &str = "fusermount3";
 
