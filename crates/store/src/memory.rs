@@ -13,7 +13,8 @@
 
 use crate::{
     error::{StoreError, errno},
-    marker::{self, FORMAT, FsUuid, InstanceId, Marker},
+    id::{FsUuid, InstanceId},
+    marker::{self, FORMAT, Marker},
 };
 use rustix::{
     fs::{AtFlags, FlockOperation, Mode, OFlags},
