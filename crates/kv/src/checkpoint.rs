@@ -22,6 +22,9 @@ const ENGINE_ROOM_BYTES: u64 = 16 << 20;
 /// After a checkpoint that failed, so that requests do not make a busy loop.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
+/// How often commits that are refused for want of space look for it.
+const SPACE_CHECK_PERIOD: Duration = Duration::from_millis(100);
+
 /// What the background threads wait for.
 #[derive(Default)]
 pub(crate) struct Work {
@@ -33,6 +36,8 @@ pub(crate) struct Work {
 struct WorkState {
     stop: bool,
     checkpoint: bool,
+    /// What made the last one fail may be over: no pause.
+    at_once: bool,
 }
 
 impl Work {
@@ -42,6 +47,13 @@ impl Work {
             state.checkpoint = true;
             self.changed.notify_all();
         }
+    }
+
+    /// Also in the pause after one that failed.
+    pub(crate) fn request_checkpoint_at_once(&self) {
+        let mut state = self.state.lock();
+        (state.checkpoint, state.at_once) = (true, true);
+        self.changed.notify_all();
     }
 
     pub(crate) fn stop(&self) {
@@ -68,6 +80,7 @@ impl Shared {
     /// One after the other. An error of the journal's room or of the hook leaves a frozen overlay for the next try.
     pub(crate) fn checkpoint(&self) -> Result<(), KvError> {
         let result = self.checkpoint_inner();
+        self.no_space.store(result == Err(KvError::Full), Ordering::Release);
         drop(self.room.0.lock());
         self.room.1.notify_all();
         result
@@ -78,6 +91,7 @@ impl Shared {
         self.health.check()?;
         // What an earlier attempt left goes first.
         if let Some(lsn) = *frozen_to {
+            self.require_space()?;
             self.carry(lsn)?;
             *frozen_to = None;
         }
@@ -121,10 +135,28 @@ impl Shared {
 
     /// An engine that runs out of space in the middle stops the store; so it is not begun.
     fn require_space(&self) -> Result<(), KvError> {
-        let needed = 3 * self.overlay.bytes() as u64 + self.options.checkpoint_bytes + ENGINE_ROOM_BYTES;
-        let full = self.journal.free_bytes()? < needed;
-        self.no_space.store(full, Ordering::Release);
-        if full { Err(KvError::Full) } else { Ok(()) }
+        // The journal has every entry that the overlay has; the overlay counts what an entry costs in memory, too.
+        let carried = self.journal.bytes().min(self.overlay.bytes() as u64);
+        let needed = 3 * carried + self.options.checkpoint_bytes + ENGINE_ROOM_BYTES;
+        if self.journal.free_bytes()? < needed { Err(KvError::Full) } else { Ok(()) }
+    }
+
+    /// For commits that would be refused since the last checkpoint had too little space: is there enough again? Looks at
+    /// most every [`SPACE_CHECK_PERIOD`], and then begins a checkpoint at once.
+    pub(crate) fn space_came_back(&self) -> bool {
+        {
+            let Some(mut checked) = self.space_checked.try_lock() else { return false };
+            if checked.is_some_and(|at| at.elapsed() < SPACE_CHECK_PERIOD) {
+                return false;
+            }
+            *checked = Some(Instant::now());
+        }
+        if self.require_space().is_err() {
+            return false;
+        }
+        self.no_space.store(false, Ordering::Release);
+        self.work.request_checkpoint_at_once();
+        true
     }
 
     /// After the threads have ended.
@@ -209,7 +241,8 @@ fn checkpoint_periodically(shared: &Shared) {
         }
         let result = shared.checkpoint();
         report(&mut failing, result, "the metadata engine is not brought up to date");
-        if failing && !shared.work.wait(PAUSE_AFTER_FAILURE, |_| false) {
+        let at_once = |state: &mut WorkState| std::mem::take(&mut state.at_once);
+        if failing && !shared.work.wait(PAUSE_AFTER_FAILURE, at_once) {
             return;
         }
     }

@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     Disk, DiskFile, Lsn,
-    error::kv_error,
+    error::{is_full, kv_error},
     frame::{self, SEGMENT_HEADER_BYTES, SegmentHeader},
 };
 
@@ -29,6 +29,8 @@ pub type BeforeSync = Box<dyn Fn() -> Result<(), KvError> + Send + Sync>;
 
 /// How long a caller of `sync` waits for another caller's fsync.
 const SYNC_WAIT_MAX: Duration = Duration::from_secs(30);
+/// By how much a segment grows when there is no room for a step.
+const SMALL_STEP_BYTES: u64 = 64 << 10;
 /// What a kill does not interrupt in the middle of.
 const PAGE_BYTES: usize = 4096;
 const SEGMENT_SUFFIX: &str = "seg";
@@ -152,10 +154,7 @@ impl Journal {
         self.health.check()?;
         let end = tail.offset + frame.len() as u64;
         if end > tail.segment.allocated {
-            let room = (end - tail.segment.allocated).max(self.step_bytes);
-            let segment = &mut tail.segment;
-            segment.file.allocate(segment.allocated, room).map_err(|e| kv_error("journal", &e))?;
-            segment.allocated += room;
+            self.grow(&mut tail.segment, end)?;
         }
         let lsn = tail.next;
         frame::seal(frame, tail.segment.seed, lsn, self.synced());
@@ -168,6 +167,24 @@ impl Journal {
         self.active_bytes.store(end - SEGMENT_HEADER_BYTES as u64, Ordering::Release);
         self.last.store(lsn.0, Ordering::Release);
         Ok(lsn)
+    }
+
+    /// So that frames fit up to `end`: by a step, or by what is there if the disk is nearly full.
+    fn grow(&self, segment: &mut Segment, end: u64) -> Result<(), KvError> {
+        let needed = end - segment.allocated;
+        let mut room = needed.max(self.step_bytes);
+        loop {
+            match segment.file.allocate(segment.allocated, room) {
+                Ok(()) => {
+                    segment.allocated += room;
+                    return Ok(());
+                }
+                Err(e) if is_full(&e) && room > needed.max(SMALL_STEP_BYTES) => {
+                    room = needed.max(SMALL_STEP_BYTES);
+                }
+                Err(e) => return Err(kv_error("journal", &e)),
+            }
+        }
     }
 
     /// A frame whose write failed may be in the file whole: it must not come back at the next start. From back to

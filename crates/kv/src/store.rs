@@ -109,8 +109,10 @@ pub(crate) struct Shared {
     pub checkpointing: Mutex<Option<Lsn>>,
     pub applied: AtomicU64,
     pub checkpoints: AtomicU64,
-    /// Too little space for a checkpoint.
+    /// The last checkpoint had too little space.
     pub no_space: AtomicBool,
+    /// When a commit last looked whether that is over.
+    pub space_checked: Mutex<Option<Instant>>,
     pub work: checkpoint::Work,
     /// Signalled when a checkpoint ended, well or not.
     pub room: (Mutex<()>, Condvar),
@@ -174,6 +176,7 @@ impl MetaStore {
             applied: AtomicU64::new(last.0),
             checkpoints: AtomicU64::new(0),
             no_space: AtomicBool::new(false),
+            space_checked: Mutex::new(None),
             work: checkpoint::Work::default(),
             room: (Mutex::new(()), Condvar::new()),
             state_dir,
@@ -353,7 +356,7 @@ impl Shared {
         let mut waiting = self.room.0.lock();
         while self.journal.active_bytes() > bound {
             self.health.check()?;
-            if self.no_space.load(Ordering::Acquire) {
+            if self.no_space.load(Ordering::Acquire) && !self.space_came_back() {
                 return Err(KvError::Full);
             }
             if self.room.1.wait_until(&mut waiting, deadline).timed_out() {

@@ -8,7 +8,12 @@
 #[path = "support/fault_disk.rs"]
 mod fault_disk;
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::ControlFlow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use fault_disk::{Failure, FaultDisk, FaultEngine};
@@ -35,13 +40,16 @@ impl World {
     }
 
     fn try_open(&self, repair: bool) -> Result<MetaStore, OpenError> {
-        let options = MetaStoreOptions {
+        self.open_with(MetaStoreOptions {
             background: false,
             checkpoint_bytes: 8192,
             cache_bytes: 4096,
             repair,
             ..MetaStoreOptions::default()
-        };
+        })
+    }
+
+    fn open_with(&self, options: MetaStoreOptions) -> Result<MetaStore, OpenError> {
         let engine = FaultEngine { disk: self.disk.clone(), inner: self.engine.clone() };
         MetaStore::open(self.dir.path(), |_, _| Ok(Box::new(engine)), options, Arc::new(self.disk.clone()))
     }
@@ -287,6 +295,62 @@ fn a_full_disk_refuses_a_commit_and_takes_the_next() {
     assert_eq!(history.commit(&store, &mut random), Err(KvError::Full));
     history.commit(&store, &mut random).unwrap();
     assert_eq!(content(&store), history.states[1]);
+}
+
+#[test]
+fn commits_go_on_when_space_comes_back() {
+    // Goal: a full disk under the journal's checkpoints refuses commits at the bound, and they are taken again without
+    // a checkpoint that anybody else begins. Method: no space, commits to the bound; space, commits until one is taken
+    // (each waits for the checkpoint itself). Three times; at the end everything that was taken is there.
+    let mut world = World::new();
+    let options = MetaStoreOptions {
+        checkpoint_bytes: 4096,
+        checkpoint_period: Duration::from_secs(3600),
+        ..MetaStoreOptions::default()
+    };
+    let store = world.open_with(options).unwrap();
+    let mut history = History::new();
+    let mut random = Random(5);
+    for _ in 0..3 {
+        world.disk.set_free(1 << 20);
+        let bound = history.commits() + 2000;
+        while history.commit(&store, &mut random) != Err(KvError::Full) {
+            assert!(history.commits() < bound, "commits are refused at the bound");
+        }
+        assert_eq!(history.commit(&store, &mut random), Err(KvError::Full));
+        world.disk.set_free(u64::MAX);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while let Err(error) = history.commit(&store, &mut random) {
+            assert_eq!(error, KvError::Full);
+            assert!(Instant::now() < deadline, "still full");
+            std::thread::yield_now();
+        }
+        assert_eq!(content(&store), history.states[history.commits()]);
+    }
+    world.disk = world.disk.kill();
+    drop(store);
+    let store = world.open();
+    assert_eq!(history.prefix(&content(&store)), history.commits());
+}
+
+#[test]
+fn a_nearly_full_disk_still_takes_small_steps() {
+    // Goal: no commit is refused because a whole step of the segment does not fit. Method: fill what is allocated, then
+    // fail the step's allocation alone.
+    let world = World::new();
+    let options =
+        MetaStoreOptions { background: false, checkpoint_bytes: 256 << 10, ..MetaStoreOptions::default() };
+    let store = world.open_with(options).unwrap();
+    let large = |n: usize| {
+        let mut writes = WriteSet::new();
+        writes.put(b"large", Bytes::from(vec![1; n]));
+        writes
+    };
+    store.commit(large((256 << 10) - 100)).unwrap();
+    world.disk.fail_at(0, Failure::NoSpace, false);
+    store.commit(large(1000)).unwrap();
+    assert_eq!(world.disk.failed(), 1);
+    assert_eq!(store.get(b"large").unwrap().unwrap().len(), 1000);
 }
 
 #[test]

@@ -36,6 +36,8 @@ struct State {
     /// Only every operation from `fail_at` on, or just that one.
     fail_for_good: bool,
     failed: u64,
+    /// Bytes in use, as far as `free_bytes` tells.
+    used: u64,
     /// Power cuts so far.
     boots: u8,
 }
@@ -139,6 +141,11 @@ impl FaultDisk {
         self.lock().failed
     }
 
+    /// From now on `free_bytes` is this.
+    pub fn set_free(&self, bytes: u64) {
+        self.lock().used = u64::MAX - bytes;
+    }
+
     /// All files' current bytes, to damage and put back.
     pub fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let state = self.lock();
@@ -227,7 +234,7 @@ impl Disk for FaultDisk {
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
-        self.operate().map(|_| u64::MAX)
+        self.operate().map(|state| u64::MAX - state.used)
     }
 
     fn boot_id(&self) -> Option<BootId> {
