@@ -13,9 +13,10 @@ use std::{
 
 use bytes::Bytes;
 use namespace::txn::KvError;
-use parking_lot::{Condvar, Mutex};
 
-use crate::{Engine, Lsn, OpenError, key::Key, overlay::Map, recovery::Replay, store::Shared};
+use crate::{
+    Engine, Lsn, OpenError, key::Key, overlay::Map, recovery::Replay, shared::Shared, work::WorkState,
+};
 
 /// Beyond a few times the overlay, what an engine needs to take a batch.
 const ENGINE_ROOM_BYTES: u64 = 16 << 20;
@@ -24,57 +25,6 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// How often commits that are refused for want of space look for it.
 const SPACE_CHECK_PERIOD: Duration = Duration::from_millis(100);
-
-/// What the background threads wait for.
-#[derive(Default)]
-pub(crate) struct Work {
-    state: Mutex<WorkState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct WorkState {
-    stop: bool,
-    checkpoint: bool,
-    /// What made the last one fail may be over: no pause.
-    at_once: bool,
-}
-
-impl Work {
-    pub(crate) fn request_checkpoint(&self) {
-        let mut state = self.state.lock();
-        if !state.checkpoint {
-            state.checkpoint = true;
-            self.changed.notify_all();
-        }
-    }
-
-    /// Also in the pause after one that failed.
-    pub(crate) fn request_checkpoint_at_once(&self) {
-        let mut state = self.state.lock();
-        (state.checkpoint, state.at_once) = (true, true);
-        self.changed.notify_all();
-    }
-
-    pub(crate) fn stop(&self) {
-        self.state.lock().stop = true;
-        self.changed.notify_all();
-    }
-
-    /// Waits for `period`, or less if `early` says so. False: stop.
-    fn wait(&self, period: Duration, early: impl Fn(&mut WorkState) -> bool) -> bool {
-        let deadline = Instant::now() + period;
-        let mut state = self.state.lock();
-        loop {
-            if state.stop {
-                return false;
-            }
-            if early(&mut state) || self.changed.wait_until(&mut state, deadline).timed_out() {
-                return !state.stop;
-            }
-        }
-    }
-}
 
 impl Shared {
     /// One after the other. An error of the journal's room or of the hook leaves a frozen overlay for the next try.

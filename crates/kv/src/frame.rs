@@ -12,11 +12,9 @@
 //!
 //! Body: count u32, then for each entry: key length u16 | value length u32 (0xffffffff: deleted) | key | value.
 
-use std::fmt;
-
 use bytes::Bytes;
 
-use crate::{disk::BootId, key::Key, txn::WriteSet};
+use crate::{disk::BootId, key::Key, lsn::Lsn, write_set::WriteSet};
 
 /// Of the journal's segments.
 pub const FORMAT_VERSION: u32 = 1;
@@ -30,16 +28,6 @@ const SEGMENT_MAGIC: [u8; 8] = *b"ONFSJRNL";
 const FRAME_MAGIC: [u8; 4] = [0xf5, 0x4a, 0x9d, 0xe3];
 const DELETED: u32 = u32::MAX;
 const BOOT_UNKNOWN: [u8; 16] = [0; 16];
-
-/// The number of a commit: 1, 2, 3, ... without holes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Lsn(pub u64);
-
-impl fmt::Display for Lsn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// What a segment's header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,6 @@
 //! The store: commits go to the journal and the overlay, reads come from overlay, cache and engine.
 //!
-//! Lock order: `checkpointing` > `gate` > the journal lock > an overlay or cache shard. Callers' code (visitors, the
-//! hook before a sync) runs under none of them, except the hook under `checkpointing`.
+//! Lock order: see [`Shared`]. Callers' code (visitors) runs under no lock.
 
 use std::{
     cell::RefCell,
@@ -11,7 +10,6 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -19,7 +17,8 @@ use namespace::txn::{KvError, Reader, Visit};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    BeforeSync, Disk, Engine, FRAME_BYTES_MAX, Lsn, MetaTxn, OpenError, RecoveryReport, SystemDisk, WriteSet,
+    BeforeSync, Disk, Engine, FRAME_BYTES_MAX, Lsn, MetaStoreOptions, OpenError, RecoveryReport, SystemDisk,
+    WriteSet,
     cache::Cache,
     checkpoint,
     engine::RESERVED_KEY,
@@ -27,46 +26,15 @@ use crate::{
     journal::{Health, Journal},
     overlay::{self, Overlay},
     recovery,
+    shared::{BACKLOG, Shared},
     state_dir::StateDir,
+    work::Work,
 };
 
 /// Keys are at least one byte and at most this.
 const KEY_BYTES_MAX: usize = 4096;
-/// A checkpoint that is not done when this many times `checkpoint_bytes` wait makes commits wait.
-const BACKLOG: u64 = 4;
-/// The longest that a commit waits for a checkpoint.
-const COMMIT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// A frame buffer that has grown beyond this is not kept.
 const KEPT_BUFFER_BYTES: usize = 1 << 20;
-
-#[derive(Clone, Debug)]
-pub struct MetaStoreOptions {
-    /// T_syn: how long a commit may stay unsynced.
-    pub sync_period: Duration,
-    /// Journal bytes at which a checkpoint begins. The overlay's memory is a small multiple of it.
-    pub checkpoint_bytes: u64,
-    /// A checkpoint begins at the latest this long after the last, if there is anything to carry.
-    pub checkpoint_period: Duration,
-    /// Memory for clean entries: half for the store's cache, half for the engine's.
-    pub cache_bytes: u64,
-    /// Open a damaged journal by dropping what follows the damage.
-    pub repair: bool,
-    /// Sync and checkpoint in the background; tests do without.
-    pub background: bool,
-}
-
-impl Default for MetaStoreOptions {
-    fn default() -> MetaStoreOptions {
-        MetaStoreOptions {
-            sync_period: Duration::from_secs(1),
-            checkpoint_bytes: 16 << 20,
-            checkpoint_period: Duration::from_secs(5),
-            cache_bytes: 128 << 20,
-            repair: false,
-            background: true,
-        }
-    }
-}
 
 /// How the store is. Bytes are in memory unless said otherwise.
 #[derive(Clone, Debug, Default)]
@@ -94,29 +62,6 @@ pub struct MetaStore {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     recovery: RecoveryReport,
-}
-
-pub(crate) struct Shared {
-    pub engine: Box<dyn Engine>,
-    pub overlay: Overlay,
-    pub cache: Cache,
-    pub journal: Journal,
-    pub health: Arc<Health>,
-    pub options: MetaStoreOptions,
-    /// Commits hold it shared from the append to the overlay; freezing holds it alone.
-    pub gate: RwLock<()>,
-    /// The last number in the frozen overlay, while there is one.
-    pub checkpointing: Mutex<Option<Lsn>>,
-    pub applied: AtomicU64,
-    pub checkpoints: AtomicU64,
-    /// The last checkpoint had too little space.
-    pub no_space: AtomicBool,
-    /// When a commit last looked whether that is over.
-    pub space_checked: Mutex<Option<Instant>>,
-    pub work: checkpoint::Work,
-    /// Signalled when a checkpoint ended, well or not.
-    pub room: (Mutex<()>, Condvar),
-    state_dir: StateDir,
 }
 
 impl MetaStore {
@@ -177,7 +122,7 @@ impl MetaStore {
             checkpoints: AtomicU64::new(0),
             no_space: AtomicBool::new(false),
             space_checked: Mutex::new(None),
-            work: checkpoint::Work::default(),
+            work: Work::default(),
             room: (Mutex::new(()), Condvar::new()),
             state_dir,
         });
@@ -193,10 +138,6 @@ impl MetaStore {
     /// What the opening found in the journal.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
-    }
-
-    pub fn begin(&self) -> MetaTxn<'_> {
-        MetaTxn::new(self)
     }
 
     /// Makes `writes` one commit: in the journal file, then visible, then this returns. An empty set is no commit.
@@ -346,26 +287,6 @@ impl Drop for MetaStore {
             let dir = self.shared.state_dir.path().display();
             tracing::error!(%dir, %error, "the metadata store was not closed cleanly; its journal stays");
         }
-    }
-}
-
-impl Shared {
-    fn wait_for_room(&self) -> Result<(), KvError> {
-        let deadline = Instant::now() + COMMIT_WAIT_MAX;
-        let bound = self.options.checkpoint_bytes.saturating_mul(BACKLOG);
-        let mut waiting = self.room.0.lock();
-        while self.journal.active_bytes() > bound {
-            self.health.check()?;
-            if self.no_space.load(Ordering::Acquire) && !self.space_came_back() {
-                return Err(KvError::Full);
-            }
-            if self.room.1.wait_until(&mut waiting, deadline).timed_out() {
-                let text = format!("the metadata engine took nothing for {COMMIT_WAIT_MAX:?}");
-                tracing::error!(journal_bytes = self.journal.bytes(), "{text}");
-                return Err(KvError::Io(text));
-            }
-        }
-        Ok(())
     }
 }
 
