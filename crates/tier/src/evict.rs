@@ -15,9 +15,9 @@ use types::{TierId, TierSet};
 use crate::api::MoveKind;
 use crate::coolness;
 use crate::machine::{Tiering, class_of};
-use crate::movement::Start;
 use crate::space::Pressure;
 use crate::table::{Ob, Object};
+use crate::unfinished::Start;
 
 /// Time between two windows that make way, so that a tier with nowhere to move its files to costs little per input.
 const MAKE_WAY: Duration = Duration::from_millis(10);

@@ -30,6 +30,7 @@ mod place;
 mod request;
 mod space;
 mod table;
+mod unfinished;
 mod write_behind;
 
 pub use api::*;

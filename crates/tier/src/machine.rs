@@ -10,11 +10,9 @@ use crate::api::{
 };
 use crate::coolness;
 use crate::lru::List;
-use crate::movement::{Move, Rest};
-use crate::request::Asked;
 use crate::space::{self, Measured, Pressure, Space, Supply};
 use crate::table::{NIL, Ob, Object, ObjectTable};
-use crate::write_behind::Unsaved;
+use crate::unfinished::{Asked, Move, Rest, Unsaved};
 
 /// Time between two samples of the rates.
 const SAMPLE: Duration = Duration::from_secs(1);

@@ -5,64 +5,15 @@
 
 use std::time::Duration;
 
-use types::{Ino, TierId, TierSet};
+use types::{TierId, TierSet};
 
-use crate::api::{Effect, MoveFailure, MoveId, MoveKind, Time};
+use crate::api::{Effect, MoveFailure, MoveId, MoveKind};
 use crate::machine::{Tiering, Timer};
 use crate::table::{NIL, Ob, Object};
+use crate::unfinished::{Move, Rest, Start};
 
 /// Drops under way at once: each is short, but answers come back one by one.
 pub const DROPS_MAX: usize = 64;
-
-pub struct Move {
-    /// `NIL` once the object is gone.
-    pub ob: Ob,
-    pub ino: Ino,
-    pub from: TierId,
-    /// Equal to `from` for a drop.
-    pub to: TierId,
-    /// `None` for a drop.
-    pub kind: Option<MoveKind>,
-    pub keep_source: bool,
-    /// Estimate at the start.
-    pub bytes: u64,
-    /// What of it is still promised in `to`, and still to be freed in `from`.
-    pub reserved: u64,
-    pub draining: u64,
-    pub started: Time,
-    pub cancelled: bool,
-    /// The request that it is part of.
-    pub request: Option<u64>,
-    /// A promotion goes on from these tiers.
-    pub then: TierSet,
-}
-
-impl Move {
-    /// Would it be pointless to go on once a closed file is opened?
-    pub fn is_eviction(&self) -> bool {
-        matches!(self.kind, Some(MoveKind::NormalOut | MoveKind::ForcedOut))
-    }
-    /// The object is read from where it was before.
-    pub fn leaves_in_place(&self) -> bool {
-        self.keep_source && self.to > self.from
-    }
-}
-
-/// A movement to start.
-pub struct Start {
-    pub from: TierId,
-    pub to: TierId,
-    pub kind: MoveKind,
-    pub keep_source: bool,
-    pub request: Option<u64>,
-    pub then: TierSet,
-}
-
-/// An object whose last movement failed.
-pub struct Rest {
-    pub until: Time,
-    pub failures: u32,
-}
 
 /// Movements that share a bound. Each has its own, so that none keeps another from running.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use types::{Ino, TierId, TierSet};
 use crate::api::{Effect, MoveKind, ObjectPolicy};
 use crate::coolness;
 use crate::machine::Tiering;
-use crate::movement::Start;
 use crate::table::{NIL, Ob, Object};
+use crate::unfinished::Start;
 
 impl Tiering {
     pub(crate) fn attached(&mut self, ino: Ino, bytes: [u64; 3], dirty: TierSet) {

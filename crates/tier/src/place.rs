@@ -116,7 +116,7 @@ impl Tiering {
         if space.draining < lack {
             return None;
         }
-        let drains = |m: &&crate::movement::Move| m.from == tier && m.draining > 0;
+        let drains = |m: &&crate::unfinished::Move| m.from == tier && m.draining > 0;
         // A drop takes no time to speak of.
         let dropped: u64 =
             self.moves.values().filter(drains).filter(|m| m.kind.is_none()).map(|m| m.draining).sum();

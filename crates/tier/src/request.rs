@@ -3,43 +3,10 @@
 
 use types::{Ino, TierId, TierSet};
 
-use crate::api::{
-    Effect, MoveFailure, MoveId, MoveKind, Request, RequestError, RequestId, RequestReport, Time,
-};
+use crate::api::{Effect, MoveFailure, MoveId, MoveKind, Request, RequestError, RequestId, RequestReport};
 use crate::machine::{Tiering, Timer};
-use crate::movement::{Move, Start};
 use crate::table::{Ob, Object};
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
-    Migrate(TierId),
-    Flush,
-    Prefetch,
-}
-
-/// One request that has not ended.
-pub struct Asked {
-    id: RequestId,
-    what: What,
-    list: Vec<Ino>,
-    next: usize,
-    /// Objects being worked on: one, or for a prefetch as many as may move at once.
-    items: Vec<Item>,
-    report: RequestReport,
-    error: Option<RequestError>,
-    /// What it waits for, told when patience ends.
-    blocked: RequestError,
-    deadline: Time,
-}
-
-struct Item {
-    ino: Ino,
-    to: TierId,
-    /// Tiers that it still has to be moved from.
-    sources: TierSet,
-    moving: Option<MoveId>,
-    moved: bool,
-}
+use crate::unfinished::{Asked, Item, Move, Start, What};
 
 enum Step {
     Started(MoveId),
@@ -47,15 +14,6 @@ enum Step {
     Done,
     Skipped,
     Failed(RequestError),
-}
-
-impl Asked {
-    pub fn concerns(&self, ino: Ino) -> bool {
-        self.items.iter().any(|item| item.ino == ino)
-    }
-    fn is_over(&self) -> bool {
-        self.items.is_empty() && (self.error.is_some() || self.next == self.list.len())
-    }
 }
 
 impl Tiering {

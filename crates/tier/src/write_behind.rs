@@ -13,30 +13,11 @@ use types::TierId;
 
 use crate::api::{MoveKind, Time};
 use crate::machine::{Tiering, Timer};
-use crate::movement::Start;
 use crate::table::{Ob, Object};
+use crate::unfinished::{Armed, Start, Unsaved};
 
 /// Due objects looked at per try when the first ones find no room.
 const TRIED_MAX: usize = 16;
-
-/// An object with bytes in memory only.
-pub struct Unsaved {
-    /// Since when it has been so.
-    first: Time,
-    last_write: Time,
-    /// Not again before this: a copy that left it dirty is not repeated at once.
-    not_before: Time,
-    armed: Armed,
-    /// At the last close.
-    pub bytes: u64,
-}
-
-#[derive(Clone, Copy)]
-enum Armed {
-    No,
-    Timer(Time),
-    Due(Time),
-}
 
 impl Tiering {
     /// A write to memory. Only the first one needs a timer: an early timer finds the later time by itself.
