@@ -10,6 +10,7 @@
 
 mod attributes;
 mod clock;
+mod count;
 mod data;
 mod directory;
 mod error;

@@ -3,22 +3,19 @@
 use std::{ops::ControlFlow, sync::atomic::Ordering};
 
 use namespace::{
-    inode, key,
     orphan::{self, Purged},
     policy::{self, DirPolicy},
     quota::{self, Limits, Quota},
     superblock,
-    txn::{Bytes, Reader},
 };
 use types::{Errno, Ino, ProjectId, UgsdId};
 
-use crate::{server::Mds, slots::SlotSet};
+use crate::{count, orphans::Replay, server::Mds, slots::SlotSet};
 
 /// Inodes purged in one commit.
 const PURGE_BATCH: usize = 64;
 /// Changes of the count after which a sync also saves it.
 const COUNT_STEP: u64 = 4096;
-const COUNT: &[u8] = b"inodes";
 
 /// What `statfs` needs of the metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,20 +24,6 @@ pub struct Usage {
     pub inodes: u64,
     /// Known to wait for [`Mds::purge_list`].
     pub orphans_waiting: u64,
-}
-
-/// Where the reading of the store's orphan records stands: by UGSD, then inode.
-pub(crate) struct Replay {
-    at: Option<(u32, Option<Ino>)>,
-    /// Those of this mount too; they are in the queue unless it overflowed.
-    own_epoch: bool,
-}
-
-impl Replay {
-    /// What every mount begins with.
-    pub(crate) fn of_earlier_mounts() -> Replay {
-        Replay { at: Some((0, None)), own_epoch: false }
-    }
 }
 
 impl Mds {
@@ -205,8 +188,7 @@ impl Mds {
             return Ok(());
         }
         self.change(SlotSet::root(), |txn, _| {
-            use namespace::txn::Txn;
-            txn.put(&key::global(COUNT), Bytes::copy_from_slice(&count.to_le_bytes()));
+            count::save(txn, count);
             Ok(())
         })
     }
@@ -216,12 +198,4 @@ impl Mds {
         let (count, saved) = (self.inodes.load(Ordering::Relaxed), self.inodes_saved.load(Ordering::Relaxed));
         if count.abs_diff(saved) < COUNT_STEP { Ok(()) } else { self.save_count() }
     }
-}
-
-/// The saved number of inodes; the root is there without one.
-pub(crate) fn load_count<R: Reader + ?Sized>(reader: &R) -> namespace::Result<i64> {
-    let saved = reader.get(&key::global(COUNT))?;
-    let count = saved.and_then(|bytes| bytes[..].try_into().ok()).map_or(1, i64::from_le_bytes);
-    inode::load_dir(reader, Ino::ROOT)?;
-    Ok(count.max(1))
 }

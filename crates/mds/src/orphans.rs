@@ -31,6 +31,20 @@ struct Queue {
     overflowed: bool,
 }
 
+/// Where the reading of the store's orphan records stands: by UGSD, then inode.
+pub(crate) struct Replay {
+    pub(crate) at: Option<(u32, Option<Ino>)>,
+    /// Those of this mount too; they are in the queue unless it overflowed.
+    pub(crate) own_epoch: bool,
+}
+
+impl Replay {
+    /// What every mount begins with.
+    pub(crate) fn of_earlier_mounts() -> Replay {
+        Replay { at: Some((0, None)), own_epoch: false }
+    }
+}
+
 impl Orphans {
     pub(crate) fn new() -> Orphans {
         Orphans {

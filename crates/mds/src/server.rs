@@ -20,10 +20,10 @@ use types::{Errno, Timestamp};
 
 use crate::{
     clock::{Clock, SystemClock},
+    count,
     error::{Error, Reporter},
-    maintenance::{self, Replay},
     numbers::Numbers,
-    orphans::Orphans,
+    orphans::{Orphans, Replay},
     reservations::Reservations,
     slots::{SlotLocks, SlotSet, SlotTxn},
 };
@@ -87,7 +87,7 @@ impl Mds {
         txn.commit()?;
         // Other stores of state may name this epoch from now on, so it must not be lost.
         store.sync()?;
-        let inodes = maintenance::load_count(&*store)?;
+        let inodes = count::load(&*store)?;
         Ok(Mds::assemble(store, &superblock, options.clock, inodes))
     }
 
