@@ -101,7 +101,7 @@ impl Client {
     /// Bytes, then size and times, then the journal that holds them.
     pub(crate) fn make_durable(&self, inode: &InodeRef) -> Result<(), Errno> {
         if inode.lock().registered.as_ref().is_some_and(|r| r.writable) {
-            self.ds.count_as_written(&inode.object)?;
+            self.ds.absorb_mapped_writes(&inode.object, false)?;
         }
         self.ds.sync(&inode.object)?;
         inode.settle_now()?;
@@ -148,6 +148,9 @@ impl Client {
         let end = args.offset_out.checked_add(len).ok_or(Errno::EFBIG)?;
         args.offset_in.checked_add(len).ok_or(Errno::EFBIG)?;
         turn.wait()?;
+        // Decided once: within one file the copy itself could move the end that it reads towards.
+        let there = self.ds.live(&from.inode.object).size.saturating_sub(args.offset_in);
+        let (len, end) = (len.min(there), end.min(args.offset_out.saturating_add(there)));
         let mut buf = vec![0; COPY_STEP.min(len as usize)];
         let mut done = 0;
         while done < len {

@@ -86,7 +86,7 @@ impl Client {
             Some(_) | None => return Ok(()),
         }
         self.versions.changed(inode.ino);
-        self.ds.count_as_written(&inode.object)
+        self.ds.begin_mapped_writes(&inode.object)
     }
 
     /// The last open file in passthrough is closed.
@@ -118,7 +118,7 @@ impl Client {
             state.registered = None;
             if writable {
                 self.versions.changed(inode.ino);
-                if let Err(error) = self.ds.count_as_written(&inode.object) {
+                if let Err(error) = self.ds.absorb_mapped_writes(&inode.object, true) {
                     tracing::error!(ino = inode.ino.get(), %error, "writes through a mapping may not be copied");
                 }
             }

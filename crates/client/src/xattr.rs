@@ -1,8 +1,8 @@
 //! Extended attributes: the stored ones, and ONFS's own `user.onfs.*`.
 //!
 //! Invariants: the own ones are never stored; all but `user.onfs.pin` are read-only, and setting that one needs
-//! what setting any `user.` attribute needs (the kernel checks). Only `user.onfs.state` is listed, so that copying
-//! tools do not try to set the others.
+//! what setting any `user.` attribute needs (the kernel checks). None of them is listed: programs that copy what is
+//! listed (`rsync -X`, `cp -a`) would fail when they set it. Each is there for whoever asks by name.
 
 use std::fmt::Write;
 
@@ -17,7 +17,6 @@ use crate::{
 };
 
 const PREFIX: &[u8] = b"user.onfs.";
-const LISTED: &[u8] = b"user.onfs.state\0";
 
 /// ONFS's own attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,11 +76,7 @@ impl Client {
     }
 
     pub(crate) fn listxattr(&self, ino: Ino, size: u32) -> Answer<XattrOut> {
-        let mut names = self.mds.listxattr(ino)?;
-        if self.mds.find(ino)?.attr.kind == FileKind::Regular {
-            names.extend_from_slice(LISTED);
-        }
-        Ok(sized(names, size)?)
+        Ok(sized(self.mds.listxattr(ino)?, size)?)
     }
 
     pub(crate) fn setxattr(&self, turn: Turn, ino: Ino, args: &SetxattrArgs<'_>) -> Answer<()> {

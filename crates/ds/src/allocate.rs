@@ -10,9 +10,13 @@ use types::{Errno, SAU_BYTES, TierId};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateMode {
     /// Promise space; with `keep_size` the file does not grow.
-    Reserve { keep_size: bool },
+    Reserve {
+        keep_size: bool,
+    },
     PunchHole,
-    ZeroRange { keep_size: bool },
+    ZeroRange {
+        keep_size: bool,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,7 +156,8 @@ impl DataServer {
         if now.is_hole() {
             return Ok((whence == Whence::Hole).then_some(at));
         }
-        let file = now.valid.intersect(self.present()).fastest().and_then(|t| state.files[t.index()].as_ref());
+        let file =
+            now.valid.intersect(self.present()).fastest().and_then(|t| state.files[t.index()].as_ref());
         // Lost bytes count as data: reading them is an error, not zeros.
         let Some(file) = file else { return Ok((whence == Whence::Data).then_some(at)) };
         let found = match whence {

@@ -74,7 +74,12 @@ impl DataServer {
     }
 
     /// Moves all of an object to a tier, and waits for it.
-    pub fn migrate(&self, ino: Ino, to: TierId, deadline: Option<Duration>) -> Result<RequestReport, RequestError> {
+    pub fn migrate(
+        &self,
+        ino: Ino,
+        to: TierId,
+        deadline: Option<Duration>,
+    ) -> Result<RequestReport, RequestError> {
         self.driver.request(Request::Migrate { ino, to }, deadline)
     }
 
@@ -84,7 +89,11 @@ impl DataServer {
     }
 
     /// Brings objects up, in order.
-    pub fn prefetch(&self, list: Vec<Ino>, deadline: Option<Duration>) -> Result<RequestReport, RequestError> {
+    pub fn prefetch(
+        &self,
+        list: Vec<Ino>,
+        deadline: Option<Duration>,
+    ) -> Result<RequestReport, RequestError> {
         self.driver.request(Request::Prefetch { list }, deadline)
     }
 
@@ -118,7 +127,9 @@ impl DataServer {
         let own = memory.as_ref().is_some_and(|m| m.backing() == store::Backing::OwnTmpfs);
         drop(memory);
         self.driver.with(|core, _| {
-            let known = TierId::ALL.into_iter().filter_map(|t| Some((t, self.stores[t.index()].as_ref()?, core.tier(t)?)));
+            let known = TierId::ALL
+                .into_iter()
+                .filter_map(|t| Some((t, self.stores[t.index()].as_ref()?, core.tier(t)?)));
             known
                 .map(|(tier, store, report)| TierStatus {
                     tier,

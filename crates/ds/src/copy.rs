@@ -106,7 +106,12 @@ impl DataServer {
     }
 
     /// Picks the next SAUs of one source, prepares their place, and from now on has writes noted.
-    fn begin_batch(&self, object: &Object, plan: CopyPlan, from: SauIndex) -> Result<Option<Batch>, CopyStop> {
+    fn begin_batch(
+        &self,
+        object: &Object,
+        plan: CopyPlan,
+        from: SauIndex,
+    ) -> Result<Option<Batch>, CopyStop> {
         let mut state = object.state.write();
         if state.removed {
             return Err(CopyStop::Gone);
@@ -114,11 +119,17 @@ impl DataServer {
         let present = self.present();
         let mut source = None;
         let mut saus = Vec::new();
-        for (sau, now) in state.map.iter().skip_while(|(sau, _)| *sau < from) {
+        for (sau, now) in state.map.iter_from(from) {
             let held = now.valid.intersect(present);
             let wanted = match plan.choice {
                 Choice::HeldBy(tier) => held.contains(tier).then_some(tier),
-                Choice::Dirty => if now.is_at_risk() { held.fastest() } else { None },
+                Choice::Dirty => {
+                    if now.is_at_risk() {
+                        held.fastest()
+                    } else {
+                        None
+                    }
+                }
             };
             let Some(tier) = wanted.filter(|t| source.is_none_or(|s| s == *t)) else { continue };
             if now.valid.contains(plan.to) && plan.free.is_none() {
@@ -130,7 +141,9 @@ impl DataServer {
                 break;
             }
         }
-        let (Some(source), Some(first), Some(last)) = (source, saus.first(), saus.last()) else { return Ok(None) };
+        let (Some(source), Some(first), Some(last)) = (source, saus.first(), saus.last()) else {
+            return Ok(None);
+        };
         let moving = Moving { first: first.0, end: last.0.end(), written: Vec::new() };
         let from = state.files[source.index()].clone().ok_or(CopyStop::Failed(Errno::EIO))?;
         let to = self.file_for_write(object, &mut state, plan.to)?;
@@ -306,7 +319,8 @@ fn copy_batch(batch: &mut Batch, to: TierId, copier: &dyn Copier) -> Result<u64,
         }
         let new = Seal { crc, len: len as u32 };
         if let Some(old) = now.seal {
-            let intact = if old.len == new.len { old.crc == new.crc } else { verify(&batch.from, *sau, old)? };
+            let intact =
+                if old.len == new.len { old.crc == new.crc } else { verify(&batch.from, *sau, old)? };
             if !intact {
                 return Err(BatchError::Damaged(*sau));
             }
@@ -330,7 +344,13 @@ fn copy_extent(batch: &Batch, to: TierId, offset: u64, len: u64) -> Result<(), E
 }
 
 /// Copies a range to the same offsets of another tier's file. Returns its CRC-32C if asked, else 0.
-pub(crate) fn copy_range(from: &ObjectFd, to: &ObjectFd, offset: u64, len: u64, checksum: bool) -> Result<u32, Errno> {
+pub(crate) fn copy_range(
+    from: &ObjectFd,
+    to: &ObjectFd,
+    offset: u64,
+    len: u64,
+    checksum: bool,
+) -> Result<u32, Errno> {
     let range = CopyRange { offset, len, checksum };
     let copied = from.copy_to(to, range, &mut |_| ControlFlow::Continue(()))?;
     Ok(copied.crc.unwrap_or(0))

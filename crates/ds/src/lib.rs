@@ -98,7 +98,8 @@ impl DataServer {
         let driver = Arc::new(driver);
         let (memory, memory_store) = options.memory.map_or((None, None), |(m, s)| (Some(m), Some(s)));
         let limit = |tier: &Option<DeviceTier>| tier.as_ref().and_then(|t| t.limit).unwrap_or(u64::MAX);
-        let limits = [memory.as_ref().map_or(0, MemoryTier::limit), limit(&options.ssd), limit(&options.nearline)];
+        let limits =
+            [memory.as_ref().map_or(0, MemoryTier::limit), limit(&options.ssd), limit(&options.nearline)];
         let server = Arc::new(DataServer {
             stores: [memory_store, options.ssd.map(|t| t.store), options.nearline.map(|t| t.store)],
             memory: Mutex::new(memory),
@@ -133,7 +134,8 @@ impl DataServer {
             threads.push(named.spawn(move || server.run_mover(&jobs))?);
         }
         let server = self.clone();
-        threads.push(std::thread::Builder::new().name("tier-clock".into()).spawn(move || server.run_clock())?);
+        threads
+            .push(std::thread::Builder::new().name("tier-clock".into()).spawn(move || server.run_clock())?);
         let server = self.clone();
         threads.push(std::thread::Builder::new().name("keeper".into()).spawn(move || server.run_keeper())?);
         Ok(())

@@ -76,10 +76,17 @@ impl DataServer {
         if let Some(size) = pending {
             state.size = state.size.min(size);
         }
+        let mapped = record.as_ref().is_some_and(|r| r.mapped);
+        let old = record.as_ref().is_none_or(|r| r.memory_generation != self.memory_generation);
         self.load_map(ino, &mut state, record, hint);
         if let Some(size) = pending {
             state.map.truncate_to(size);
         }
+        if mapped {
+            only_fastest(&mut state);
+        }
+        // What is lost must be known to be lost before the file is written in the present life of the memory tier.
+        let must_save = pending.is_some() || mapped || (old && state.map.lost() > 0);
         // The core knows the objects that it moves.
         if hint.is_some() {
             self.introduce(ino, &state);
@@ -88,7 +95,7 @@ impl DataServer {
         if hint.is_some_and(|h| h.stale_live) {
             object.set_mtime(mtime);
         }
-        if pending.is_some() {
+        if must_save {
             let mut state = object.state.write();
             self.save_map(&object, &mut state)?;
         }
@@ -166,6 +173,15 @@ impl DataServer {
     /// Tells the core what there is of an object.
     pub(crate) fn introduce(&self, ino: Ino, state: &State) {
         self.driver.tell(Input::Attached { ino, bytes: state.charged, dirty: dirty_tiers(state) });
+    }
+}
+
+/// Programs were writing through mappings of the fastest copy when the daemon died: the others may be old.
+fn only_fastest(state: &mut State) {
+    let held: Vec<_> =
+        state.map.iter().filter_map(|(sau, s)| s.valid.fastest().map(|tier| (sau, tier))).collect();
+    for (sau, tier) in held {
+        state.map.note_replaced(sau, tier);
     }
 }
 

@@ -57,13 +57,16 @@ impl DataServer {
             Errno::ENOENT => MoveFailure::Gone,
             _ => MoveFailure::Io,
         })?;
-        let Some(_copier) = object.copying.try_lock_for(COPIER_PATIENCE) else { return Err(MoveFailure::Busy) };
+        let Some(_copier) = object.copying.try_lock_for(COPIER_PATIENCE) else {
+            return Err(MoveFailure::Busy);
+        };
         let result = match job.work {
             Work::Move { from, to, keep_source, .. } => {
                 if object.in_passthrough() && !keep_source {
                     return Err(MoveFailure::Busy);
                 }
-                let plan = CopyPlan { choice: Choice::HeldBy(from), to, free: (!keep_source).then_some(from) };
+                let plan =
+                    CopyPlan { choice: Choice::HeldBy(from), to, free: (!keep_source).then_some(from) };
                 let mut copier = JobCopier { object: &object, stop: &job.stop, server: self };
                 self.copy_object(&object, plan, &mut copier)
             }
@@ -101,7 +104,7 @@ impl DataServer {
         let state = object.state.read();
         let dirty = dirty_tiers(&state);
         for tier in self.present().iter() {
-            if !dirty.contains(tier) && state.map.count_in(tier) > 0 {
+            if !dirty.contains(tier) {
                 self.driver.tell(Input::Clean { ino: object.ino(), tier });
             }
         }

@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub condemned: Vec<Condemned>,
     /// The tier whose file the kernel reads by itself: all of the object stays there meanwhile.
     pub in_place: Option<TierId>,
+    /// Programs may write to that file through a mapping, which we do not see.
+    pub mapped: bool,
     /// Was fsynced while open: new bytes go to the first persistent tier, so that the next fsync is cheap.
     pub sync_mode: bool,
     /// Device tiers with bytes that were not made durable yet.
@@ -179,7 +181,9 @@ impl Object {
     pub(crate) fn mtime(&self) -> Option<Timestamp> {
         match self.mtime.load(Ordering::Acquire) {
             NO_TIME => None,
-            n => Some(Timestamp { sec: n.div_euclid(1_000_000_000), nsec: n.rem_euclid(1_000_000_000) as u32 }),
+            n => {
+                Some(Timestamp { sec: n.div_euclid(1_000_000_000), nsec: n.rem_euclid(1_000_000_000) as u32 })
+            }
         }
     }
 
@@ -208,6 +212,7 @@ impl State {
             moving: None,
             condemned: Vec::new(),
             in_place: None,
+            mapped: false,
             sync_mode: false,
             unsynced: TierSet::EMPTY,
             sync_failed: false,

@@ -2,10 +2,11 @@
 
 use crate::{
     DataServer,
+    copy::copy_range,
     object::{LiveAttr, Object, OpenKind, State},
 };
-use std::sync::{Arc, atomic::Ordering};
 use layout::Sau;
+use std::sync::{Arc, atomic::Ordering};
 use store::ObjectFd;
 use tier::{Input, ObjectPolicy};
 use types::{Errno, TierId, TierSet, Timestamp};
@@ -126,33 +127,50 @@ impl DataServer {
         }
     }
 
-    /// A program may have written through a mapping of the object's file, which passes us by: other tiers' copies
-    /// and all checksums are old from now on.
-    pub fn count_as_written(&self, object: &Object) -> Result<(), Errno> {
-        let _copier = object.stop_copier();
+    /// From now on programs may write through a mapping of the object's file, which passes us by. The record says so:
+    /// after a crash the file that is mapped is the one that counts.
+    pub fn begin_mapped_writes(&self, object: &Object) -> Result<(), Errno> {
         let mut state = object.state.write();
-        let Some(tier) = state.in_place else { return Ok(()) };
-        let alone = Sau::in_tiers(TierSet::of(tier));
-        let changed: Vec<_> = state.map.iter().filter(|(_, s)| s.valid.contains(tier) && *s != alone).collect();
-        if changed.is_empty() {
+        if state.mapped || state.in_place.is_none() {
             return Ok(());
         }
-        for (sau, _) in &changed {
-            state.map.note_written(*sau, tier).map_err(|_| Errno::EIO)?;
+        state.mapped = true;
+        self.save_map(object, &mut state).map(|_| ())
+    }
+
+    /// Brings the other tiers' copies up to what programs wrote through mappings so far. They stay valid all the
+    /// while: what was safe stays as safe as a file that is being written anywhere.
+    pub fn absorb_mapped_writes(&self, object: &Object, mappings_ended: bool) -> Result<(), Errno> {
+        let _copier = object.stop_copier();
+        let mut state = object.state.write();
+        let Some(from) = state.in_place.filter(|_| state.mapped) else { return Ok(()) };
+        let copies: Vec<_> = state.map.iter().filter(|(_, s)| s.valid.contains(from)).collect();
+        for (sau, now) in &copies {
+            let _ = state.map.set(*sau, Sau::in_tiers(now.valid));
             object.verified.lock().remove(*sau);
         }
-        let saved = self.save_map(object, &mut state)?;
-        for (sau, before) in changed {
-            for other in before.valid.without(tier).iter() {
-                self.give_up(object, &mut state, other, sau, saved);
+        self.save_map(object, &mut state)?;
+        let source = state.files[from.index()].clone().ok_or(Errno::EIO)?;
+        for (sau, now) in &copies {
+            for to in now.valid.without(from).iter() {
+                let file = self.file_for_write(object, &mut state, to)?;
+                let len = u64::from(sau.bytes_within(state.size));
+                copy_range(&source, &file, sau.start(), len, false)?;
+                state.file_len[to.index()] = state.file_len[to.index()].max(sau.start() + len);
+                if to.is_persistent() {
+                    state.unsynced = state.unsynced.with(to);
+                    self.note_unsynced(object);
+                }
             }
         }
-        if tier.is_persistent() {
-            state.unsynced = state.unsynced.with(tier);
+        if from.is_persistent() {
+            state.unsynced = state.unsynced.with(from);
             self.note_unsynced(object);
         }
-        drop(state);
-        self.driver.tell(Input::Dirty { ino: object.ino(), tier });
+        if mappings_ended {
+            state.mapped = false;
+            self.save_map(object, &mut state)?;
+        }
         Ok(())
     }
 
@@ -190,6 +208,7 @@ impl DataServer {
             map: std::mem::take(&mut state.map),
             memory_generation: self.memory_generation,
             pending_truncate: None,
+            mapped: state.mapped,
         };
         let saved = self.maps.save(object.ino, &record);
         state.map = record.map;

@@ -90,7 +90,13 @@ impl DataServer {
                         }
                         object.verified.lock().insert(sau);
                     }
-                    read_file(state, tier, span.offset, part)?;
+                    if let Err(errno) = read_file(state, tier, span.offset, part) {
+                        let sau = SauIndex::of(span.offset);
+                        tracing::error!(name = %object.ino(), %tier, %errno, "a device failed to read");
+                        let elsewhere =
+                            !state.map.get(sau).valid.without(tier).intersect(self.present()).is_empty();
+                        return if elsewhere { Ok(Some((sau, tier))) } else { Err(errno) };
+                    }
                 }
             }
         }

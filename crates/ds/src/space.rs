@@ -136,9 +136,11 @@ impl DataServer {
             self.refresh_limit(tier);
         }
         for (ino, bytes) in movable {
-            let dirty = match self.maps.load(ino)? {
-                Some(record) => self.dirty_of(record),
-                None => TierSet::MEMORY,
+            let dirty = match self.maps.load(ino) {
+                Ok(Some(record)) => self.dirty_of(record),
+                Ok(None) => TierSet::MEMORY,
+                // Its map cannot be read, and that was said: nothing of it moves or is dropped.
+                Err(_) => continue,
             };
             self.driver.tell(Input::Attached { ino, bytes, dirty });
         }

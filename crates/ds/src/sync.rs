@@ -41,7 +41,12 @@ impl DataServer {
         self.make_safe(object, false, progress)
     }
 
-    fn make_safe(&self, object: &Object, sync_mode: bool, progress: &mut dyn FnMut(u64)) -> Result<(), Errno> {
+    fn make_safe(
+        &self,
+        object: &Object,
+        sync_mode: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Errno> {
         let Some(first) = self.first_persistent() else { return Ok(()) };
         self.counters.syncs.add(1);
         for _ in 0..ATTEMPTS {
@@ -58,7 +63,10 @@ impl DataServer {
             let _copier = object.stop_copier();
             let to = self.tier_for_copy(object, first)?;
             let plan = CopyPlan { choice: Choice::Dirty, to, free: None };
-            match self.copy_object(object, plan, &mut SyncCopier { object, progress }) {
+            let copied = self.copy_object(object, plan, &mut SyncCopier { object, progress });
+            // What was asked for and not used.
+            self.settle_charge(object, &mut object.state.write(), to);
+            match copied {
                 Ok(_) => {
                     self.tell_clean(object);
                     break;

@@ -79,6 +79,7 @@ impl DataServer {
             map: std::mem::take(&mut state.map),
             memory_generation: self.memory_generation,
             pending_truncate: pending,
+            mapped: state.mapped,
         };
         let saved = self.maps.save(object.ino(), &record);
         state.map = record.map;

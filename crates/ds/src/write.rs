@@ -21,7 +21,10 @@ const INLINE_MAX: usize = 128 << 10;
 
 /// Why a piece could not be written yet.
 enum Stop {
-    Wait { tier: TierId, for_at_most: Duration },
+    Wait {
+        tier: TierId,
+        for_at_most: Duration,
+    },
     /// A copier is at work on the SAU, and its place must change.
     Copier,
     WouldWait,
@@ -93,7 +96,9 @@ impl DataServer {
         if offset + len > state.size || state.is_moving(offset, len) || len == 0 {
             return Ok(false);
         }
-        let Some(tier) = state.map.get(layout::SauIndex::of(offset)).valid.fastest() else { return Ok(false) };
+        let Some(tier) = state.map.get(layout::SauIndex::of(offset)).valid.fastest() else {
+            return Ok(false);
+        };
         let only = Sau::in_tiers(TierSet::of(tier));
         if !pieces(offset, len).all(|p| state.map.get(p.sau) == only) {
             return Ok(false);
@@ -156,7 +161,9 @@ impl DataServer {
             WritePlace::Over(TierId::Memory) if state.in_place.is_none() && (wish.sync || is_safe(sau)) => {
                 self.leave_memory(object, state, piece, patience)?
             }
-            WritePlace::Over(tier) if state.in_place == Some(tier) && !tier.is_persistent() && is_safe(sau) => {
+            WritePlace::Over(tier)
+                if state.in_place == Some(tier) && !tier.is_persistent() && is_safe(sau) =>
+            {
                 self.write_through(object, state, piece, bytes, patience)?;
                 tier
             }
@@ -288,7 +295,13 @@ impl DataServer {
         Ok(tier)
     }
 
-    fn clear_stale(&self, object: &Object, state: &mut State, piece: Piece, tier: TierId) -> Result<(), Stop> {
+    fn clear_stale(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        tier: TierId,
+    ) -> Result<(), Stop> {
         if state.is_moving(piece.sau.start(), types::SAU_BYTES) {
             return Err(Stop::Copier);
         }
@@ -365,7 +378,10 @@ impl DataServer {
         }
         let ahead = state.size.next_multiple_of(PAGE).min(AHEAD_MAX);
         for extra in [ahead, 0] {
-            match self.driver.admit(tier, Need { ino: object.ino, bytes: need + extra, sync: false, waited: patience.waited }) {
+            match self.driver.admit(
+                tier,
+                Need { ino: object.ino, bytes: need + extra, sync: false, waited: patience.waited },
+            ) {
                 Admit::Yes => {
                     state.charged[tier.index()] += need + extra;
                     state.credit[tier.index()] += extra;
@@ -391,7 +407,13 @@ impl DataServer {
     }
 
     /// The other copies become old with this write: out of the map, and saved, before the first byte.
-    fn strike_others(&self, object: &Object, state: &mut State, piece: Piece, tier: TierId) -> Result<(), Errno> {
+    fn strike_others(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        tier: TierId,
+    ) -> Result<(), Errno> {
         let before = state.map.get(piece.sau).valid;
         state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
         let saved = self.save_map(object, state)?;

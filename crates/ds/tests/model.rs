@@ -63,7 +63,10 @@ fn compare(site: &Site, file: &Model, object: &Object, seed: u64, step: u64) {
     if let Some(at) = (0..got).find(|i| buf[*i] != file.bytes[*i]) {
         let (has, want) = (buf[at], file.bytes[at]);
         let report = site.server().report(object);
-        panic!("seed {seed} step {step}: file {} differs at {at}: {has:#x} for {want:#x}; {report:?}", file.n);
+        panic!(
+            "seed {seed} step {step}: file {} differs at {at}: {has:#x} for {want:#x}; {report:?}",
+            file.n
+        );
     }
 }
 
@@ -139,14 +142,23 @@ fn step(site: &Site, file: &mut Model, object: &Object, random: &mut Random) {
 
 fn keep(file: &mut Model) {
     file.safe = true;
-    file.kept = (0..file.bytes.len().div_ceil(SAU)).filter(|s| file.bytes[s * SAU..file.bytes.len().min((s + 1) * SAU)].iter().any(|b| *b != 0)).collect();
+    file.kept = (0..file.bytes.len().div_ceil(SAU))
+        .filter(|s| file.bytes[s * SAU..file.bytes.len().min((s + 1) * SAU)].iter().any(|b| *b != 0))
+        .collect();
 }
 
 fn run(seed: u64, steps: u64, memory: u64, reboots: bool) {
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut site = Site::new(memory);
     site.start();
-    let new = |n| Model { kept: Default::default(), n, bytes: Vec::new(), safe: true, generation: site.generation(), handle: None };
+    let new = |n| Model {
+        kept: Default::default(),
+        n,
+        bytes: Vec::new(),
+        safe: true,
+        generation: site.generation(),
+        handle: None,
+    };
     let mut files: Vec<Model> = (2..5).map(new).collect();
     for n in 0..steps {
         let which = random.below(files.len() as u64) as usize;
@@ -201,7 +213,11 @@ fn reboot(site: &mut Site, files: &mut Vec<Model>, seed: u64, n: u64) {
                 Err(errno) => {
                     assert_eq!(errno, Errno::EIO);
                     let kept = file.kept.contains(&(start / SAU));
-                    assert!(!kept, "seed {seed} step {n}: bytes of file {} at {start} were safe once", file.n);
+                    assert!(
+                        !kept,
+                        "seed {seed} step {n}: bytes of file {} at {start} were safe once",
+                        file.n
+                    );
                     assert!(!safe, "seed {seed} step {n}: flushed bytes of file {} are lost", file.n);
                 }
             }

@@ -110,11 +110,20 @@ impl SauMap {
 
     /// The SAUs that are not holes, in order.
     pub fn iter(&self) -> impl Iterator<Item = (SauIndex, Sau)> + '_ {
-        self.chunks.iter().flat_map(|chunk| {
-            (chunk.number * CHUNK..).zip(&chunk.cells).filter_map(|(n, cell)| {
-                SauIndex::new(n).filter(|_| *cell != Cell::HOLE).map(|sau| (sau, cell.unpack()))
+        self.iter_from(SauIndex::ZERO)
+    }
+
+    /// As `iter`, from `first` on, without walking what lies before its chunk.
+    pub fn iter_from(&self, first: SauIndex) -> impl Iterator<Item = (SauIndex, Sau)> + '_ {
+        let at = self.chunks.partition_point(|c| c.number < first.get() / CHUNK);
+        self.chunks[at..]
+            .iter()
+            .flat_map(|chunk| {
+                (chunk.number * CHUNK..).zip(&chunk.cells).filter_map(|(n, cell)| {
+                    SauIndex::new(n).filter(|_| *cell != Cell::HOLE).map(|sau| (sau, cell.unpack()))
+                })
             })
-        })
+            .skip_while(move |(sau, _)| *sau < first)
     }
 
     /// The SAUs without a copy in a persistent tier, in order. Lost ones are not among them.

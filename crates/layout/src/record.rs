@@ -2,7 +2,7 @@
 //!
 //! Little-endian:
 //! ```text
-//! version u8 = 1 | memory_generation u32 | flags u8 (1: pending_truncate follows) | [pending_truncate u64]
+//! version u8 = 1 | memory_generation u32 | flags u8 (1: pending_truncate follows, 2: mapped) | [pending_truncate u64]
 //! runs u32 | run*: count u32 (not 0), state u8, if sealed: count times (crc u32, len u32)
 //! crc32c u32 of everything before it
 //! state: bits 0..3 valid, bit 3 lost, bit 4 sealed
@@ -14,6 +14,7 @@ use types::TierSet;
 
 const VERSION: u8 = 1;
 const HAS_TRUNCATE: u8 = 1;
+const MAPPED: u8 = 2;
 const LOST: u8 = 1 << 3;
 const SEALED: u8 = 1 << 4;
 
@@ -25,6 +26,8 @@ pub struct ObjectRecord {
     pub memory_generation: u32,
     /// A truncation to this size was begun: redo it before the first use.
     pub pending_truncate: Option<u64>,
+    /// Programs may be writing to the fastest copy through a mapping: after a crash it alone is current.
+    pub mapped: bool,
 }
 
 /// Why stored bytes are not a record.
@@ -49,7 +52,8 @@ impl ObjectRecord {
         let mut out = Vec::with_capacity(32);
         out.push(VERSION);
         out.extend(self.memory_generation.to_le_bytes());
-        out.push(if self.pending_truncate.is_some() { HAS_TRUNCATE } else { 0 });
+        let truncate = if self.pending_truncate.is_some() { HAS_TRUNCATE } else { 0 };
+        out.push(truncate | if self.mapped { MAPPED } else { 0 });
         if let Some(size) = self.pending_truncate {
             out.extend(size.to_le_bytes());
         }
@@ -70,16 +74,16 @@ impl ObjectRecord {
         }
         let mut input = Input(&body[1..]);
         let memory_generation = input.u32()?;
-        let pending_truncate = match input.u8()? {
-            0 => None,
-            HAS_TRUNCATE => Some(input.u64()?),
-            _ => return Err(DecodeError::Field),
-        };
+        let flags = input.u8()?;
+        if flags & !(HAS_TRUNCATE | MAPPED) != 0 {
+            return Err(DecodeError::Field);
+        }
+        let pending_truncate = if flags & HAS_TRUNCATE != 0 { Some(input.u64()?) } else { None };
         let map = decode_runs(&mut input)?;
         if !input.0.is_empty() {
             return Err(DecodeError::Trailing);
         }
-        Ok(ObjectRecord { map, memory_generation, pending_truncate })
+        Ok(ObjectRecord { map, memory_generation, pending_truncate, mapped: flags & MAPPED != 0 })
     }
 }
 

@@ -29,7 +29,7 @@ fn any_record() -> impl Strategy<Value = ObjectRecord> {
                     n += 1;
                 }
             }
-            ObjectRecord { map, memory_generation, pending_truncate }
+            ObjectRecord { map, memory_generation, pending_truncate, mapped: memory_generation % 2 == 1 }
         },
     )
 }
@@ -49,7 +49,7 @@ fn golden_bytes() {
     assert!(map.set(at(3), Sau::LOST));
     map.note_replaced(at(4), TierId::Ssd);
     map.note_copied(at(4), TierId::Nearline, Some(Seal { crc: 0x1122_3344, len: 5 })).unwrap();
-    let record = ObjectRecord { map, memory_generation: 7, pending_truncate: Some(9) };
+    let record = ObjectRecord { map, memory_generation: 7, pending_truncate: Some(9), mapped: false };
     let golden = with_checksum(vec![
         1, 7, 0, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, // version, generation, flags, truncation
         4, 0, 0, 0, // runs

@@ -66,8 +66,10 @@ impl Site {
             TierStore::open(dir, options).unwrap()
         };
         let memory_store = open(TierId::Memory, memory.path());
-        let meta = Arc::new(MetaStore::open_default(&self.path("meta"), MetaStoreOptions::default()).unwrap());
-        let device = |tier, name: &str, limit| Some(DeviceTier { store: open(tier, &self.path(name)), limit });
+        let meta =
+            Arc::new(MetaStore::open_default(&self.path("meta"), MetaStoreOptions::default()).unwrap());
+        let device =
+            |tier, name: &str, limit| Some(DeviceTier { store: open(tier, &self.path(name)), limit });
         let server = DataServer::start(DsOptions {
             memory: Some((memory, memory_store)),
             ssd: device(TierId::Ssd, "ssd", self.ssd_limit),
