@@ -28,9 +28,10 @@ pub(crate) enum CopyStop {
 
 impl From<Errno> for CopyStop {
     fn from(errno: Errno) -> CopyStop {
-        match errno {
-            Errno::ENOSPC | Errno::EDQUOT => CopyStop::NoSpace,
-            other => CopyStop::Failed(other),
+        if matches!(errno, Errno::ENOSPC | Errno::EDQUOT) {
+            CopyStop::NoSpace
+        } else {
+            CopyStop::Failed(errno)
         }
     }
 }

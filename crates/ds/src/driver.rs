@@ -2,7 +2,6 @@
 //!
 //! Lock order: an object's state, then the core. Nothing here calls back into objects while the core is locked.
 
-use crate::object::Object;
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -102,14 +101,6 @@ impl Driver {
 
     pub fn admit(&self, tier: TierId, need: Need) -> Admit {
         self.with(|core, now| core.admit(now, tier, need))
-    }
-
-    /// Tells the core that the object has bytes that no slower tier has, at most once a second.
-    pub fn notice_dirty(&self, object: &Object, tier: TierId) {
-        let second = self.now().as_secs() + 1;
-        if object.noticed.swap(second, Ordering::Relaxed) != second {
-            self.tell(Input::Dirty { ino: object.ino(), tier });
-        }
     }
 
     /// Waits until the core says that the tier may have room again, and no longer than `at_most`.

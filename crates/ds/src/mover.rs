@@ -53,10 +53,9 @@ impl DataServer {
     }
 
     fn run_job(&self, job: &Job) -> Result<u64, MoveFailure> {
-        let object = self.attach_for_move(job.ino).map_err(|errno| match errno {
-            Errno::ENOENT => MoveFailure::Gone,
-            _ => MoveFailure::Io,
-        })?;
+        let object = self
+            .attach_for_move(job.ino)
+            .map_err(|errno| if errno == Errno::ENOENT { MoveFailure::Gone } else { MoveFailure::Io })?;
         let Some(_copier) = object.copying.try_lock_for(COPIER_PATIENCE) else {
             return Err(MoveFailure::Busy);
         };

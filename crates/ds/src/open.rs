@@ -174,6 +174,14 @@ impl DataServer {
         Ok(())
     }
 
+    /// Tells the core that the object has bytes that no slower tier has, at most once a second.
+    pub(crate) fn notice_dirty(&self, object: &Object, tier: TierId) {
+        let second = self.driver.now().as_secs() + 1;
+        if object.noticed.swap(second, Ordering::Relaxed) != second {
+            self.driver.tell(Input::Dirty { ino: object.ino(), tier });
+        }
+    }
+
     pub(crate) fn touch(&self, object: &Object, offset: u64) {
         if object.is_touch(offset) {
             self.driver.tell(Input::Touched { ino: object.ino(), offset });

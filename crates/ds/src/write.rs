@@ -43,6 +43,14 @@ struct Patience {
     waited: Duration,
 }
 
+/// One piece of a write, and its bytes.
+#[derive(Clone, Copy)]
+struct Put<'a> {
+    piece: Piece,
+    bytes: &'a [u8],
+    patience: Patience,
+}
+
 impl DataServer {
     /// Writes as [`DataServer::write`] does if that needs no waiting. After `WouldWait` some of the bytes may be
     /// written already; the waiting call writes them again.
@@ -120,7 +128,7 @@ impl DataServer {
         }
         drop(state);
         object.set_mtime(Some(self.now()));
-        self.driver.notice_dirty(object, tier);
+        self.notice_dirty(object, tier);
         Ok(true)
     }
 
@@ -179,7 +187,7 @@ impl DataServer {
             // Only with room, and none was offered.
             WritePlace::Fresh(_) | WritePlace::Move { .. } => return Err(Stop::Failed(Errno::EIO)),
         };
-        let tier = self.put_bytes(object, state, tier, piece, bytes, patience)?;
+        let tier = self.put_bytes(object, state, tier, Put { piece, bytes, patience })?;
         let now = state.map.get(piece.sau);
         if !now.valid.contains(tier) {
             state.map.note_replaced(piece.sau, tier);
@@ -193,7 +201,7 @@ impl DataServer {
         state.file_len[tier.index()] = state.file_len[tier.index()].max(end);
         state.size = state.size.max(end);
         state.note_for_copier(piece.offset, u64::from(piece.len));
-        self.driver.notice_dirty(object, tier);
+        self.notice_dirty(object, tier);
         Ok(())
     }
 
@@ -204,10 +212,9 @@ impl DataServer {
         object: &Object,
         state: &mut State,
         tier: TierId,
-        piece: Piece,
-        bytes: &[u8],
-        patience: Patience,
+        put: Put<'_>,
     ) -> Result<TierId, Stop> {
+        let Put { piece, bytes, patience } = put;
         if !patience.may_wait && tier.is_persistent() && (tier != TierId::Ssd || bytes.len() > INLINE_MAX) {
             return Err(Stop::WouldWait);
         }
