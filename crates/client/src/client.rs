@@ -17,7 +17,7 @@ use crate::{
     inode::Inodes,
     invalidate::Invalidator,
     metrics::{ClientStats, Metrics},
-    open::OpenFile,
+    open_file::OpenFile,
     passthrough::{InUse, Lingering},
     policies::{Policies, Policy},
     pool::{Pool, PoolOptions},

@@ -15,7 +15,7 @@ use crate::{
     access::is_sync,
     inode::InodeRef,
     metrics::Op,
-    open::OpenFile,
+    open_file::OpenFile,
     turn::{Answer, Stop, Turn},
 };
 

@@ -26,6 +26,7 @@ mod io;
 mod metrics;
 mod names;
 mod open;
+mod open_file;
 mod passthrough;
 mod policies;
 mod pool;

@@ -23,19 +23,9 @@ use crate::{
     attr::atime_due,
     inode::{InodeRef, State},
     names::{Place, caller},
+    open_file::OpenFile,
     turn::{Answer, Turn},
 };
-
-/// One open file.
-pub(crate) struct OpenFile {
-    pub inode: InodeRef,
-    pub access: Access,
-    pub mode: Mode,
-    /// The file's quota project has a limit: growth is asked for before it happens.
-    pub limited: bool,
-    /// The next read changes the access time.
-    pub atime_due: AtomicBool,
-}
 
 /// What CREATE and TMPFILE carry.
 #[derive(Clone, Copy, Debug)]

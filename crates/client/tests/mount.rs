@@ -409,6 +409,12 @@ fn copies_end_with_the_source() {
             );
         }
     }
+    // Within one file: what the copy adds is not copied on.
+    let path = site.path("self");
+    fs::write(&path, b"0123456789").unwrap();
+    let file = read_write(&path);
+    let n = copy_file_range(&file, Some(&mut 4), &file, Some(&mut 10), far as usize).unwrap();
+    assert_eq!((n, fs::read(&path).unwrap()), (6, b"0123456789456789".to_vec()));
 }
 
 #[test]
