@@ -33,11 +33,12 @@ pub use read::Attempt;
 pub use tier::{MoveReport, ObjectPolicy, RequestError, RequestReport};
 
 use driver::{Driver, Job};
+use object::Home;
 use parking_lot::{Condvar, Mutex};
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64},
     },
     thread::JoinHandle,
@@ -158,6 +159,11 @@ impl DataServer {
         let Some(memory) = server.memory.into_inner() else { return Ok(true) };
         drop((server.stores, server.table, server.keeper));
         memory.unmount().map(|()| true)
+    }
+
+    pub(crate) fn home(&self) -> Weak<dyn Home> {
+        let home: Weak<ObjectTable> = Arc::downgrade(&self.table);
+        home
     }
 
     pub(crate) fn stopping(&self) -> bool {

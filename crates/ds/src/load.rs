@@ -47,7 +47,7 @@ impl DataServer {
         if hint.is_some_and(|h| !h.written) {
             state.size = hint.map_or(0, |h| h.size);
             self.introduce(ino, &state);
-            return Ok(Object::new(ino, state, &self.table));
+            return Ok(Object::new(ino, state, self.home()));
         }
         state.transient = self.policies.lock().get(&ino).is_some_and(|p| p.transient);
         state.pinned = self.pins.lock().get(&ino).copied();
@@ -91,7 +91,7 @@ impl DataServer {
         if hint.is_some() {
             self.introduce(ino, &state);
         }
-        let object = Object::new(ino, state, &self.table);
+        let object = Object::new(ino, state, self.home());
         if hint.is_some_and(|h| h.stale_live) {
             object.set_mtime(mtime);
         }

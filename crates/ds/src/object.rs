@@ -18,11 +18,16 @@ use types::{Ino, TierId, TierSet, Timestamp};
 
 const NO_TIME: i64 = i64::MIN;
 
+/// Whoever keeps track of objects hears of the end of each.
+pub(crate) trait Home: Send + Sync {
+    fn dropped(&self, ino: Ino);
+}
+
 /// One object: a file's part on this data server.
 pub struct Object {
     pub(crate) ino: Ino,
     pub(crate) me: Weak<Object>,
-    pub(crate) home: Weak<crate::table::ObjectTable>,
+    pub(crate) home: Weak<dyn Home>,
     pub(crate) state: RwLock<State>,
     /// Held by whoever copies SAUs of this object: a move, a flush, an fsync.
     pub(crate) copying: Mutex<()>,
@@ -109,11 +114,11 @@ pub struct LiveAttr {
 }
 
 impl Object {
-    pub(crate) fn new(ino: Ino, state: State, home: &Arc<crate::table::ObjectTable>) -> Arc<Object> {
+    pub(crate) fn new(ino: Ino, state: State, home: Weak<dyn Home>) -> Arc<Object> {
         Arc::new_cyclic(|me| Object {
             ino,
             me: me.clone(),
-            home: Arc::downgrade(home),
+            home,
             state: RwLock::new(state),
             copying: Mutex::new(()),
             wanting: AtomicU32::new(0),

@@ -1,6 +1,9 @@
 //! The objects that are in use, by inode number: one `Object` per inode at any moment.
 
-use crate::{driver::Driver, object::Object};
+use crate::{
+    driver::Driver,
+    object::{Home, Object},
+};
 use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::HashMap,
@@ -41,8 +44,15 @@ impl ObjectTable {
         Ok((object, true))
     }
 
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
+        let n = ino.get() ^ ino.get() >> 40;
+        self.shards[n as usize % SHARDS].lock()
+    }
+}
+
+impl Home for ObjectTable {
     /// The last user of an object let go of it.
-    pub fn dropped(&self, ino: Ino) {
+    fn dropped(&self, ino: Ino) {
         let mut shard = self.shard(ino);
         // Someone may have made a new one already.
         if shard.get(&ino).is_some_and(|o| o.strong_count() == 0) {
@@ -50,10 +60,5 @@ impl ObjectTable {
             // Under the lock, so that the core hears of the next life of the object after this.
             self.driver.tell(tier::Input::Detached { ino });
         }
-    }
-
-    fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
-        let n = ino.get() ^ ino.get() >> 40;
-        self.shards[n as usize % SHARDS].lock()
     }
 }

@@ -2,6 +2,8 @@
 //! reboot for bytes that were only in memory; never zeros, never old bytes.
 //! Method: random operations on a few objects, compared with plain vectors after each step.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod harness;
 
 use ds::{AllocateMode, Attempt, Object, ObjectHint, OpenKind};
@@ -191,7 +193,7 @@ fn run(seed: u64, steps: u64, memory: u64, reboots: bool) {
 }
 
 /// After a reboot a range reads as it was written or as EIO, and as written if a flush came after the last write.
-fn reboot(site: &mut Site, files: &mut Vec<Model>, seed: u64, n: u64) {
+fn reboot(site: &mut Site, files: &mut [Model], seed: u64, n: u64) {
     for file in files.iter_mut() {
         file.handle = None;
     }
