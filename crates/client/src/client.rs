@@ -13,12 +13,13 @@ use parking_lot::Mutex;
 use types::{Errno, Timestamp};
 
 use crate::{
+    backing::InUse,
     handles::Handles,
     inode::Inodes,
     invalidate::Invalidator,
+    lingering::Lingering,
     metrics::{ClientStats, Metrics},
     open_file::OpenFile,
-    passthrough::{InUse, Lingering},
     policies::{Policies, Policy},
     pool::{Pool, PoolOptions},
     purge::{BATCH, Graveyard, Purger, remove_all},

@@ -24,7 +24,7 @@ use mds::{Found, Mds, Settled};
 use parking_lot::{Mutex, MutexGuard};
 use types::{Attr, Errno, FileKind, Ino, S_ISGID, S_ISUID, Timestamp};
 
-use crate::passthrough::Registered;
+use crate::backing::Registered;
 
 const SHARDS: usize = 16;
 

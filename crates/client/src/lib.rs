@@ -16,6 +16,7 @@
 
 mod access;
 mod attr;
+mod backing;
 mod client;
 mod dirs;
 mod dispatch;
@@ -23,6 +24,7 @@ mod handles;
 mod inode;
 mod invalidate;
 mod io;
+mod lingering;
 mod metrics;
 mod names;
 mod open;
@@ -36,7 +38,7 @@ mod turn;
 mod versions;
 mod xattr;
 
+pub use backing::InUse;
 pub use client::{Client, ClientOptions};
 pub use metrics::{ClientStats, Op, OpStats};
-pub use passthrough::InUse;
 pub use policies::{Policies, Policy};

@@ -4,7 +4,7 @@
 //! - I-CLIENT-2: while any program can reach an object's file by itself, the ds knows (`begin_passthrough`) and
 //!   leaves the object where it is. A program can do so longer than it has the file open: a mapping outlives its
 //!   descriptor (the loader closes each library that it has mapped). So the state ends some time after the last
-//!   close, when the file has no other user than the ds ([`InUse`]); until then it lingers, and an open that
+//!   close, when the file has no other user than the ds ([`crate::InUse`]); until then it lingers, and an open that
 //!   comes meanwhile takes it over.
 //! - A file that could have been written through a mapping counts as written when the state begins and when it ends,
 //!   so that no copy made meanwhile is taken for current.
@@ -12,39 +12,19 @@
 //!   these two moments.)
 //! - All of it happens under the inode's lock.
 
-use std::{
-    os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Weak},
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::os::fd::AsFd;
 
-use parking_lot::{Condvar, Mutex};
 use types::Errno;
 
 use crate::{
     Client,
+    backing::Registered,
     inode::{InodeRef, State},
+    lingering::Watch,
 };
 
-/// Has anybody beside this descriptor the file open or mapped? A write lease (fcntl(2), `F_SETLEASE`) that can be
-/// taken says no. Without such a question passthrough stays off.
-pub type InUse = fn(BorrowedFd<'_>) -> Result<bool, Errno>;
-
-/// How soon after a close, and how often then, a lingering file is looked at.
-const PERIOD: Duration = Duration::from_millis(50);
 /// Lingering files: each keeps a descriptor.
 const LINGERING_MAX: usize = 512;
-
-/// A backing file that the kernel was told of.
-pub(crate) struct Registered {
-    pub id: fuse::BackingId,
-    file: Arc<dyn AsFd + Send + Sync>,
-    /// Some open file uses it; else it lingers.
-    active: bool,
-    /// It was open for reading and writing, so it may be mapped for writing.
-    pub(crate) writable: bool,
-}
 
 impl Client {
     /// Has the kernel use the object's own file from now on. `false`: not this one, now.
@@ -96,8 +76,9 @@ impl Client {
             self.lingering.add(inode.another());
         }
     }
+}
 
-    /// Looks at what lingers and ends what nobody uses any more.
+impl Watch for Client {
     fn end_unused(&self) {
         let mut ended = false;
         for inode in self.lingering.take() {
@@ -131,84 +112,5 @@ impl Client {
         if ended {
             self.purger.wake();
         }
-    }
-}
-
-/// Inodes whose passthrough has no open file any more.
-#[derive(Default)]
-pub(crate) struct Lingering {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-struct Shared {
-    state: Mutex<List>,
-    wake: Condvar,
-}
-
-#[derive(Default)]
-struct List {
-    inodes: Vec<InodeRef>,
-    ended: bool,
-}
-
-impl Lingering {
-    /// The thread that looks after them.
-    pub(crate) fn start(&self, client: Weak<Client>) -> std::io::Result<()> {
-        let shared = self.shared.clone();
-        let thread =
-            std::thread::Builder::new().name("onfs-linger".into()).spawn(move || run(&shared, &client))?;
-        *self.thread.lock() = Some(thread);
-        Ok(())
-    }
-
-    fn add(&self, inode: InodeRef) {
-        let mut list = self.shared.state.lock();
-        list.inodes.push(inode);
-        if list.inodes.len() == 1 {
-            self.shared.wake.notify_one();
-        }
-    }
-
-    fn take(&self) -> Vec<InodeRef> {
-        std::mem::take(&mut self.shared.state.lock().inodes)
-    }
-
-    fn len(&self) -> usize {
-        self.shared.state.lock().inodes.len()
-    }
-
-    /// Ends the thread and lets go of the inodes; what is mapped stays where it is until the process ends.
-    pub(crate) fn shutdown(&self) {
-        self.shared.state.lock().ended = true;
-        self.shared.wake.notify_one();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that ends passthrough ended with a panic");
-        }
-        drop(self.take());
-    }
-}
-
-fn run(shared: &Shared, client: &Weak<Client>) {
-    loop {
-        {
-            let mut list = shared.state.lock();
-            if list.inodes.is_empty() && !list.ended {
-                shared.wake.wait_for(&mut list, Duration::from_secs(10));
-            }
-            if !list.inodes.is_empty() && !list.ended {
-                shared.wake.wait_for(&mut list, PERIOD);
-            }
-            if list.ended {
-                return;
-            }
-        }
-        let Some(client) = client.upgrade() else { return };
-        client.end_unused();
     }
 }
