@@ -37,6 +37,16 @@ impl Tag {
     fn names_somebody(self) -> bool {
         matches!(self, Tag::User | Tag::Group)
     }
+    /// What `mode` says of an entry with this tag, `class` being the tag that stands for the group bits.
+    fn perm_in(self, mode: u32, class: Tag) -> Option<u16> {
+        let shift = match self {
+            Tag::UserObj => 6,
+            Tag::Other => 0,
+            tag if tag == class => 3,
+            Tag::User | Tag::GroupObj | Tag::Group | Tag::Mask => return None,
+        };
+        Some(((mode >> shift) & 7) as u16)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,13 +139,9 @@ impl Acl {
     pub fn chmod(&mut self, mode: u32) {
         let class = self.group_class();
         for entry in &mut self.0 {
-            let shift = match entry.tag {
-                Tag::UserObj => 6,
-                Tag::Other => 0,
-                tag if tag == class => 3,
-                Tag::User | Tag::GroupObj | Tag::Group | Tag::Mask => continue,
-            };
-            entry.perm = ((mode >> shift) & 7) as u16;
+            if let Some(perm) = entry.tag.perm_in(mode, class) {
+                entry.perm = perm;
+            }
         }
     }
 
@@ -144,13 +150,9 @@ impl Acl {
     pub fn inherit(&mut self, mode: u32) -> u32 {
         let class = self.group_class();
         for entry in &mut self.0 {
-            let shift = match entry.tag {
-                Tag::UserObj => 6,
-                Tag::Other => 0,
-                tag if tag == class => 3,
-                Tag::User | Tag::GroupObj | Tag::Group | Tag::Mask => continue,
-            };
-            entry.perm &= ((mode >> shift) & 7) as u16;
+            if let Some(perm) = entry.tag.perm_in(mode, class) {
+                entry.perm &= perm;
+            }
         }
         mode & !0o777 | self.mode() & mode
     }
