@@ -55,7 +55,13 @@ impl DataServer {
         state.recorded = record.is_some();
         let pending = record.as_ref().and_then(|r| r.pending_truncate);
         let mut mtime = None;
+        // Without a record all is in memory. Only who must find the size of an unsettled file looks further.
+        let settled = hint.is_some_and(|h| !h.stale_live);
         for tier in TierId::ALL.into_iter().rev() {
+            if record.is_none() && settled && tier.is_persistent() {
+                state.unprobed = state.unprobed.with(tier);
+                continue;
+            }
             let Some(store) = &self.stores[tier.index()] else { continue };
             let Some(file) = store.open_object(ino, false)? else { continue };
             if let Some(size) = pending {

@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub recorded: bool,
     pub size: u64,
     pub files: [Option<Arc<ObjectFd>>; 3],
+    /// Tiers where a file may be that was not looked for: the map has nothing there, so nothing of it counts.
+    pub unprobed: TierSet,
     /// Length of each tier's file as we know it: no byte of it lies beyond.
     pub file_len: [u64; 3],
     /// Bytes that the object is charged for in each tier.
@@ -211,6 +213,7 @@ impl State {
             recorded: false,
             size: 0,
             files: [None, None, None],
+            unprobed: TierSet::EMPTY,
             file_len: [0; 3],
             charged: [0; 3],
             credit: [0; 3],

@@ -200,11 +200,15 @@ impl DataServer {
         }
         let store = self.stores[tier.index()].as_ref().ok_or(Errno::EIO)?;
         let file = store.open_object(object.ino, true)?.ok_or(Errno::EIO)?;
-        if !file.newly_created() {
+        if !file.newly_created() && state.unprobed.contains(tier) {
+            // A copy that was not finished; the map never said that it counts.
+            file.truncate(0)?;
+        } else if !file.newly_created() {
             // Loading would have found it. Whatever it is, it is not ours to write over.
             tracing::error!(ino = %object.ino, %tier, "an object's file exists that its map does not know");
             return Err(Errno::EIO);
         }
+        state.unprobed = state.unprobed.without(tier);
         state.file_len[tier.index()] = 0;
         state.files[tier.index()] = Some(file.clone());
         Ok(file)
