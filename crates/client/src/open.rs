@@ -204,7 +204,8 @@ impl Client {
         let mut request = OpenRequest {
             read: access.read,
             write: access.write,
-            direct: access.direct,
+            // The page cache would end the file at its known size; asked, the ds says that its end is lost.
+            direct: access.direct || self.ds.end_is_lost(&inode.object),
             wholly_in: if self.passthrough_is_on() { self.wholly_in(inode) } else { None },
             passthrough_allowed: self.passthrough_is_on(),
             version: self.versions.get(ino),

@@ -83,25 +83,23 @@ impl DataServer {
             if now.is_hole() {
                 continue;
             }
-            if piece.covers_all(state.size) {
+            // Where the kernel reads the file by itself the zeros must be in the file.
+            if piece.covers_all(state.size) && state.in_place.is_none() {
                 state.map.note_punched(piece.sau);
                 freed.extend(now.valid.iter().map(|tier| (tier, piece.sau)));
             } else if now.lost {
                 return Err(Errno::EIO);
             } else {
-                let tier = now.valid.intersect(self.present()).fastest().ok_or(Errno::EIO)?;
+                let held = now.valid.intersect(self.present());
+                let tier =
+                    state.in_place.filter(|t| held.contains(*t)).or(held.fastest()).ok_or(Errno::EIO)?;
                 state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
                 freed.extend(now.valid.without(tier).iter().map(|t| (t, piece.sau)));
                 kept.push((tier, piece));
             }
             object.verified.lock().remove(piece.sau);
         }
-        // Without a record a SAU counts as memory's, and memory's file must say zeros by itself.
-        let saved = if state.recorded || !state.map.tiers_used().without(TierId::Memory).is_empty() {
-            self.save_map(object, state)?
-        } else {
-            0
-        };
+        let saved = if freed.is_empty() && kept.is_empty() { 0 } else { self.save_map(object, state)? };
         for (tier, piece) in kept {
             let file = state.files[tier.index()].clone().ok_or(Errno::EIO)?;
             file.clear(piece.offset, u64::from(piece.len))?;

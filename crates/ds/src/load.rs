@@ -4,10 +4,10 @@ use crate::{
     DataServer,
     object::{Object, State},
 };
-use layout::{ObjectRecord, Sau, SauIndex};
+use layout::ObjectRecord;
 use std::sync::Arc;
 use tier::Input;
-use types::{Errno, Ino, SAU_BYTES, TierId, TierSet};
+use types::{Errno, Ino, TierId, TierSet};
 
 /// What the metadata know of an object when it is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +55,7 @@ impl DataServer {
         state.recorded = record.is_some();
         let pending = record.as_ref().and_then(|r| r.pending_truncate);
         let mut mtime = None;
-        // Without a record all is in memory. Only who must find the size of an unsettled file looks further.
+        // Without a record there is nothing. Only who must find the size of an unsettled file looks for it.
         let settled = hint.is_some_and(|h| !h.stale_live);
         for tier in TierId::ALL.into_iter().rev() {
             if record.is_none() && settled && tier.is_persistent() {
@@ -77,6 +77,8 @@ impl DataServer {
         let exists = state.files.iter().any(Option::is_some);
         state.size = match hint {
             Some(h) if !h.stale_live || !exists => h.size,
+            // The longest file may have been in the memory that is gone; a size that was set is in the metadata too.
+            Some(h) if h.memory_generation != self.memory_generation => on_disk.max(h.size),
             Some(_) | None => on_disk,
         };
         if let Some(size) = pending {
@@ -84,7 +86,7 @@ impl DataServer {
         }
         let mapped = record.as_ref().is_some_and(|r| r.mapped);
         let old = record.as_ref().is_none_or(|r| r.memory_generation != self.memory_generation);
-        self.load_map(ino, &mut state, record, hint);
+        self.load_map(ino, &mut state, record);
         if let Some(size) = pending {
             state.map.truncate_to(size);
         }
@@ -108,31 +110,14 @@ impl DataServer {
         Ok(object)
     }
 
-    fn load_map(&self, ino: Ino, state: &mut State, record: Option<ObjectRecord>, hint: Option<&ObjectHint>) {
+    fn load_map(&self, ino: Ino, state: &mut State, record: Option<ObjectRecord>) {
         let lost_before = state.map.lost();
-        match record {
-            Some(record) => {
-                state.map = record.map;
-                if record.memory_generation != self.memory_generation {
-                    state.map.forget_memory();
-                }
+        // Without a record nothing was ever written: the record comes before the first byte.
+        if let Some(record) = record {
+            state.map = record.map;
+            if record.memory_generation != self.memory_generation {
+                state.map.forget_memory();
             }
-            None => self.assume_memory(state, hint),
-        }
-        let old_life = hint.is_some_and(|h| h.memory_generation != self.memory_generation);
-        if old_life && hint.is_some_and(|h| h.stale_live) {
-            // Open for writing in a memory that is gone: bytes behind the known size may be gone with it.
-            let sau = SauIndex::of(state.size);
-            if state.map.get(sau).is_hole() {
-                let _ = state.map.set(sau, Sau::LOST);
-            }
-        }
-        // Nobody knows the size any more when the end is lost; it reaches into the last lost SAU, so that a reader
-        // meets the error and not an early end.
-        if hint.is_some_and(|h| h.stale_live)
-            && let Some((last, _)) = state.map.iter().filter(|(_, s)| s.lost).last()
-        {
-            state.size = state.size.max(last.start() + 1);
         }
         for tier in self.present().iter() {
             if state.files[tier.index()].is_none() && state.map.count_in(tier) > 0 {
@@ -148,31 +133,6 @@ impl DataServer {
         if lost > 0 {
             self.counters.lost_saus.add(u64::from(lost));
             tracing::warn!(%ino, saus = lost, "bytes that were only in memory are lost: reads of them give EIO");
-        }
-    }
-
-    /// No record: every used SAU is in memory only. In an earlier life of the memory tier they are lost.
-    fn assume_memory(&self, state: &mut State, hint: Option<&ObjectHint>) {
-        let alive = hint.is_none_or(|h| h.memory_generation == self.memory_generation);
-        let file = state.files[TierId::Memory.index()].clone();
-        if !alive {
-            for n in 0..state.size.div_ceil(SAU_BYTES) {
-                let _ = state.map.set(SauIndex::of(n * SAU_BYTES), Sau::LOST);
-            }
-        } else if let Some(file) = file {
-            let end = state.file_len[TierId::Memory.index()];
-            let mut at = 0;
-            while at < end {
-                // A device that cannot tell data from holes gets the whole file counted.
-                at = match file.seek_data(at) {
-                    Ok(Some(data)) => data,
-                    Ok(None) => break,
-                    Err(_) => at,
-                };
-                let sau = SauIndex::of(at);
-                let _ = state.map.set(sau, Sau::in_tiers(TierSet::MEMORY));
-                at = sau.end();
-            }
         }
     }
 

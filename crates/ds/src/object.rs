@@ -54,7 +54,7 @@ impl Drop for Object {
 
 pub(crate) struct State {
     pub map: SauMap,
-    /// A record of the map is stored. Without one, every used SAU is in memory only.
+    /// A record of the map is stored. Without one, nothing was ever written.
     pub recorded: bool,
     pub size: u64,
     pub files: [Option<Arc<ObjectFd>>; 3],

@@ -5,11 +5,11 @@ use crate::{
     copy::copy_range,
     object::{LiveAttr, Object, OpenKind, State},
 };
-use layout::Sau;
+use layout::{Sau, SauIndex};
 use std::sync::{Arc, atomic::Ordering};
 use store::ObjectFd;
 use tier::{Input, ObjectPolicy};
-use types::{Errno, TierId, TierSet, Timestamp};
+use types::{Errno, TierId, Timestamp};
 
 impl DataServer {
     pub fn open(&self, object: &Object, kind: OpenKind) {
@@ -38,6 +38,12 @@ impl DataServer {
     pub fn live(&self, object: &Object) -> LiveAttr {
         let state = object.state.read();
         LiveAttr { size: state.size, mtime: object.mtime(), blocks: blocks(&state) }
+    }
+
+    /// Is what lies at the known end lost? Then the file may have been longer, and its end must not be read as its end.
+    pub fn end_is_lost(&self, object: &Object) -> bool {
+        let state = object.state.read();
+        state.map.lost() > 0 && state.map.get(SauIndex::of(state.size)).lost
     }
 
     /// The metadata have the size and time now: the next write counts anew.
@@ -227,15 +233,6 @@ impl DataServer {
         let lsn = saved?;
         state.recorded = true;
         Ok(lsn)
-    }
-
-    /// Saves the map unless it says what is assumed without a record: in memory only.
-    pub(crate) fn save_map_if_needed(&self, object: &Object, state: &mut State) -> Result<(), Errno> {
-        let plain = !state.recorded && state.map.tiers_used().intersect(TierSet::PERSISTENT).is_empty();
-        if plain && state.map.lost() == 0 {
-            return Ok(());
-        }
-        self.save_map(object, state).map(|_| ())
     }
 
     /// Deletes every tier's file of an inode that no longer exists.

@@ -57,6 +57,10 @@ impl DataServer {
                 }
                 state.sync_mode |= sync_mode && state.in_place.is_none();
                 if !state.map.is_dirty() {
+                    // Without a record a later life of the memory tier would take all of it for lost.
+                    if !state.recorded && !state.removed {
+                        self.save_map(object, &mut state)?;
+                    }
                     break;
                 }
             }

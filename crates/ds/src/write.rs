@@ -1,7 +1,7 @@
 //! Writes: over the copy that a SAU has, or into a tier that has room for a new one.
 //!
-//! Order (I-DS-2): a map that strikes other copies is saved before the first byte; a map that names a new place
-//! is saved after the bytes are in it, and before the answer.
+//! Order (I-DS-2): a map that strikes other copies, or gives a hole its first place, is saved before the first byte; a
+//! map that moves bytes to a new place is saved after they are in it, and before the answer.
 
 use crate::{
     Attempt, DataServer,
@@ -182,7 +182,15 @@ impl DataServer {
                 }
                 tier
             }
-            WritePlace::Full => self.place_fresh(object, state, piece, patience)?,
+            WritePlace::Full => {
+                let tier = self.place_fresh(object, state, piece, patience)?;
+                // The record before the first byte: should the tier be lost, the loss is known.
+                if sau.is_hole() {
+                    state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
+                    self.save_map(object, state)?;
+                }
+                tier
+            }
             WritePlace::Lost | WritePlace::Absent => return Err(Stop::Failed(Errno::EIO)),
             // Only with room, and none was offered.
             WritePlace::Fresh(_) | WritePlace::Move { .. } => return Err(Stop::Failed(Errno::EIO)),
@@ -191,7 +199,7 @@ impl DataServer {
         let now = state.map.get(piece.sau);
         if !now.valid.contains(tier) {
             state.map.note_replaced(piece.sau, tier);
-            self.save_map_if_needed(object, state)?;
+            self.save_map(object, state)?;
         }
         if tier.is_persistent() {
             state.unsynced = state.unsynced.with(tier);

@@ -246,7 +246,9 @@ fn allocate_flags(kind: AllocateKind) -> FallocateFlags {
 }
 
 fn copy_range(source: &OwnedFd, target: &OwnedFd, offsets: (u64, u64), len: u64) -> Result<(), Errno> {
-    let (mut from, mut to, mut left) = (offsets.0, offsets.1, len as usize);
+    // What there is to copy is decided once: within one file each part would move the end.
+    let there = (fs::fstat(source)?.st_size as u64).saturating_sub(offsets.0);
+    let (mut from, mut to, mut left) = (offsets.0, offsets.1, len.min(there) as usize);
     while left > 0 {
         let copied = fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), left)?;
         if copied == 0 {

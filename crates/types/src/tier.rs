@@ -51,7 +51,8 @@ impl serde::Serialize for TierId {
 impl<'de> serde::Deserialize<'de> for TierId {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<TierId, D::Error> {
         let name = <std::borrow::Cow<'de, str>>::deserialize(d)?;
-        TierId::from_name(&name).ok_or_else(|| serde::de::Error::custom("not a tier: memory, ssd or nearline"))
+        TierId::from_name(&name)
+            .ok_or_else(|| serde::de::Error::custom("not a tier: memory, ssd or nearline"))
     }
 }
 

@@ -35,7 +35,9 @@ impl Timestamp {
 pub struct Span(pub Duration);
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is not a time: write a whole number and a unit, such as \"250ms\", \"5s\", \"10min\" or \"2h\"")]
+#[error(
+    "{0:?} is not a time: write a whole number and a unit, such as \"250ms\", \"5s\", \"10min\" or \"2h\""
+)]
 pub struct ParseSpanError(String);
 
 impl FromStr for Span {

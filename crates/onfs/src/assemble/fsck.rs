@@ -7,10 +7,10 @@ use std::{
 };
 
 use kv::{MetaStore, OpenError};
-use layout::{ObjectRecord, Sau, SauIndex, SauMap};
+use layout::{ObjectRecord, Sau, SauIndex};
 use namespace::{Inode, InodeFlags, key, superblock, txn::KvError};
 use store::{FsUuid, ScanEntry, TierStore, TierStoreOptions};
-use types::{FileKind, Ino, SAU_BYTES, TierId, Timestamp};
+use types::{FileKind, Ino, TierId, Timestamp};
 
 use super::{
     metadata::{open_metadata, recovery_line},
@@ -217,7 +217,8 @@ impl Check<'_> {
                 self.add_about(ino, Severity::Damage, what, false);
                 return Ok(());
             }
-            None => assumed(inode, generation),
+            // The record comes before the first byte.
+            None => return Ok(()),
         };
         let mut lost = 0;
         let mut damaged = 0;
@@ -277,17 +278,6 @@ impl Check<'_> {
         }
         Ok(())
     }
-}
-
-/// Without a record everything is in memory.
-fn assumed(inode: &Inode, generation: Option<u32>) -> SauMap {
-    let alive = generation == Some(inode.memory_generation);
-    let sau = if alive { Sau::in_tiers(types::TierSet::MEMORY) } else { Sau::LOST };
-    let mut map = SauMap::new();
-    for n in 0..inode.size.div_ceil(SAU_BYTES) {
-        let _ = map.set(SauIndex::of(n * SAU_BYTES), sau);
-    }
-    map
 }
 
 fn is_intact(tier: &TierStore, ino: Ino, sau: SauIndex, state: Sau) -> bool {
