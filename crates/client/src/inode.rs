@@ -131,6 +131,11 @@ impl Inodes {
             | FileKind::BlockDevice => return Err(Errno::EINVAL),
         }
         let object = self.ds.attach(ino, hint)?;
+        // After a crash the object has the time of its last write. A later change of the metadata, perhaps of that very
+        // time, counts more.
+        if hint.stale_live && self.ds.live(&object).mtime.is_some_and(|m| m <= found.attr.ctime) {
+            self.ds.settled(&object);
+        }
         let state = State { unsettled: found.data.live, ..State::default() };
         let mut shard = self.shards[shard_index(ino)].lock();
         let inode =

@@ -4,8 +4,8 @@ use crate::{
     DataServer,
     object::{Object, State},
 };
-use layout::{FILE_BYTES_MAX, SauIndex, pieces};
-use types::{Errno, SAU_BYTES, TierId};
+use layout::{FILE_BYTES_MAX, Sau, SauIndex, pieces};
+use types::{Errno, SAU_BYTES, TierId, TierSet};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateMode {
@@ -90,12 +90,10 @@ impl DataServer {
             } else if now.lost {
                 return Err(Errno::EIO);
             } else {
-                let held = now.valid.intersect(self.present());
-                let tier =
-                    state.in_place.filter(|t| held.contains(*t)).or(held.fastest()).ok_or(Errno::EIO)?;
-                state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
-                freed.extend(now.valid.without(tier).iter().map(|t| (t, piece.sau)));
-                kept.push((tier, piece));
+                let keep = self.copies_to_zero(state, now).ok_or(Errno::EIO)?;
+                let _ = state.map.set(piece.sau, Sau::in_tiers(keep));
+                freed.extend(now.valid.iter().filter(|t| !keep.contains(*t)).map(|t| (t, piece.sau)));
+                kept.extend(keep.iter().map(|tier| (tier, piece)));
             }
             object.verified.lock().remove(piece.sau);
         }
@@ -119,6 +117,17 @@ impl DataServer {
             }
         }
         Ok(())
+    }
+
+    /// The copies that a partly zeroed SAU keeps: the safe one if there is one, so that nothing safe comes to depend on
+    /// memory; all of them while the kernel reads one by itself.
+    fn copies_to_zero(&self, state: &State, sau: Sau) -> Option<TierSet> {
+        let held = sau.valid.intersect(self.present());
+        if state.in_place.is_some() {
+            return Some(held).filter(|h| !h.is_empty());
+        }
+        let safe = held.intersect(TierSet::PERSISTENT).fastest();
+        safe.or(held.fastest()).map(TierSet::of)
     }
 
     /// The next data or hole at or after `offset`; `ENXIO` at or past the end.

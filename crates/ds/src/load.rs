@@ -27,12 +27,22 @@ impl DataServer {
     /// settled file.
     pub fn attach(&self, ino: Ino, hint: &ObjectHint) -> Result<Arc<Object>, Errno> {
         let (object, loaded) = self.table.get_or_load(ino, || self.load(ino, Some(hint)))?;
-        if !loaded && !hint.stale_live && !object.is_open_for_write() {
-            let mut state = object.state.write();
-            if state.size < hint.size {
-                state.size = hint.size;
-            }
+        if object.is_open_for_write() {
+            return Ok(object);
         }
+        // A mover may have loaded it before, who knows of no hint.
+        let mut state = object.state.write();
+        if hint.stale_live {
+            if object.mtime().is_none() {
+                object.set_mtime(state.found_mtime);
+            }
+            if hint.memory_generation != self.memory_generation {
+                state.size = state.size.max(hint.size);
+            }
+        } else if !loaded {
+            state.size = state.size.max(hint.size);
+        }
+        drop(state);
         Ok(object)
     }
 
@@ -54,7 +64,7 @@ impl DataServer {
         let record = self.maps.load(ino)?;
         state.recorded = record.is_some();
         let pending = record.as_ref().and_then(|r| r.pending_truncate);
-        let mut mtime = None;
+        let mut times = [None; 3];
         // Without a record there is nothing. Only who must find the size of an unsettled file looks for it.
         let settled = hint.is_some_and(|h| !h.stale_live);
         for tier in TierId::ALL.into_iter().rev() {
@@ -71,7 +81,7 @@ impl DataServer {
             state.file_len[tier.index()] = stat.size;
             state.charged[tier.index()] = stat.blocks * 512;
             state.files[tier.index()] = Some(file);
-            mtime = mtime.max(Some(stat.mtime));
+            times[tier.index()] = Some(stat.mtime);
         }
         let on_disk = state.file_len.iter().copied().max().unwrap_or(0);
         let exists = state.files.iter().any(Option::is_some);
@@ -95,14 +105,14 @@ impl DataServer {
         }
         // What is lost must be known to be lost before the file is written in the present life of the memory tier.
         let must_save = pending.is_some() || mapped || (old && state.map.lost() > 0);
+        // A file that the map does not name may be the beginning of a copy, with the time of that.
+        let named = TierId::ALL.into_iter().filter(|t| state.map.count_in(*t) > 0 || state.map.is_empty());
+        state.found_mtime = named.filter_map(|t| times[t.index()]).max();
         // The core knows the objects that it moves.
         if hint.is_some() {
             self.introduce(ino, &state);
         }
         let object = Object::new(ino, state, self.home());
-        if hint.is_some_and(|h| h.stale_live) {
-            object.set_mtime(mtime);
-        }
         if must_save {
             let mut state = object.state.write();
             self.save_map(&object, &mut state)?;

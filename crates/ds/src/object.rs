@@ -57,6 +57,8 @@ pub(crate) struct State {
     /// A record of the map is stored. Without one, nothing was ever written.
     pub recorded: bool,
     pub size: u64,
+    /// Time of the last write by the files, as they were when the object was loaded.
+    pub found_mtime: Option<Timestamp>,
     pub files: [Option<Arc<ObjectFd>>; 3],
     /// Tiers where a file may be that was not looked for: the map has nothing there, so nothing of it counts.
     pub unprobed: TierSet,
@@ -212,6 +214,7 @@ impl State {
             map: SauMap::new(),
             recorded: false,
             size: 0,
+            found_mtime: None,
             files: [None, None, None],
             unprobed: TierSet::EMPTY,
             file_len: [0; 3],

@@ -40,10 +40,9 @@ impl DataServer {
         LiveAttr { size: state.size, mtime: object.mtime(), blocks: blocks(&state) }
     }
 
-    /// Is what lies at the known end lost? Then the file may have been longer, and its end must not be read as its end.
+    /// Is something lost at the known end or behind it? Then the file may have been longer, and its end must not be read as its end.
     pub fn end_is_lost(&self, object: &Object) -> bool {
-        let state = object.state.read();
-        state.map.lost() > 0 && state.map.get(SauIndex::of(state.size)).lost
+        end_is_lost(&object.state.read())
     }
 
     /// The metadata have the size and time now: the next write counts anew.
@@ -255,6 +254,10 @@ impl DataServer {
         self.driver.tell(Input::Removed { ino });
         Ok(())
     }
+}
+
+pub(crate) fn end_is_lost(state: &State) -> bool {
+    state.map.lost() > 0 && state.map.iter_from(SauIndex::of(state.size)).any(|(_, s)| s.lost)
 }
 
 fn blocks(state: &State) -> u64 {

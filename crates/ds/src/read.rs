@@ -4,6 +4,7 @@
 use crate::{
     DataServer,
     object::{Object, State},
+    open::end_is_lost,
 };
 use layout::{ReadPlace, SauIndex, Seal, pieces, read_place};
 use store::ObjectFd;
@@ -153,8 +154,7 @@ impl DataServer {
 /// lost with it).
 fn readable(state: &State, offset: u64, len: usize) -> Result<usize, Errno> {
     if offset >= state.size {
-        let lost = state.map.lost() > 0 && state.map.get(SauIndex::of(offset)).lost;
-        return if lost { Err(Errno::EIO) } else { Ok(0) };
+        return if end_is_lost(state) { Err(Errno::EIO) } else { Ok(0) };
     }
     Ok(len.min(usize::try_from(state.size - offset).unwrap_or(usize::MAX)))
 }
