@@ -72,11 +72,10 @@ impl Client {
     /// comes before anything grows.
     pub(crate) fn resize_open(&self, inode: &InodeRef, size: u64, set: &SetAttr) -> Result<Found, Errno> {
         let now = self.ds.live(&inode.object).size;
-        if size < now {
-            self.ds.truncate(&inode.object, size)?;
-        }
+        // The metadata first: after a crash in between, the object of a file that is being written still has its old size
+        // and bytes, and a settled one is cut when it is next loaded.
         let found = self.mds.setattr(inode.ino, set)?;
-        if size > now {
+        if size != now {
             self.ds.truncate(&inode.object, size)?;
         }
         inode.time_was_set(found.attr.mtime);

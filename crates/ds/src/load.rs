@@ -100,6 +100,9 @@ impl DataServer {
         if let Some(size) = pending {
             state.map.truncate_to(size);
         }
+        if settled {
+            cut_to_size(&mut state)?;
+        }
         if mapped {
             only_fastest(&mut state);
         }
@@ -150,6 +153,22 @@ impl DataServer {
     pub(crate) fn introduce(&self, ino: Ino, state: &State) {
         self.driver.tell(Input::Attached { ino, bytes: state.charged, dirty: dirty_tiers(state) });
     }
+}
+
+/// The metadata know the size of a settled file: what lies behind it is left from a cut that was not finished.
+fn cut_to_size(state: &mut State) -> Result<(), Errno> {
+    for tier in TierId::ALL {
+        let Some(file) = &state.files[tier.index()] else { continue };
+        if state.file_len[tier.index()] > state.size {
+            file.truncate(state.size)?;
+            state.file_len[tier.index()] = state.size;
+        }
+    }
+    // Lost SAUs behind the size stay: they say that the file may have been longer.
+    if state.map.lost() == 0 {
+        state.map.truncate_to(state.size);
+    }
+    Ok(())
 }
 
 /// Programs were writing through mappings of the fastest copy when the daemon died: the others may be old.

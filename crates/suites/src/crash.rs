@@ -212,6 +212,17 @@ impl Reboot {
         for offset in (0..wanted.len() as u64).step_by(BLOCK) {
             let end = (offset + BLOCK as u64).min(wanted.len() as u64);
             match file.read_at(&mut block, offset) {
+                // What is known of a file whose end is lost ends with the error, as in any read that fails half way.
+                Ok(len) if offset + (len as u64) < end && ends_with_eio(&file, offset + len as u64) => {
+                    differ(&block[..len], &wanted[offset as usize..offset as usize + len])
+                        .with_context(|| format!("after a reboot, the last block, at {offset}"))?;
+                    ensure!(
+                        !self.is_safe(node, offset + len as u64, end),
+                        "fsynced bytes before {end} give EIO"
+                    );
+                    lost = true;
+                    break;
+                }
                 Ok(len) => differ(&block[..len], &wanted[offset as usize..end as usize])
                     .with_context(|| format!("after a reboot, block at {offset}"))?,
                 Err(e) if is_eio(&e) => {
@@ -232,6 +243,10 @@ impl Reboot {
         let changed = node.unsynced.iter().any(|range| range.start < stop && start < range.end);
         end <= synced.len() as u64 && !changed
     }
+}
+
+fn ends_with_eio(file: &File, at: u64) -> bool {
+    file.read_at(&mut [0], at).is_err_and(|e| is_eio(&e))
 }
 
 fn is_eio(error: &std::io::Error) -> bool {

@@ -3,6 +3,7 @@
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use fuse::UnmountError as FuseUnmount;
+use namespace::txn::KvError;
 use parking_lot::{Mutex, RwLock};
 use types::Errno;
 
@@ -103,7 +104,8 @@ impl MountedFs for Mounted {
                 Ok(true) => {
                     let noted = Site::load(&state).and_then(|mut site| site.set_memory_released());
                     if let Err(error) = noted {
-                        trouble.push(error.to_string());
+                        // It only makes the next mount speak of a loss that was none.
+                        tracing::warn!(%error, "that the memory was given back is not on record");
                     }
                 }
                 Ok(false) => tracing::info!("the memory tier stays mounted: it is still in use"),
@@ -119,8 +121,12 @@ impl MountedFs for Mounted {
         if let Err(errno) = synced {
             trouble.push(format!("metadata was not made durable: {errno}"));
         }
-        if let Err(error) = store.close() {
-            trouble.push(format!("metadata: {error}"));
+        match store.close() {
+            Ok(()) => {}
+            Err(KvError::Full) => {
+                tracing::warn!("no room to merge the metadata journal: the next mount reads it")
+            }
+            Err(error) => trouble.push(format!("metadata: {error}")),
         }
         if trouble.is_empty() { Ok(()) } else { Err(trouble.join("; ")) }
     }
