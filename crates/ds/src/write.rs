@@ -184,8 +184,10 @@ impl DataServer {
             }
             WritePlace::Full => {
                 let tier = self.place_fresh(object, state, piece, patience)?;
-                // The record before the first byte: should the tier be lost, the loss is known.
+                // The record before the first byte: should the tier be lost, the loss is known. The file before the record,
+                // or a crash between them would look like a loss.
                 if sau.is_hole() {
+                    self.file_for_write(object, state, tier)?;
                     state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
                     self.save_map(object, state)?;
                 }

@@ -203,12 +203,20 @@ impl Check<'_> {
         ino: Ino,
         inode: &Inode,
     ) -> Result<(), StartError> {
+        // Unlinked: its data may be gone already, and goes at the next mount.
+        if inode.nlink == 0 {
+            return Ok(());
+        }
         let stored = store.get(&key::object(ino)).map_err(|e| StartError::Damaged(e.to_string()))?;
         let map = match stored.as_deref().map(ObjectRecord::decode) {
             Some(Ok(record)) => {
                 let mut map = record.map;
                 if Some(record.memory_generation) != generation {
                     map.forget_memory();
+                }
+                // A cut that a crash interrupted is finished when the file is next used.
+                if let Some(size) = record.pending_truncate {
+                    map.truncate_to(size);
                 }
                 map
             }
