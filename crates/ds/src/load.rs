@@ -2,9 +2,10 @@
 
 use crate::{
     DataServer,
+    copy::copy_range,
     object::{Object, State},
 };
-use layout::ObjectRecord;
+use layout::{ObjectRecord, Sau};
 use std::sync::Arc;
 use tier::Input;
 use types::{Errno, Ino, TierId, TierSet};
@@ -104,7 +105,7 @@ impl DataServer {
             cut_to_size(&mut state)?;
         }
         if mapped {
-            only_fastest(&mut state);
+            absorb_after_crash(&mut state);
         }
         // What is lost must be known to be lost before the file is written in the present life of the memory tier.
         let must_save = pending.is_some() || mapped || (old && state.map.lost() > 0);
@@ -116,6 +117,9 @@ impl DataServer {
             self.introduce(ino, &state);
         }
         let object = Object::new(ino, state, self.home());
+        if mapped {
+            self.note_unsynced(&object);
+        }
         if must_save {
             let mut state = object.state.write();
             self.save_map(&object, &mut state)?;
@@ -171,12 +175,29 @@ fn cut_to_size(state: &mut State) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Programs were writing through mappings of the fastest copy when the daemon died: the others may be old.
-fn only_fastest(state: &mut State) {
-    let held: Vec<_> =
-        state.map.iter().filter_map(|(sau, s)| s.valid.fastest().map(|tier| (sau, tier))).collect();
-    for (sau, tier) in held {
-        state.map.note_replaced(sau, tier);
+/// Programs were writing through mappings of the fastest copy when the daemon died: the others may be old, and are
+/// written over, so that what was safe is safe again.
+fn absorb_after_crash(state: &mut State) {
+    let held: Vec<_> = state.map.iter().filter(|(_, s)| s.valid.iter().count() > 1).collect();
+    for (sau, now) in held {
+        let Some(from) = now.valid.fastest() else { continue };
+        let len = u64::from(sau.bytes_within(state.size));
+        let mut valid = TierSet::of(from);
+        for to in now.valid.without(from).iter() {
+            let files = (&state.files[from.index()], &state.files[to.index()]);
+            let (Some(source), Some(copy)) = files else { continue };
+            match copy_range(source, copy, sau.start(), len, false) {
+                Ok(_) => valid = valid.with(to),
+                Err(errno) => {
+                    tracing::warn!(tier = %to, %errno, "an old copy was not brought up to date: it is not used")
+                }
+            }
+            state.file_len[to.index()] = state.file_len[to.index()].max(sau.start() + len);
+            if to.is_persistent() {
+                state.unsynced = state.unsynced.with(to);
+            }
+        }
+        let _ = state.map.set(sau, Sau::in_tiers(valid));
     }
 }
 

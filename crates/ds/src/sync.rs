@@ -49,6 +49,7 @@ impl DataServer {
     ) -> Result<(), Errno> {
         let Some(first) = self.first_persistent() else { return Ok(()) };
         self.counters.syncs.add(1);
+        let mut safe = false;
         for _ in 0..ATTEMPTS {
             {
                 let mut state = object.state.write();
@@ -61,6 +62,7 @@ impl DataServer {
                     if !state.recorded && !state.removed {
                         self.save_map(object, &mut state)?;
                     }
+                    safe = true;
                     break;
                 }
             }
@@ -73,6 +75,7 @@ impl DataServer {
             match copied {
                 Ok(_) => {
                     self.tell_clean(object);
+                    safe = true;
                     break;
                 }
                 Err(CopyStop::Cancelled) => {}
@@ -81,7 +84,8 @@ impl DataServer {
                 Err(CopyStop::Failed(errno)) => return Err(errno),
             }
         }
-        self.sync_object_devices(object)
+        // Others interrupted it again and again: better no answer of success than a wrong one.
+        if safe { self.sync_object_devices(object) } else { Err(Errno::EIO) }
     }
 
     /// The first persistent tier that has room for what is only in memory.
