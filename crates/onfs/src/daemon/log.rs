@@ -79,8 +79,11 @@ impl Log {
 struct Writer(Arc<Mutex<File>>);
 
 impl io::Write for Writer {
+    /// Never fails: a line that the disk has no room for is lost. The error would be printed to standard error, which
+    /// is this very file, and a print that fails ends the process.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().write(bytes)
+        let _ = self.0.lock().write_all(bytes);
+        Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
