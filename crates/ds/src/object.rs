@@ -232,6 +232,10 @@ impl State {
             transient: false,
         }
     }
+    /// Is something lost at the known end or behind it?
+    pub fn end_is_lost(&self) -> bool {
+        self.map.lost() > 0 && self.map.iter_from(SauIndex::of(self.size)).any(|(_, s)| s.lost)
+    }
     pub fn is_moving(&self, offset: u64, len: u64) -> bool {
         self.moving.as_ref().is_some_and(|m| offset < m.end && offset + len > m.first.start())
     }

@@ -5,7 +5,7 @@ use crate::{
     copy::copy_range,
     object::{LiveAttr, Object, OpenKind, State},
 };
-use layout::{Sau, SauIndex};
+use layout::Sau;
 use std::sync::{Arc, atomic::Ordering};
 use store::ObjectFd;
 use tier::{Input, ObjectPolicy};
@@ -42,7 +42,7 @@ impl DataServer {
 
     /// Is something lost at the known end or behind it? Then the file may have been longer, and its end must not be read as its end.
     pub fn end_is_lost(&self, object: &Object) -> bool {
-        end_is_lost(&object.state.read())
+        object.state.read().end_is_lost()
     }
 
     /// The metadata have the size and time now: the next write counts anew.
@@ -254,10 +254,6 @@ impl DataServer {
         self.driver.tell(Input::Removed { ino });
         Ok(())
     }
-}
-
-pub(crate) fn end_is_lost(state: &State) -> bool {
-    state.map.lost() > 0 && state.map.iter_from(SauIndex::of(state.size)).any(|(_, s)| s.lost)
 }
 
 fn blocks(state: &State) -> u64 {

@@ -4,7 +4,6 @@
 use crate::{
     DataServer,
     object::{Object, State},
-    open::end_is_lost,
 };
 use layout::{ReadPlace, SauIndex, Seal, pieces, read_place};
 use store::ObjectFd;
@@ -154,7 +153,7 @@ impl DataServer {
 /// lost with it).
 fn readable(state: &State, offset: u64, len: usize) -> Result<usize, Errno> {
     if offset >= state.size {
-        return if end_is_lost(state) { Err(Errno::EIO) } else { Ok(0) };
+        return if state.end_is_lost() { Err(Errno::EIO) } else { Ok(0) };
     }
     Ok(len.min(usize::try_from(state.size - offset).unwrap_or(usize::MAX)))
 }
