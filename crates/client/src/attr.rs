@@ -1,8 +1,8 @@
 //! Attributes: getattr, setattr, and the access times that reads leave.
 //!
-//! Invariants: a shrink cuts the object before the mds records the size, a growth is recorded by an object that
-//! reads zeros there; both run as a write does (`begin_write` before, `settle` after), so whatever a crash leaves is
-//! asked of the object, and no old bytes come back.
+//! Invariants: the mds records a new size before the object is cut or grown, and both run as a write does
+//! (`begin_write` before, `settle` after), so whatever a crash leaves is asked of the object, and no old bytes come
+//! back. A time that is set and the settling of a file that was just closed exclude each other (the inode's lock).
 
 use fuse::{AttrOut, SetattrArgs, TimeOrNow};
 use mds::{Found, SetAttr, SetTime};
@@ -40,15 +40,20 @@ impl Client {
             ctime: args.ctime,
             kill_suidgid: args.kill_suidgid,
         };
-        let found = match args.size {
-            Some(size) => self.resize(turn, ino, size, set)?,
-            None => self.mds.setattr(ino, &set)?,
+        let found = match (args.size, self.inodes.get(ino)) {
+            (Some(size), _) => self.resize(turn, ino, size, set)?,
+            (None, Some(inode)) => {
+                let _settled_before_or_after = inode.lock();
+                let found = self.mds.setattr(ino, &set)?;
+                if args.mtime.is_some() {
+                    inode.time_was_set(found.attr.mtime);
+                }
+                found
+            }
+            (None, None) => self.mds.setattr(ino, &set)?,
         };
         if let Some(inode) = self.inodes.get(ino) {
             inode.note_mode(found.attr.mode);
-            if args.mtime.is_some() && args.size.is_none() {
-                inode.time_was_set(found.attr.mtime);
-            }
         }
         self.attr_out(turn, found)
     }
@@ -71,6 +76,7 @@ impl Client {
     /// Cuts or grows an object whose writing has begun, and records it with `set`. A refusal of the mds (a quota)
     /// comes before anything grows.
     pub(crate) fn resize_open(&self, inode: &InodeRef, size: u64, set: &SetAttr) -> Result<Found, Errno> {
+        let _settled_before_or_after = inode.lock();
         let now = self.ds.live(&inode.object).size;
         // The metadata first: after a crash in between, the object of a file that is being written still has its old size
         // and bytes, and a settled one is cut when it is next loaded.

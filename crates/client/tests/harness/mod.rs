@@ -215,7 +215,15 @@ impl Site {
 
     pub fn unmount(&mut self) {
         let Some(running) = self.running.take() else { return };
-        let clean = running.session.unmount(false);
+        // The last close of a file that was mapped reaches the kernel's mount a moment after the program.
+        let mut clean = running.session.unmount(false);
+        for _ in 0..100 {
+            if clean.is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            clean = running.session.unmount(false);
+        }
         if clean.is_err() {
             running.session.unmount(true).unwrap();
         }
