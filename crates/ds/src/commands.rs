@@ -219,6 +219,9 @@ impl DataServer {
             }
             let state = object.state.read();
             at_risk += state.map.bytes_at_risk(state.size);
+            drop(state);
+            drop(object);
+            self.bound_unsynced()?;
             if stop {
                 return Err(Errno::ETIMEDOUT);
             }

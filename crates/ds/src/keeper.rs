@@ -7,6 +7,8 @@ use types::{Errno, Ino, TierId, TierSet};
 
 /// Unsynced objects above which whole tiers are synced.
 const ONE_BY_ONE_MAX: usize = 16;
+/// Unsynced objects that movements leave to the next sync.
+const UNSYNCED_MAX: usize = 512;
 
 /// Objects that wait for something; they stay in memory until it is done.
 #[derive(Default)]
@@ -20,6 +22,12 @@ impl DataServer {
         if let Some(me) = object.me.upgrade() {
             self.keeper.unsynced.lock().insert(object.ino, me);
         }
+    }
+
+    /// Each object that waits for a sync keeps its files open: not more of them than the process can bear.
+    pub(crate) fn bound_unsynced(&self) -> Result<(), Errno> {
+        let waiting = self.keeper.unsynced.lock().len();
+        if waiting > UNSYNCED_MAX { self.sync_devices() } else { Ok(()) }
     }
 
     pub(crate) fn note_condemned(&self, object: &Object) {

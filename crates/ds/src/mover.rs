@@ -49,6 +49,8 @@ impl DataServer {
                 }
             };
             self.driver.ended(job.id, end);
+            // What fails here is said there, and each object's next sync fails.
+            let _ = self.bound_unsynced();
         }
     }
 
