@@ -19,8 +19,15 @@ const ATIME_AGE_SEC: i64 = 24 * 60 * 60;
 
 impl Client {
     pub(crate) fn getattr(&self, turn: Turn, ino: Ino) -> Answer<AttrOut> {
-        let found = self.mds.find(ino)?;
-        self.attr_out(turn, found)
+        match self.mds.find(ino) {
+            Ok(found) => self.attr_out(turn, found),
+            // Somebody holds it without having it open (O_PATH).
+            Err(Errno::ESTALE) => match self.mds.gone(ino) {
+                Some(attr) => Ok(AttrOut { timeout: self.options.attr_timeout, attr }),
+                None => Err(Errno::ESTALE.into()),
+            },
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn attr_out(&self, turn: Turn, mut found: Found) -> Answer<AttrOut> {
@@ -43,19 +50,35 @@ impl Client {
         let found = match (args.size, self.inodes.get(ino)) {
             (Some(size), _) => self.resize(turn, ino, size, set)?,
             (None, Some(inode)) => {
-                let _settled_before_or_after = inode.lock();
+                let mut settled_before_or_after = inode.lock();
                 let found = self.mds.setattr(ino, &set)?;
+                if args.atime.is_some() {
+                    settled_before_or_after.atime_was_set();
+                }
                 if args.mtime.is_some() {
                     inode.time_was_set(found.attr.mtime);
                 }
                 found
             }
-            (None, None) => self.mds.setattr(ino, &set)?,
+            (None, None) => {
+                self.settle_left(turn, ino)?;
+                self.mds.setattr(ino, &set)?
+            }
         };
         if let Some(inode) = self.inodes.get(ino) {
             inode.note_mode(found.attr.mode);
         }
         self.attr_out(turn, found)
+    }
+
+    /// Settles a file that a crash left unsettled, before a change that settling would undo: that of its time.
+    fn settle_left(&self, turn: Turn, ino: Ino) -> Answer<()> {
+        let data = self.mds.find(ino)?.data;
+        if data.live {
+            turn.wait_if(data.stale_live)?;
+            self.inodes.acquire(ino)?.0.settle_if_idle()?;
+        }
+        Ok(())
     }
 
     /// Cuts or grows a file, and sets what else is asked, in one visible step of the mds.
@@ -76,28 +99,31 @@ impl Client {
     /// Cuts or grows an object whose writing has begun, and records it with `set`. A refusal of the mds (a quota)
     /// comes before anything grows.
     pub(crate) fn resize_open(&self, inode: &InodeRef, size: u64, set: &SetAttr) -> Result<Found, Errno> {
-        let _settled_before_or_after = inode.lock();
+        let mut settled_before_or_after = inode.lock();
         let now = self.ds.live(&inode.object).size;
         // The metadata first: after a crash in between, the object of a file that is being written still has its old size
         // and bytes, and a settled one is cut when it is next loaded.
         let found = self.mds.setattr(inode.ino, set)?;
-        if size != now {
+        if size != now || self.ds.end_is_lost(&inode.object) {
             self.ds.truncate(&inode.object, size)?;
+        }
+        if set.atime.is_some() {
+            settled_before_or_after.atime_was_set();
         }
         inode.time_was_set(found.attr.mtime);
         Ok(found)
     }
 
-    /// The access time, if it is due by the rule of relatime. The change time stays.
-    pub(crate) fn touch_atime(&self, ino: Ino) {
-        let touched = self.mds.find(ino).and_then(|found| {
-            let set =
-                SetAttr { atime: Some(SetTime::Now), ctime: Some(found.attr.ctime), ..SetAttr::default() };
-            self.mds.setattr(ino, &set)
-        });
-        if let Err(error) = touched {
-            tracing::debug!(ino = ino.get(), %error, "an access time was not recorded");
+    /// Grows a file that is open for writing to at least `size`. In the metadata first: an object that is in memory alone
+    /// could not tell after a reboot.
+    pub(crate) fn grow_open(&self, inode: &InodeRef, size: u64) -> Result<(), Errno> {
+        let _settled_before_or_after = inode.lock();
+        if size <= self.ds.live(&inode.object).size {
+            return Ok(());
         }
+        let set = SetAttr { size: Some(size), mtime: Some(SetTime::Now), ..SetAttr::default() };
+        self.mds.setattr(inode.ino, &set)?;
+        self.ds.grow(&inode.object, size)
     }
 }
 

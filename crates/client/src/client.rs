@@ -10,7 +10,7 @@ use fuse::{Call, Capabilities, Filesystem, InitConfig, KernelInfo};
 use lease::Arbiter;
 use mds::Mds;
 use parking_lot::Mutex;
-use types::{Errno, Timestamp};
+use types::{Errno, Ino, Timestamp};
 
 use crate::{
     backing::InUse,
@@ -40,8 +40,12 @@ pub struct ClientOptions {
     pub entry_timeout: Duration,
     /// How long it may keep the attributes of what is not being written.
     pub attr_timeout: Duration,
+    /// Reads leave access times alone.
+    pub no_atime: bool,
     /// Let the kernel read files in place. Needs root, too.
     pub passthrough: bool,
+    /// Smaller files go through the page cache.
+    pub passthrough_min_bytes: u64,
     /// Without it there is no passthrough.
     pub in_use: Option<InUse>,
     /// Bytes of each tier that passthrough may pin (`TierId::index()`).
@@ -62,7 +66,9 @@ impl Default for ClientOptions {
             deadline: Duration::from_secs(120),
             entry_timeout: long,
             attr_timeout: long,
+            no_atime: false,
             passthrough: true,
+            passthrough_min_bytes: 128 << 10,
             in_use: None,
             passthrough_budget: [u64::MAX; 3],
             control_socket: None,
@@ -84,6 +90,7 @@ pub struct Client {
     pub(crate) pool: Pool,
     pub(crate) invalidator: Invalidator,
     pub(crate) purger: Purger,
+    burying: Mutex<()>,
     pub(crate) policies: Policies,
     pub(crate) lingering: Lingering,
     pub(crate) metrics: Metrics,
@@ -95,6 +102,9 @@ impl Client {
     /// Starts the threads; nothing is mounted yet. Fails where threads cannot be started, or the policies not be read.
     pub fn new(options: ClientOptions, mds: Arc<Mds>, ds: Arc<DataServer>) -> Result<Arc<Client>, Errno> {
         let policies = Policies::load(mds.clone(), options.policy)?;
+        if policies.is_active() {
+            ds.resume_policies(&|ino| policies.object_policy(ino))?;
+        }
         let pool = Pool::start(PoolOptions {
             workers: options.workers,
             queue: options.queue,
@@ -110,6 +120,7 @@ impl Client {
             pool,
             invalidator,
             purger: Purger::new(),
+            burying: Mutex::new(()),
             policies,
             lingering: Lingering::default(),
             metrics: Metrics::new(),
@@ -119,7 +130,21 @@ impl Client {
             ds,
         });
         let weak = Arc::downgrade(&client);
-        let started = client.lingering.start(weak.clone()).and_then(|()| client.purger.start(weak));
+        let settle = {
+            let client = weak.clone();
+            move || {
+                client
+                    .upgrade()
+                    .inspect(|client| {
+                        client.settle_closed();
+                        client.wake_purger();
+                    })
+                    .is_some()
+            }
+        };
+        let started = (client.lingering.start(weak.clone()))
+            .and_then(|()| client.inodes.settling.start(settle))
+            .and_then(|()| client.purger.start(weak));
         match started {
             Ok(()) => Ok(client),
             Err(error) => {
@@ -137,8 +162,27 @@ impl Client {
             self.close(&file);
         }
         self.lingering.shutdown();
+        self.inodes.settling.shutdown();
+        self.settle_closed();
         self.invalidator.shutdown();
         self.purger.shutdown();
+    }
+
+    /// The mds knows size and time of every file that nobody writes any more when this returns.
+    pub fn settle_closed(&self) {
+        self.inodes.settle_closed();
+    }
+
+    /// The object of a file that is in use.
+    pub fn object(&self, ino: Ino) -> Option<Arc<ds::Object>> {
+        self.inodes.get(ino).map(|inode| inode.object.clone())
+    }
+
+    /// If something waits for it.
+    pub(crate) fn wake_purger(&self) {
+        if self.mds.statfs_usage().orphans_waiting > 0 {
+            self.purger.wake();
+        }
     }
 
     pub fn stats(&self) -> ClientStats {
@@ -227,8 +271,19 @@ impl Filesystem for Client {
     }
 }
 
+impl Client {
+    /// Does what may lack space; if it does, once more after what was removed already has given its space back.
+    pub(crate) fn with_room<T>(&self, attempt: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        match attempt() {
+            Err(Errno::ENOSPC) if self.bury() > 0 => attempt(),
+            other => other,
+        }
+    }
+}
+
 impl Graveyard for Client {
     fn bury(&self) -> usize {
+        let _one_at_a_time = self.burying.lock();
         let candidates = match self.mds.purge_list(BATCH) {
             Ok(candidates) => candidates,
             Err(error) => {
@@ -236,6 +291,13 @@ impl Graveyard for Client {
                 return 0;
             }
         };
+        if candidates.iter().any(|ino| self.ds.is_on_devices(*ino))
+            && let Err(error) = self.mds.sync()
+        {
+            tracing::warn!(%error, "removed files keep their data: that they are removed is not durable");
+            candidates.into_iter().for_each(|ino| self.mds.purge_later(ino));
+            return 0;
+        }
         let (gone, left) = remove_all(candidates, |ino| self.inodes.is_used(ino), |ino| self.ds.remove(ino));
         left.into_iter().for_each(|ino| self.mds.purge_later(ino));
         if gone.is_empty() {
@@ -246,6 +308,7 @@ impl Graveyard for Client {
             gone.into_iter().for_each(|ino| self.mds.purge_later(ino));
             return 0;
         }
+        self.ds.forget_removed(&gone);
         self.metrics.purged(gone.len());
         gone.len()
     }

@@ -2,9 +2,10 @@
 //!
 //! Invariants:
 //! - An inode is in the table exactly while something holds an [`InodeRef`] to it.
-//! - I-CLIENT-1: before the first byte changes the mds has recorded that the file is being written
-//!   (`begin_write`); after the last writer it is told size and time (`settle`). Both happen under the inode's
-//!   lock, so they never overtake each other.
+//! - I-CLIENT-1: before the first byte changes the mds has recorded that the file is being written; after the last
+//!   writer it is told size and time (`settle`). Both happen under the inode's lock, so they never overtake each other.
+//!   The first is done at the first change and not at the open: by the record of an object's first bytes, in the same
+//!   commit (`before_write`), else by a commit of its own (`before_change`).
 //! - While a file is being written, or was and is not settled, size, blocks and mtime are the object's; an mtime
 //!   that somebody set stands until the next write.
 //!
@@ -20,11 +21,11 @@ use std::{
 };
 
 use ds::{DataServer, Object, ObjectHint, ObjectPolicy};
-use mds::{Found, Mds, Settled};
+use mds::{Closed, Found, Mds, Settled};
 use parking_lot::{Mutex, MutexGuard};
 use types::{Attr, Errno, FileKind, Ino, S_ISGID, S_ISUID, Timestamp};
 
-use crate::backing::Registered;
+use crate::{backing::Registered, settling::Settling};
 
 const SHARDS: usize = 16;
 
@@ -44,6 +45,7 @@ pub(crate) struct Inodes {
     attaching: [Mutex<()>; SHARDS],
     mds: Arc<Mds>,
     ds: Arc<DataServer>,
+    pub settling: Settling<InodeRef>,
 }
 
 /// One inode in use.
@@ -56,6 +58,9 @@ pub(crate) struct Inode {
     pub cached_readers: AtomicBool,
     /// A write may have to clear set-id bits.
     pub set_id: AtomicBool,
+    /// The mds knows that the file is being written, or will by the commit that records its first bytes. Changes under
+    /// the inode's lock.
+    begun: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -63,8 +68,12 @@ pub(crate) struct Inode {
 #[derive(Default)]
 pub(crate) struct State {
     writers: u32,
-    /// The mds was told `begin_write` and not yet `settle`d with no writer left.
+    /// Changed, and not yet `settle`d with no writer left.
     unsettled: bool,
+    /// The access time that a read left and the mds is still to be told.
+    atime: Option<Timestamp>,
+    /// Among those to be settled together.
+    queued: bool,
     /// The backing file, while passthrough is on or lingers.
     pub registered: Option<Registered>,
     /// What the data server was told last, since the inode is in use.
@@ -78,14 +87,25 @@ impl Inodes {
             attaching: std::array::from_fn(|_| Mutex::new(())),
             mds,
             ds,
+            settling: Settling::new(),
         }
     }
 
     /// Takes a regular file into use, and says what the mds knows of it. Waits for a device only when a crash left
     /// the file unsettled.
     pub(crate) fn acquire(self: &Arc<Self>, ino: Ino) -> Result<(InodeRef, Found), Errno> {
+        self.acquire_if(ino, |_| Ok(()))
+    }
+
+    /// As `acquire`, unless `check` of what the mds knows fails: then nothing was done.
+    pub(crate) fn acquire_if<E: From<Errno>>(
+        self: &Arc<Self>,
+        ino: Ino,
+        check: impl FnOnce(&Found) -> Result<(), E>,
+    ) -> Result<(InodeRef, Found), E> {
         if let Some(inode) = self.get(ino) {
             let found = self.mds.find(ino)?;
+            check(&found)?;
             return Ok((inode, found));
         }
         // One at a time per shard, and with a look at the mds that nobody can make old: while the inode is not in
@@ -93,9 +113,11 @@ impl Inodes {
         let _attaching = self.attaching[shard_index(ino)].lock();
         if let Some(inode) = self.get(ino) {
             let found = self.mds.find(ino)?;
+            check(&found)?;
             return Ok((inode, found));
         }
-        let found = self.mds.find(ino)?;
+        let found = self.mds.find_to_open(ino)?;
+        check(&found)?;
         let hint = ObjectHint {
             size: found.attr.size,
             written: found.data.written,
@@ -108,7 +130,8 @@ impl Inodes {
         Ok((inode, found))
     }
 
-    /// Takes a file into use that was created a moment ago and that nobody else can know.
+    /// Takes a file into use that was created a moment ago and that nobody else can know: the kernel has its directory
+    /// locked until it is answered.
     pub(crate) fn acquire_created(self: &Arc<Self>, found: &Found) -> Result<InodeRef, Errno> {
         let hint = ObjectHint {
             size: 0,
@@ -131,11 +154,6 @@ impl Inodes {
             | FileKind::BlockDevice => return Err(Errno::EINVAL),
         }
         let object = self.ds.attach(ino, hint)?;
-        // After a crash the object has the time of its last write. A later change of the metadata, perhaps of that very
-        // time, counts more.
-        if hint.stale_live && self.ds.live(&object).mtime.is_some_and(|m| m <= found.attr.ctime) {
-            self.ds.settled(&object);
-        }
         let state = State { unsettled: found.data.live, ..State::default() };
         let mut shard = self.shards[shard_index(ino)].lock();
         let inode =
@@ -163,6 +181,12 @@ impl Inodes {
         all
     }
 
+    /// As `is_used`, or it is being brought into the table.
+    pub(crate) fn may_be_open(&self, ino: Ino) -> bool {
+        let none_attaches = self.attaching[shard_index(ino)].try_lock();
+        none_attaches.is_none() || self.is_used(ino)
+    }
+
     pub(crate) fn is_used(&self, ino: Ino) -> bool {
         self.shards[shard_index(ino)].lock().contains_key(&ino.get())
     }
@@ -176,8 +200,8 @@ impl Inodes {
         self.all().iter().filter(|inode| inode.lock().registered.is_some()).count()
     }
 
-    /// Makes `found` true for a file that is being written, and says whether it is. A file that a crash left
-    /// unsettled is settled on the way.
+    /// Makes `found` true for a file that is being written, and says whether it may be behind the kernel's back, through a
+    /// mapping of its object. A file that a crash left unsettled is settled on the way.
     pub(crate) fn complete(self: &Arc<Self>, found: &mut Found) -> Result<bool, Errno> {
         loop {
             let Some(inode) = self.get(found.attr.ino) else {
@@ -190,16 +214,63 @@ impl Inodes {
                 continue;
             };
             let state = inode.state.lock();
+            if let Some(atime) = state.atime {
+                found.attr.atime = atime;
+            }
+            let unseen = state.registered.as_ref().is_some_and(|r| r.writable);
             if state.unsettled {
                 inode.show_live(&mut found.attr);
-                return Ok(state.writers > 0);
+                return Ok(unseen);
             }
             if !found.data.live {
-                return Ok(false);
+                return Ok(unseen);
             }
             // Settled since `found` was read. Each further round needs one more settling.
             drop(state);
             *found = self.mds.find(found.attr.ino)?;
+        }
+    }
+
+    /// Tells the mds sizes and times of files that nobody writes any more, in one commit. A failure is logged and leaves
+    /// them for the next use to settle, as a crash would.
+    pub(crate) fn settle_closed(&self) {
+        let _turn = self.settling.turn();
+        let due = self.settling.take();
+        // Never waits for one lock with another in hand. Who has it uses the file, and ends that use as a writer or not.
+        let (mut locked, mut busy) = (Vec::with_capacity(due.len()), Vec::new());
+        let mut files = Vec::with_capacity(due.len());
+        for inode in &due {
+            let Some(mut state) = inode.state.try_lock() else {
+                busy.push(inode);
+                continue;
+            };
+            state.queued = false;
+            let settled = (state.writers == 0 && state.unsettled).then(|| inode.outcome(false));
+            let atime = state.atime;
+            if settled.is_some() || atime.is_some() {
+                files.push(Closed { ino: inode.ino, settled, atime });
+                locked.push((inode, state, settled.is_some()));
+            }
+        }
+        match self.mds.settle_all(&mut files) {
+            Ok(()) => {
+                for (inode, state, settled) in &mut locked {
+                    state.atime = None;
+                    if *settled {
+                        inode.settled(state);
+                    }
+                }
+            }
+            Err(_) => busy.extend(locked.iter().map(|(inode, ..)| *inode)),
+        }
+        drop(locked);
+        for inode in busy {
+            inode.state.lock().queued = false;
+            if let Err(error) = inode.settle_if_idle()
+                && error != Errno::ESTALE
+            {
+                tracing::warn!(ino = inode.ino.get(), %error, "size and time of a written file were not recorded");
+            }
         }
     }
 
@@ -212,6 +283,11 @@ impl Inodes {
 }
 
 impl State {
+    /// Somebody set the access time: it stands.
+    pub(crate) fn atime_was_set(&mut self) {
+        self.atime = None;
+    }
+
     pub(crate) fn backing_id(&self) -> Option<fuse::BackingId> {
         self.registered.as_ref().map(|registered| registered.id)
     }
@@ -223,6 +299,7 @@ impl Inode {
             ino: object.ino(),
             object,
             set_id: AtomicBool::new(has_set_id(mode)),
+            begun: AtomicBool::new(false),
             holders: AtomicU32::new(0),
             cached_readers: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -252,44 +329,97 @@ impl InodeRef {
         InodeRef { table: self.table.clone(), inode: self.inode.clone() }
     }
 
-    /// One more writer. The mds knows of it when this returns.
+    pub(crate) fn add_writer(&self) {
+        self.inode.state.lock().writers += 1;
+    }
+
+    /// One more writer, which changes the file at once: the mds knows of it when this returns.
     pub(crate) fn begin_write(&self) -> Result<(), Errno> {
         let mut state = self.inode.state.lock();
-        if state.writers == 0 {
-            self.table.mds.begin_write(self.inode.ino)?;
-            state.unsettled = true;
-        }
+        self.begin(&mut state, false)?;
         state.writers += 1;
         Ok(())
     }
 
-    /// One more writer of a file that was created for writing: the mds knows already.
-    pub(crate) fn begin_write_created(&self) {
-        let mut state = self.inode.state.lock();
-        state.unsettled = true;
-        state.writers += 1;
+    /// To be called before each write of a writer.
+    pub(crate) fn before_write(&self) -> Result<(), Errno> {
+        if self.inode.begun.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.begin(&mut self.inode.state.lock(), true)
     }
 
-    /// One writer less; the last one settles. A failure to settle is logged and leaves the file for the next
-    /// use to settle, as a crash would.
+    /// To be called before any other change of a writer, which may be without a record of the object.
+    pub(crate) fn before_change(&self) -> Result<(), Errno> {
+        self.begin(&mut self.inode.state.lock(), false)
+    }
+
+    /// As `before_change`, by somebody who has the inode's lock.
+    pub(crate) fn begin(&self, state: &mut State, writes: bool) -> Result<(), Errno> {
+        let (mds, ds) = (&self.table.mds, &self.table.ds);
+        if self.inode.begun.load(Ordering::Acquire) {
+            if !writes && ds.first_record_is_late(&self.inode.object) {
+                mds.begin_write(self.inode.ino)?;
+            }
+            return Ok(());
+        }
+        if !(writes && ds.joins_first_record(&self.inode.object)) {
+            if !state.unsettled {
+                // Until it is settled the object's time counts, also after a crash: it begins with the one that is shown.
+                let found = mds.find(self.inode.ino)?;
+                if found.data.written {
+                    self.time_was_set(found.attr.mtime);
+                }
+            }
+            mds.begin_write(self.inode.ino)?;
+        }
+        state.unsettled = true;
+        self.inode.begun.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// One writer less; after the last one the file is settled soon, with others.
     pub(crate) fn end_write(&self) {
-        self.inode.state.lock().writers -= 1;
-        if let Err(error) = self.settle_if_idle()
-            && error != Errno::ENOENT
-        {
-            tracing::warn!(ino = self.inode.ino.get(), %error, "size and time of a written file were not recorded");
+        let queue = {
+            let mut state = self.inode.state.lock();
+            state.writers -= 1;
+            state.writers == 0 && state.unsettled && !std::mem::replace(&mut state.queued, true)
+        };
+        self.settle_soon(queue);
+    }
+
+    /// A read leaves this access time: visible at once, recorded soon.
+    pub(crate) fn was_read(&self, atime: Timestamp) {
+        let queue = {
+            let mut state = self.inode.state.lock();
+            state.atime = Some(atime);
+            !std::mem::replace(&mut state.queued, true)
+        };
+        self.settle_soon(queue);
+    }
+
+    fn settle_soon(&self, queue: bool) {
+        if queue && self.table.settling.add(self.another()) {
+            self.table.settle_closed();
         }
     }
 
     /// Tells the mds the final size and time unless somebody writes.
     pub(crate) fn settle_if_idle(&self) -> Result<(), Errno> {
         let mut state = self.inode.state.lock();
+        if let Some(atime) = state.atime {
+            self.table.mds.settle_all(&mut [Closed {
+                ino: self.inode.ino,
+                settled: None,
+                atime: Some(atime),
+            }])?;
+            state.atime = None;
+        }
         if state.writers > 0 || !state.unsettled {
             return Ok(());
         }
         self.report(false)?;
-        self.table.ds.settled(&self.inode.object);
-        state.unsettled = false;
+        self.settled(&mut state);
         Ok(())
     }
 
@@ -315,9 +445,18 @@ impl InodeRef {
     }
 
     fn report(&self, still_open: bool) -> Result<(), Errno> {
+        self.table.mds.settle(self.inode.ino, &self.outcome(still_open))
+    }
+
+    fn outcome(&self, still_open: bool) -> Settled {
         let live = self.table.ds.live(&self.inode.object);
-        let settled = Settled { size: live.size, blocks: Some(live.blocks), mtime: live.mtime, still_open };
-        self.table.mds.settle(self.inode.ino, &settled)
+        Settled { size: live.size, blocks: Some(live.blocks), mtime: live.mtime, still_open }
+    }
+
+    fn settled(&self, state: &mut State) {
+        self.table.ds.settled(&self.inode.object);
+        state.unsettled = false;
+        self.inode.begun.store(false, Ordering::Release);
     }
 
     /// The mds has an mtime that somebody set: it stands until the next write.

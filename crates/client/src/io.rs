@@ -66,7 +66,7 @@ impl Client {
             self.metrics.error(Op::Read, error);
         }
         if file.atime_due.load(Ordering::Relaxed) && file.atime_due.swap(false, Ordering::Relaxed) {
-            self.touch_atime(file.inode.ino);
+            file.inode.was_read(self.now());
         }
     }
 
@@ -80,15 +80,17 @@ impl Client {
         if file.limited {
             self.reserve(inode, end)?;
         }
+        inode.before_write()?;
         if args.kill_suidgid && inode.set_id.swap(false, Ordering::AcqRel) {
             self.mds.kill_suid(inode.ino)?;
         }
         let written = match turn {
-            Turn::Transport => match self.ds.try_write(&inode.object, args.offset, args.data)? {
-                Attempt::Done(written) => written,
-                Attempt::WouldWait => return Err(Stop::MustWait),
+            Turn::Transport => match self.ds.try_write(&inode.object, args.offset, args.data) {
+                Ok(Attempt::Done(written)) => written,
+                Ok(Attempt::WouldWait) | Err(Errno::ENOSPC) => return Err(Stop::MustWait),
+                Err(error) => return Err(error.into()),
             },
-            Turn::Worker => self.ds.write(&inode.object, args.offset, args.data)?,
+            Turn::Worker => self.with_room(|| self.ds.write(&inode.object, args.offset, args.data))?,
         };
         self.metrics.written(written);
         self.changed(inode, args.offset, args.offset + written as u64);
@@ -116,13 +118,18 @@ impl Client {
 
     pub(crate) fn fallocate(&self, turn: Turn, args: &FallocateArgs) -> Answer<()> {
         let file = self.file(args.fh)?;
-        let how = allocate_mode(args.mode)?;
+        let (how, grows) = allocate_mode(args.mode)?;
         let end = args.offset.checked_add(args.length).ok_or(Errno::EFBIG)?;
         turn.wait()?;
-        if file.limited && grows(how) {
-            self.reserve(&file.inode, end)?;
+        file.inode.before_change()?;
+        if how == AllocateMode::Zero {
+            // A hole at the end tells nobody how long the file is.
+            file.inode.settle_now()?;
         }
-        self.ds.allocate(&file.inode.object, how, args.offset, args.length)?;
+        self.with_room(|| self.ds.allocate(&file.inode.object, how, args.offset, args.length))?;
+        if grows {
+            self.grow_open(&file.inode, end)?;
+        }
         self.changed(&file.inode, args.offset, end);
         Ok(())
     }
@@ -148,6 +155,7 @@ impl Client {
         let end = args.offset_out.checked_add(len).ok_or(Errno::EFBIG)?;
         args.offset_in.checked_add(len).ok_or(Errno::EFBIG)?;
         turn.wait()?;
+        to.inode.before_change()?;
         // Decided once: within one file the copy itself could move the end that it reads towards.
         let there = self.ds.live(&from.inode.object).size.saturating_sub(args.offset_in);
         let (len, end) = (len.min(there), end.min(args.offset_out.saturating_add(there)));
@@ -185,7 +193,7 @@ impl Client {
         if to.limited {
             self.reserve(&to.inode, offset_out + bytes as u64)?;
         }
-        let written = self.ds.write(&to.inode.object, offset_out, &buf[..bytes])?;
+        let written = self.with_room(|| self.ds.write(&to.inode.object, offset_out, &buf[..bytes]))?;
         self.metrics.written(written);
         Ok(written)
     }
@@ -214,26 +222,19 @@ pub(crate) struct FallocateArgs {
     pub mode: u32,
 }
 
-fn allocate_mode(mode: u32) -> Result<AllocateMode, Errno> {
+/// What to do within the file, and whether it grows.
+fn allocate_mode(mode: u32) -> Result<(AllocateMode, bool), Errno> {
     const KEEP_SIZE: u32 = 0x01;
     const PUNCH_HOLE: u32 = 0x02;
     const ZERO_RANGE: u32 = 0x10;
     const PUNCH: u32 = PUNCH_HOLE | KEEP_SIZE;
     const ZERO_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
     match mode {
-        0 => Ok(AllocateMode::Reserve { keep_size: false }),
-        KEEP_SIZE => Ok(AllocateMode::Reserve { keep_size: true }),
-        PUNCH => Ok(AllocateMode::PunchHole),
-        ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size: false }),
-        ZERO_KEEP => Ok(AllocateMode::ZeroRange { keep_size: true }),
+        0 => Ok((AllocateMode::Reserve, true)),
+        KEEP_SIZE => Ok((AllocateMode::Reserve, false)),
+        PUNCH | ZERO_KEEP => Ok((AllocateMode::Zero, false)),
+        ZERO_RANGE => Ok((AllocateMode::Zero, true)),
         _ => Err(Errno::EOPNOTSUPP),
-    }
-}
-
-fn grows(mode: AllocateMode) -> bool {
-    match mode {
-        AllocateMode::Reserve { keep_size } | AllocateMode::ZeroRange { keep_size } => !keep_size,
-        AllocateMode::PunchHole => false,
     }
 }
 
@@ -246,8 +247,8 @@ mod tests {
     fn fallocate_modes() {
         let known: Vec<u32> = (0..256).filter(|mode| allocate_mode(*mode).is_ok()).collect();
         assert_eq!(known, [0, 1, 3, 0x10, 0x11]);
-        assert!(allocate_mode(0).is_ok_and(grows) && allocate_mode(0x10).is_ok_and(grows));
-        assert!(!allocate_mode(1).is_ok_and(grows) && !allocate_mode(3).is_ok_and(grows));
+        let grows = |mode| allocate_mode(mode).is_ok_and(|(_, grows)| grows);
+        assert_eq!(known.iter().copied().filter(|m| grows(*m)).collect::<Vec<_>>(), [0, 0x10]);
         assert_eq!(allocate_mode(0x08), Err(Errno::EOPNOTSUPP));
     }
 }

@@ -33,6 +33,7 @@ mod passthrough;
 mod policies;
 mod pool;
 mod purge;
+mod settling;
 mod statfs;
 mod turn;
 mod versions;

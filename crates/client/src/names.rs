@@ -46,9 +46,7 @@ impl Client {
             self.versions.forget(ino);
             self.arbiter.lock().forget(ino);
             self.mds.release(ino, lookups);
-            if self.mds.statfs_usage().orphans_waiting > 0 {
-                self.purger.wake();
-            }
+            self.wake_purger();
         }
     }
 
@@ -98,7 +96,8 @@ impl Client {
     }
 
     pub(crate) fn unlink(&self, at: Place<'_>) -> Answer<()> {
-        let unlinked = self.mds.unlink(at.parent, at.name)?;
+        let is_used = |ino| self.inodes.may_be_open(ino) || self.ds.keeps(ino);
+        let unlinked = self.mds.unlink(at.parent, at.name, &is_used)?;
         self.after_unlink(Some(unlinked));
         Ok(())
     }
@@ -126,7 +125,7 @@ impl Client {
     }
 
     fn after_unlink(&self, unlinked: Option<Unlinked>) {
-        if unlinked.is_some_and(|unlinked| unlinked.nlink_left == 0) {
+        if unlinked.is_some_and(|unlinked| unlinked.nlink_left == 0 && unlinked.gone.is_none()) {
             self.purger.wake();
         }
     }

@@ -38,16 +38,14 @@ pub(crate) struct CreateArgs {
 impl Client {
     pub(crate) fn open(&self, turn: Turn, ino: Ino, flags: u32, kill_suidgid: bool) -> Answer<OpenOut> {
         let access = Access::from_flags(flags)?;
-        if turn == Turn::Transport {
-            let found = self.mds.find(ino)?;
-            turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)?;
-        }
-        let (inode, found) = self.inodes.acquire(ino)?;
+        let (inode, found) = self.inodes.acquire_if(ino, |found| {
+            turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)
+        })?;
         if found.data.stale_live {
             inode.settle_if_idle()?;
         }
         if access.write {
-            inode.begin_write()?;
+            inode.add_writer();
         }
         let truncated =
             if access.truncate && access.write { self.truncate_opened(&inode, kill_suidgid) } else { Ok(()) };
@@ -71,7 +69,7 @@ impl Client {
             mode: args.mode & types::MODE_MASK,
             rdev: 0,
             target: None,
-            for_write: access.write,
+            for_write: false,
         };
         match self.mds.create(&caller(header, args.umask), at.parent, at.name, &new) {
             Ok(found) => self.created(&found, access),
@@ -121,14 +119,15 @@ impl Client {
     fn created(&self, found: &Found, access: Access) -> Answer<(EntryOut, OpenOut)> {
         let inode = self.inodes.acquire_created(found)?;
         if access.write {
-            inode.begin_write_created();
+            inode.add_writer();
         }
         let open = self.opened(inode, found, access)?;
-        let timeout = self.attr_timeout(&found.attr, access.write);
+        let timeout = self.attr_timeout(&found.attr, false);
         Ok((self.held_entry(found.attr, timeout), open))
     }
 
     fn truncate_opened(&self, inode: &InodeRef, kill_suidgid: bool) -> Result<(), Errno> {
+        inode.before_change()?;
         let set = SetAttr { size: Some(0), mtime: Some(SetTime::Now), kill_suidgid, ..SetAttr::default() };
         let found = self.resize_open(inode, 0, &set)?;
         inode.note_mode(found.attr.mode);
@@ -147,9 +146,10 @@ impl Client {
                 return Err(error);
             }
         };
-        let due = access.read && !access.no_atime && atime_due(&found.attr, self.now());
+        let kept = access.no_atime || self.options.no_atime;
+        let due = access.read && !kept && atime_due(&found.attr, self.now());
         if due && mode == Mode::Passthrough {
-            self.touch_atime(inode.ino);
+            inode.was_read(self.now());
         }
         let atime_due = AtomicBool::new(due && mode != Mode::Passthrough);
         let file = Arc::new(OpenFile { inode, access, mode, limited, atime_due });
@@ -218,7 +218,8 @@ impl Client {
             grant = self.arbiter.lock().open(ino, request);
         }
         if access.write && grant.mode.is_passthrough() {
-            let allowed = self.allow_mapped_writes(inode, &mut state);
+            let allowed =
+                inode.begin(&mut state, false).and_then(|()| self.allow_mapped_writes(inode, &mut state));
             if let Err(error) = allowed {
                 let closed = self.arbiter.lock().close(ino, grant.mode, access.write, request.version);
                 self.after_close(inode, &mut state, closed);
@@ -230,7 +231,11 @@ impl Client {
         Ok((grant.mode, grant.keep_cache, backing))
     }
 
+    /// Of a small file the kernel keeps the pages instead: that takes one READ, and a registration is dearer.
     fn wholly_in(&self, inode: &InodeRef) -> Option<(TierId, u64)> {
+        if inode.object.size() < self.options.passthrough_min_bytes {
+            return None;
+        }
         let (tier, _) = self.ds.passthrough_file(&inode.object)?;
         Some((tier, self.ds.size_in(&inode.object, tier)))
     }

@@ -1,7 +1,8 @@
 //! Removes the data of files that have no name and no user left.
 //!
 //! Invariants: the object goes first and the mds's note of it last, so a crash in between repeats the removal
-//! and loses nothing; an inode that the client still uses is left for the next round.
+//! and loses nothing; device bytes go only when it is durable that the name is gone, or a power cut would bring back
+//! the name without them; an inode that the client still uses is left for the next round.
 
 use std::{
     sync::{Arc, Weak},
@@ -16,6 +17,8 @@ use types::Ino;
 pub(crate) const BATCH: usize = 512;
 /// Looks without a reason, for what an error left behind.
 const PERIOD: Duration = Duration::from_secs(10);
+/// How long what became due waits for more, so that they share commits. Who needs the room does not wait for it.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// What the thread works on.
 pub(crate) trait Graveyard: Send + Sync {
@@ -83,6 +86,9 @@ fn run<G: Graveyard>(shared: &Shared, graveyard: &Weak<G>) {
             let mut state = shared.state.lock();
             if !state.wanted && !state.ended {
                 shared.wake.wait_for(&mut state, PERIOD);
+            }
+            if !state.ended {
+                shared.wake.wait_for(&mut state, GATHER);
             }
             if state.ended {
                 return;

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use ds::TierStatus;
 use fuse::StatfsOut;
 use types::{Errno, Ino, NAME_MAX, ProjectId};
 
@@ -36,6 +37,38 @@ impl Usage {
     }
 }
 
+/// Of one tier: what it may have, what of it is available, and where.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    limit: u64,
+    available: u64,
+    device: u64,
+    device_free: u64,
+}
+
+impl Room {
+    fn of(tier: &TierStatus) -> Room {
+        let available = u64::try_from(tier.report.available).unwrap_or(0);
+        let device_free = if tier.tier.is_persistent() { tier.device_free } else { available };
+        Room { limit: tier.report.limit, available, device: tier.device, device_free }
+    }
+}
+
+/// Total and free bytes. What is free on a file system counts once, however many tiers are on it.
+fn together(tiers: &[Room]) -> (u64, u64) {
+    let (mut used, mut free) = (0_u64, 0_u64);
+    for (at, tier) in tiers.iter().enumerate() {
+        used = used.saturating_add(tier.limit.saturating_sub(tier.available));
+        let here = |other: &&Room| other.device == tier.device;
+        if tiers[..at].iter().any(|other| here(&other)) {
+            continue;
+        }
+        let wanted = tiers.iter().filter(here).fold(0_u64, |sum, t| sum.saturating_add(t.available));
+        free = free.saturating_add(wanted.min(tier.device_free));
+    }
+    (used.saturating_add(free), free)
+}
+
 /// A project's quota.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Limit {
@@ -56,12 +89,8 @@ fn cut((total, free): (u64, u64), limit: Option<(u64, u64)>) -> (u64, u64) {
 impl Client {
     /// The tiers together, or the quota of the directory's project.
     pub(crate) fn statfs(&self, ino: Ino) -> Answer<StatfsOut> {
-        let (mut bytes_total, mut bytes_free) = (0_u64, 0_u64);
-        for tier in self.ds.tiers() {
-            // A tier without a limit of its own reports what its device has.
-            bytes_total = bytes_total.saturating_add(tier.report.limit);
-            bytes_free = bytes_free.saturating_add(u64::try_from(tier.report.available).unwrap_or(0));
-        }
+        let tiers: Vec<Room> = self.ds.tiers().iter().map(Room::of).collect();
+        let (bytes_total, bytes_free) = together(&tiers);
         let inodes = self.mds.statfs_usage().inodes;
         let whole = Usage {
             bytes_total,
@@ -86,6 +115,7 @@ impl Client {
         if project == ProjectId::NONE {
             return Ok(Limit::default());
         }
+        self.settle_closed();
         let quota = self.mds.quota_get(project)?;
         Ok(Limit {
             bytes: quota.limits.bytes,
@@ -115,6 +145,16 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: two tiers on one disk do not promise its free space twice; limits of their own are added. Method: a table.
+    #[test]
+    fn free_space_counts_once() {
+        let room = |limit, available, device, device_free| Room { limit, available, device, device_free };
+        let memory = room(10, 10, 1, 10);
+        assert_eq!(together(&[memory, room(100, 90, 2, 90), room(500, 400, 3, 400)]), (610, 500));
+        assert_eq!(together(&[memory, room(100, 90, 2, 90), room(95, 90, 2, 90)]), (115, 100));
+        assert_eq!(together(&[memory, room(30, 20, 2, 90), room(40, 30, 2, 90)]), (80, 60));
+    }
 
     /// Goal: a quota narrows what a directory sees, and never shows more than there is. Method: limits below and
     /// above the whole, used beyond the limit.

@@ -11,6 +11,7 @@ use std::{
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     thread,
+    time::{Duration, SystemTime},
 };
 
 use harness::Site;
@@ -95,7 +96,7 @@ fn times_that_are_set_stay() {
     // As tar and cp -p do: set while open and after writing; then also by path; a later write counts again.
     let Some(mut site) = Site::mounted() else { return };
     let path = site.path("f");
-    let past = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+    let past = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     let mut file = File::create(&path).unwrap();
     file.write_all(b"x").unwrap();
     file.set_modified(past).unwrap();
@@ -518,4 +519,58 @@ fn a_file_that_a_crash_left_unsettled_is_settled_at_its_first_use() {
     let ino = Ino::from_raw(fs::metadata(&paths[0]).unwrap().ino()).unwrap();
     let found = site.mds().find(ino).unwrap();
     assert!(!found.data.live && found.attr.size == 700_000);
+}
+
+#[test]
+fn regression_times_outlive_a_crash() {
+    // Goal: after a kill a file has the time of its last write, whatever else changed later, or else the time that was set.
+    // Method: leave two files as a kill would, unsettled; one written before its mode changed, one opened and not written.
+    use types::{Ino, Timestamp};
+    let Some(mut site) = Site::mounted() else { return };
+    let (written, opened) = (site.path("written"), site.path("opened"));
+    let (past, begun) = (SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000), SystemTime::now());
+    let ino = |path: &Path| Ino::from_raw(fs::metadata(path).unwrap().ino()).unwrap();
+    for path in [&written, &opened] {
+        fs::write(path, b"x").unwrap();
+        site.settle_closed();
+        site.mds().begin_write(ino(path)).unwrap();
+    }
+    let old = Timestamp { sec: 1_000_000_000, nsec: 0 };
+    let unsettled = mds::Settled { size: 1, blocks: None, mtime: Some(old), still_open: true };
+    site.mds().settle(ino(&written), &unsettled).unwrap();
+    fs::set_permissions(&written, fs::Permissions::from_mode(0o600)).unwrap();
+
+    let settled = mds::Settled { mtime: None, still_open: false, ..unsettled };
+    site.mds().settle(ino(&opened), &settled).unwrap();
+    let set = mds::SetAttr { mtime: Some(mds::SetTime::At(old)), ..mds::SetAttr::default() };
+    site.mds().setattr(ino(&opened), &set).unwrap();
+    // What changes no byte and no time is a beginning of writing, too.
+    let file = OpenOptions::new().write(true).open(&opened).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, 1).unwrap();
+    drop(file);
+    site.settle_closed();
+    site.mds().begin_write(ino(&opened)).unwrap();
+
+    site.remount();
+    let time = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+    // The kernel's clock of files ticks.
+    assert!(time(&written) > begun - Duration::from_millis(20), "{:?}", time(&written));
+    assert_eq!(time(&opened), past);
+}
+
+#[test]
+fn reads_leave_access_times_alone_where_the_mount_says_so() {
+    for no_atime in [false, true] {
+        let Some(mut site) = Site::new() else { return };
+        site.no_atime = no_atime;
+        site.mount();
+        let path = site.path("f");
+        fs::write(&path, b"bytes").unwrap();
+        let set = fs::FileTimes::new()
+            .set_accessed(std::time::UNIX_EPOCH)
+            .set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(9));
+        fs::File::options().write(true).open(&path).unwrap().set_times(set).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"bytes");
+        assert_eq!(std::os::unix::fs::MetadataExt::atime(&fs::metadata(&path).unwrap()) == 0, no_atime);
+    }
 }

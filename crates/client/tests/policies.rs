@@ -81,6 +81,24 @@ fn transient_files_and_those_never_written_behind_stay_in_memory() {
 }
 
 #[test]
+fn regression_a_transient_file_is_known_as_such_before_its_first_opening() {
+    let Some(mut site) = mounted(SOON) else { return };
+    fs::create_dir_all(site.path("scratch")).unwrap();
+    set(&site, "scratch", |p| p.transient = Some(true));
+    for n in 0..4 {
+        write(&site, &format!("scratch/f{n}"));
+    }
+    site.remount();
+    for n in 0..4 {
+        write(&site, &format!("f{n}"));
+        site.wait_for(&format!("f{n}"), |r| r.at_risk == 0);
+    }
+    for n in 0..4 {
+        assert_eq!(site.report(&format!("scratch/f{n}")).at_risk, SIZE as u64);
+    }
+}
+
+#[test]
 fn a_directory_has_its_own_delay() {
     let Some(site) = mounted(HOUR) else { return };
     fs::create_dir_all(site.path("soon/late")).unwrap();

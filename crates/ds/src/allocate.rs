@@ -2,6 +2,7 @@
 
 use crate::{
     DataServer,
+    durable::changes_vouched,
     object::{Object, State},
 };
 use layout::{FILE_BYTES_MAX, Sau, SauIndex, pieces};
@@ -9,14 +10,10 @@ use types::{Errno, SAU_BYTES, TierId, TierSet};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateMode {
-    /// Promise space; with `keep_size` the file does not grow.
-    Reserve {
-        keep_size: bool,
-    },
-    PunchHole,
-    ZeroRange {
-        keep_size: bool,
-    },
+    /// Promise space.
+    Reserve,
+    /// Free the space; the bytes read as zeros. The metadata have the size already: a hole at the end does not tell. Without space for what lies between, a range of zeros is the same.
+    Zero,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,23 +23,17 @@ pub enum Whence {
 }
 
 impl DataServer {
+    /// Within the size: who grows a file calls [`DataServer::grow`], and records the size first.
     pub fn allocate(&self, object: &Object, mode: AllocateMode, offset: u64, len: u64) -> Result<(), Errno> {
-        let end = offset.checked_add(len).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
+        offset.checked_add(len).filter(|e| *e <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         if len == 0 {
             return Err(Errno::EINVAL);
         }
         match mode {
             // Space is promised by no tier for longer than until the file moves; what can be promised is
             // that the tiers together have it now.
-            AllocateMode::Reserve { keep_size } => {
-                self.check_room(object, offset, len)?;
-                if !keep_size && end > object.size() { self.truncate(object, end) } else { Ok(()) }
-            }
-            AllocateMode::PunchHole => self.zero(object, offset, len),
-            AllocateMode::ZeroRange { keep_size } => {
-                self.zero(object, offset, len)?;
-                if !keep_size && end > object.size() { self.truncate(object, end) } else { Ok(()) }
-            }
+            AllocateMode::Reserve => self.check_room(object, offset, len),
+            AllocateMode::Zero => self.zero(object, offset, len),
         }
     }
 
@@ -70,14 +61,20 @@ impl DataServer {
             if offset >= end {
                 return Ok(());
             }
-            return self.zero_pieces(object, &mut state, offset, end - offset);
+            if self.zero_pieces(object, &mut state, offset, end - offset)? {
+                return Ok(());
+            }
+            drop(state);
+            self.make_durable()?;
         }
     }
 
-    fn zero_pieces(&self, object: &Object, state: &mut State, offset: u64, len: u64) -> Result<(), Errno> {
+    /// `false`: something must become durable first, then again.
+    fn zero_pieces(&self, object: &Object, state: &mut State, offset: u64, len: u64) -> Result<bool, Errno> {
         // First the map, saved: whole SAUs become holes, parts lose their seal and all copies but one.
         let mut kept = Vec::new();
         let mut freed = Vec::new();
+        let (mut changed, mut struck) = (false, false);
         for piece in pieces(offset, len) {
             let now = state.map.get(piece.sau);
             if now.is_hole() {
@@ -86,28 +83,34 @@ impl DataServer {
             // Where the kernel reads the file by itself the zeros must be in the file.
             if piece.covers_all(state.size) && state.in_place.is_none() {
                 state.map.note_punched(piece.sau);
+                changed = true;
                 freed.extend(now.valid.iter().map(|tier| (tier, piece.sau)));
             } else if now.lost {
                 return Err(Errno::EIO);
             } else {
                 let keep = self.copies_to_zero(state, now).ok_or(Errno::EIO)?;
+                if let Some(alone) = keep.fastest().filter(|_| keep.iter().count() == 1) {
+                    self.let_stand_alone(state, now, alone)?;
+                }
+                struck |= keep.iter().any(|tier| changes_vouched(now, piece, tier));
+                changed |= now != Sau::in_tiers(keep);
                 let _ = state.map.set(piece.sau, Sau::in_tiers(keep));
                 freed.extend(now.valid.iter().filter(|t| !keep.contains(*t)).map(|t| (t, piece.sau)));
                 kept.extend(keep.iter().map(|tier| (tier, piece)));
             }
             object.verified.lock().remove(piece.sau);
         }
-        let saved = if freed.is_empty() && kept.is_empty() { 0 } else { self.save_map(object, state)? };
+        self.record_zeroed(object, state, (changed, struck), freed)?;
+        if kept.iter().any(|(tier, _)| !self.may_change(state, *tier)) {
+            return Ok(false);
+        }
         for (tier, piece) in kept {
             let file = state.files[tier.index()].clone().ok_or(Errno::EIO)?;
             file.clear(piece.offset, u64::from(piece.len))?;
             if tier.is_persistent() {
-                state.unsynced = state.unsynced.with(tier);
+                state.note_change(tier);
                 self.note_unsynced(object);
             }
-        }
-        for (tier, sau) in freed {
-            self.give_up(object, state, tier, sau, saved);
         }
         object.set_mtime(Some(self.now()));
         self.free_condemned(object, state);
@@ -115,6 +118,26 @@ impl DataServer {
             if state.charged[tier.index()] > 0 {
                 self.settle_charge(object, state, tier);
             }
+        }
+        Ok(true)
+    }
+
+    fn record_zeroed(
+        &self,
+        object: &Object,
+        state: &mut State,
+        (changed, struck): (bool, bool),
+        freed: Vec<(TierId, SauIndex)>,
+    ) -> Result<(), Errno> {
+        if !changed {
+            return Ok(());
+        }
+        let saved = self.save_map(object, state)?;
+        if struck {
+            state.struck = saved;
+        }
+        for (tier, sau) in freed {
+            self.give_up(object, state, tier, sau, saved);
         }
         Ok(())
     }

@@ -42,6 +42,9 @@ pub struct TierStatus {
     /// The memory tier has a tmpfs of its own.
     pub own_tmpfs: bool,
     pub report: TierReport,
+    /// Number of the file system that it is on, and what is free there, whatever the tier may take of it.
+    pub device: u64,
+    pub device_free: u64,
 }
 
 impl DataServer {
@@ -80,11 +83,13 @@ impl DataServer {
         to: TierId,
         deadline: Option<Duration>,
     ) -> Result<RequestReport, RequestError> {
+        self.know(ino);
         self.driver.request(Request::Migrate { ino, to }, deadline)
     }
 
     /// Starts the movement and does not wait.
     pub fn migrate_later(&self, ino: Ino, to: TierId) {
+        self.know(ino);
         self.driver.post(Request::Migrate { ino, to });
     }
 
@@ -94,11 +99,20 @@ impl DataServer {
         list: Vec<Ino>,
         deadline: Option<Duration>,
     ) -> Result<RequestReport, RequestError> {
+        list.iter().for_each(|ino| self.know(*ino));
         self.driver.request(Request::Prefetch { list }, deadline)
     }
 
     pub fn prefetch_later(&self, list: Vec<Ino>) {
+        list.iter().for_each(|ino| self.know(*ino));
         self.driver.post(Request::Prefetch { list });
+    }
+
+    /// What people ask for must be known to the core, even if it takes no space.
+    fn know(&self, ino: Ino) {
+        if let Some(object) = self.table.get(ino) {
+            self.make_known(&object, &mut object.state.write());
+        }
     }
 
     /// What a tier holds of the object stays there, over remounts too.
@@ -111,6 +125,11 @@ impl DataServer {
         }
         self.driver.tell(Input::Pinned { ino: object.ino(), tier });
         Ok(())
+    }
+
+    /// Is anything kept of an object beside its bytes, a pin or a policy? Then its end is [`DataServer::remove`]'s.
+    pub fn keeps(&self, ino: Ino) -> bool {
+        self.pins.lock().contains_key(&ino) || self.policies.lock().contains_key(&ino)
     }
 
     pub fn unpin(&self, object: &Object) -> Result<(), Errno> {
@@ -136,6 +155,8 @@ impl DataServer {
                     dir: store.path().to_owned(),
                     own_tmpfs: own && tier == TierId::Memory,
                     report,
+                    device: self.devices[tier.index()],
+                    device_free: self.device_free[tier.index()].load(Ordering::Acquire),
                 })
                 .collect()
         })
@@ -207,6 +228,8 @@ impl DataServer {
         for ino in inos {
             let object = match self.attach_for_move(ino) {
                 Ok(object) => object,
+                // Removed since it was listed.
+                Err(Errno::ENOENT) => continue,
                 Err(errno) => {
                     failed = Some(errno);
                     continue;
@@ -221,7 +244,7 @@ impl DataServer {
             at_risk += state.map.bytes_at_risk(state.size);
             drop(state);
             drop(object);
-            self.bound_unsynced()?;
+            self.bound_waiting()?;
             if stop {
                 return Err(Errno::ETIMEDOUT);
             }

@@ -3,13 +3,13 @@
 
 use crate::{
     DataServer,
-    object::{Moving, Object},
+    object::{Moving, Object, State},
     read::verify,
 };
 use layout::{Sau, SauIndex, Seal, pieces};
 use std::{ops::ControlFlow, sync::Arc};
 use store::{CopyRange, ObjectFd};
-use types::{Errno, SAU_BYTES, TierId, TierSet};
+use types::{Errno, TierId, TierSet};
 
 /// SAUs copied between two changes of the map: 64 MiB.
 const BATCH: usize = 16;
@@ -23,6 +23,8 @@ pub(crate) enum CopyStop {
     Cancelled,
     NoSpace,
     Gone,
+    /// Something must become durable first: see `durable.rs`.
+    Undurable,
     Failed(Errno),
 }
 
@@ -43,6 +45,8 @@ pub(crate) struct CopyPlan {
     pub to: TierId,
     /// Afterwards the source's copies are given up.
     pub free: Option<TierId>,
+    /// Bytes of SAUs in all, which are whole and the first ones.
+    pub most: u64,
 }
 
 /// Who carries out a plan: asked before each SAU whether to stop, told of each batch.
@@ -68,6 +72,12 @@ struct Batch {
     saus: Vec<(SauIndex, Sau, Option<Seal>)>,
 }
 
+impl Batch {
+    fn bytes(&self) -> u64 {
+        self.saus.iter().map(|(sau, ..)| u64::from(sau.bytes_within(self.size))).sum()
+    }
+}
+
 impl DataServer {
     /// Carries out a plan. The caller holds `object.copying`. Returns the bytes copied.
     pub(crate) fn copy_object(
@@ -77,12 +87,21 @@ impl DataServer {
         copier: &mut dyn Copier,
     ) -> Result<u64, CopyStop> {
         let mut next = SauIndex::ZERO;
-        let mut total = 0;
+        let (mut total, mut left) = (0, plan.most);
         loop {
             if copier.must_stop() {
                 return Err(CopyStop::Cancelled);
             }
-            let Some(mut batch) = self.begin_batch(object, plan, next)? else { break };
+            let rest = CopyPlan { most: left, ..plan };
+            let mut batch = match self.begin_batch(object, rest, next) {
+                Ok(Some(batch)) => batch,
+                Ok(None) => break,
+                Err(CopyStop::Undurable) => {
+                    self.make_durable()?;
+                    continue;
+                }
+                Err(stop) => return Err(stop),
+            };
             let bytes = match copy_batch(&mut batch, plan.to, copier) {
                 Ok(bytes) => self.finish_batch(object, plan, &batch).map(|()| bytes),
                 Err(BatchError::Stopped) => Err(CopyStop::Cancelled),
@@ -92,11 +111,12 @@ impl DataServer {
             let bytes = match bytes {
                 Ok(bytes) => bytes,
                 Err(stop) => {
-                    self.abandon_batch(object, plan.to);
+                    self.abandon_batch(object, &batch, plan.to);
                     return Err(stop);
                 }
             };
             total += bytes;
+            left -= batch.bytes().min(left);
             copier.copied(bytes);
             match batch.saus.last().and_then(|(sau, ..)| SauIndex::new(sau.get() + 1)) {
                 Some(after) => next = after,
@@ -117,8 +137,11 @@ impl DataServer {
         if state.removed {
             return Err(CopyStop::Gone);
         }
+        if goes_above_what_is_in_place(&state, plan) {
+            return Err(CopyStop::Cancelled);
+        }
         let present = self.present();
-        let mut source = None;
+        let (mut source, mut taken) = (None, 0);
         let mut saus = Vec::new();
         for (sau, now) in state.map.iter_from(from) {
             let held = now.valid.intersect(present);
@@ -136,6 +159,10 @@ impl DataServer {
             if now.valid.contains(plan.to) && plan.free.is_none() {
                 continue;
             }
+            taken += u64::from(sau.bytes_within(state.size));
+            if taken > plan.most {
+                break;
+            }
             source = Some(tier);
             saus.push((sau, now, None));
             if saus.len() == BATCH {
@@ -148,14 +175,12 @@ impl DataServer {
         let moving = Moving { first: first.0, end: last.0.end(), written: Vec::new() };
         let from = state.files[source.index()].clone().ok_or(CopyStop::Failed(Errno::EIO))?;
         let to = self.file_for_write(object, &mut state, plan.to)?;
-        for (sau, now, _) in &saus {
-            if now.valid.contains(plan.to) {
-                continue;
-            }
-            state.condemned.retain(|c| !(c.tier == plan.to && c.sau == *sau));
-            if sau.start() < state.file_len[plan.to.index()] {
-                to.clear(sau.start(), SAU_BYTES)?;
-            }
+        let copied = || saus.iter().filter(|(_, now, _)| !now.valid.contains(plan.to));
+        if copied().any(|(sau, ..)| self.still_vouched(&state, plan.to, *sau)) {
+            return Err(CopyStop::Undurable);
+        }
+        for (sau, ..) in copied() {
+            self.clear_place(object, &mut state, plan.to, *sau)?;
         }
         state.moving = Some(moving);
         Ok(Some(Batch { source, from, to, size: state.size, saus }))
@@ -164,6 +189,11 @@ impl DataServer {
     /// Copies what was written meanwhile, and changes the map. The copy becomes durable before the map does: a journal
     /// sync makes what is unsynced on devices durable first.
     fn finish_batch(&self, object: &Object, plan: CopyPlan, batch: &Batch) -> Result<(), CopyStop> {
+        // What is given up was perhaps the last copy that a device has not failed to take.
+        let moves = plan.free.is_some() && plan.to.is_persistent();
+        if moves {
+            batch.to.data_sync()?;
+        }
         let mut rewritten: Vec<(u64, u64)> = Vec::new();
         let mut rounds = 0;
         let mut state = loop {
@@ -188,10 +218,15 @@ impl DataServer {
         if state.removed {
             return Err(CopyStop::Gone);
         }
+        if goes_above_what_is_in_place(&state, plan) {
+            return Err(CopyStop::Cancelled);
+        }
         state.moving = None;
         let touched = |sau: SauIndex| rewritten.iter().any(|(o, l)| *o < sau.end() && o + l > sau.start());
         let mut freed = Vec::new();
         let mut changed = false;
+        // What reads come from now was not compared yet.
+        let mut verified = object.verified.lock();
         for (sau, before, seal) in &batch.saus {
             let now = state.map.get(*sau);
             // The source no longer holds it, or the copy that was there before the batch became old.
@@ -203,6 +238,7 @@ impl DataServer {
                 let cut = SauIndex::bytes_within(*sau, state.size) < seal.map_or(0, |s| s.len);
                 let seal = seal.filter(|_| !touched(*sau) && !cut);
                 state.map.note_copied(*sau, plan.to, seal).map_err(|_| CopyStop::Failed(Errno::EIO))?;
+                verified.remove(*sau);
                 changed = true;
             }
             if let Some(tier) = plan.free
@@ -210,18 +246,21 @@ impl DataServer {
                 && state.map.note_dropped(*sau, tier).is_ok()
             {
                 freed.push((tier, *sau));
+                verified.remove(*sau);
                 changed = true;
             }
         }
-        // After a crash the object's time is that of its fastest file, whichever that is then.
-        if let Ok(stat) = batch.from.stat() {
-            let _ = batch.to.set_mtime(stat.mtime);
-        }
+        drop(verified);
         let end = batch.saus.last().map_or(0, |(sau, ..)| sau.end()).min(state.size);
+        reach(&batch.to, end)?;
+        keep_time(batch);
         let len = &mut state.file_len[plan.to.index()];
         *len = (*len).max(end);
+        if moves && !rewritten.is_empty() {
+            batch.to.data_sync()?;
+        }
         if changed && plan.to.is_persistent() {
-            state.unsynced = state.unsynced.with(plan.to);
+            state.note_change(plan.to);
             self.note_unsynced(object);
         }
         if changed {
@@ -237,9 +276,10 @@ impl DataServer {
 
     /// Forgets a batch that failed. What was copied of it stays behind the map's back, so its place counts as
     /// longer than before: whoever uses it next clears it.
-    fn abandon_batch(&self, object: &Object, to: TierId) {
+    fn abandon_batch(&self, object: &Object, batch: &Batch, to: TierId) {
         let mut state = object.state.write();
         state.moving = None;
+        keep_time(batch);
         if let Some(file) = state.files[to.index()].clone()
             && let Ok(stat) = file.stat()
         {
@@ -255,8 +295,13 @@ impl DataServer {
         CopyStop::Failed(Errno::EIO)
     }
 
-    /// Gives up a tier's copies of SAUs that other tiers hold too. `Err(true)`: it held something that no other does.
-    pub(crate) fn drop_copies(&self, object: &Object, tier: TierId) -> Result<u64, CopyStop> {
+    /// Gives up a tier's copies of SAUs that other tiers hold too, the first ones, up to `most` bytes. `Cancelled`: it
+    /// held something that no other does.
+    pub(crate) fn drop_copies(&self, object: &Object, tier: TierId, most: u64) -> Result<u64, CopyStop> {
+        self.sync_object_devices(object)?;
+        if !object.unsynced.distrusted().is_empty() {
+            return Err(CopyStop::Failed(Errno::EIO));
+        }
         let mut state = object.state.write();
         if state.removed {
             return Err(CopyStop::Gone);
@@ -264,7 +309,13 @@ impl DataServer {
         if state.in_place == Some(tier) {
             return Err(CopyStop::Cancelled);
         }
-        let held: Vec<(SauIndex, Sau)> = state.map.iter().filter(|(_, s)| s.valid.contains(tier)).collect();
+        let mut bytes = 0;
+        let within = |(sau, _): &(SauIndex, Sau)| {
+            bytes += u64::from(sau.bytes_within(state.size));
+            bytes <= most
+        };
+        let held = state.map.iter().filter(|(_, s)| s.valid.contains(tier)).take_while(within);
+        let held: Vec<(SauIndex, Sau)> = held.collect();
         let mut dropped = Vec::new();
         let mut uncovered = false;
         for (sau, now) in held {
@@ -272,9 +323,12 @@ impl DataServer {
             let safe = if tier == TierId::Memory {
                 !elsewhere.intersect(TierSet::PERSISTENT).is_empty()
             } else {
-                elsewhere.iter().any(|t| t > tier)
+                elsewhere.iter().any(|t| t > tier && !state.is_unsynced(t))
             };
             if safe && state.map.note_dropped(sau, tier).is_ok() {
+                if tier.is_persistent() {
+                    object.verified.lock().remove(sau);
+                }
                 dropped.push(sau);
             } else {
                 uncovered = true;
@@ -288,6 +342,35 @@ impl DataServer {
             self.free_condemned(object, &mut state);
         }
         if uncovered { Err(CopyStop::Cancelled) } else { Ok(dropped.len() as u64) }
+    }
+}
+
+/// Writes go to the fastest copy, and after a crash it counts: while readers have the object's file in place, that is it.
+fn goes_above_what_is_in_place(state: &State, plan: CopyPlan) -> bool {
+    state.in_place.is_some_and(|tier| plan.to < tier)
+}
+
+/// Makes a copy as long as its part of the object: a hole at the end of its source leaves it shorter, and whoever reads
+/// the file in place takes its end for the object's. The object's state is locked, so nobody else extends the file.
+pub(crate) fn reach(file: &ObjectFd, end: u64) -> Result<(), Errno> {
+    if file.stat()?.size < end { file.truncate(end) } else { Ok(()) }
+}
+
+/// Changes a file behind the user's back: its time of modification, which counts after a crash, stays.
+pub(crate) fn keeping_mtime<T>(
+    file: &ObjectFd,
+    change: impl FnOnce(&ObjectFd) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let before = file.stat()?.mtime;
+    let changed = change(file)?;
+    file.set_mtime(before)?;
+    Ok(changed)
+}
+
+/// After a crash the object's time is that of its latest file: a copy is as old as what it was made from.
+fn keep_time(batch: &Batch) {
+    if let Ok(stat) = batch.from.stat() {
+        let _ = batch.to.set_mtime(stat.mtime);
     }
 }
 
@@ -317,6 +400,7 @@ fn copy_batch(batch: &mut Batch, to: TierId, copier: &dyn Copier) -> Result<u64,
         let mut crc = 0;
         if len > 0 {
             crc = copy_range(&batch.from, &batch.to, sau.start(), len, true)?;
+            batch.to.start_writeback(sau.start(), len);
         }
         let new = Seal { crc, len: len as u32 };
         if let Some(old) = now.seal {

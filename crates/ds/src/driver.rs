@@ -32,8 +32,8 @@ pub(crate) struct Job {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
-    Move { from: TierId, to: TierId, keep_source: bool },
-    Drop { tier: TierId },
+    Move { from: TierId, to: TierId, keep_source: bool, most: u64 },
+    Drop { tier: TierId, most: u64 },
 }
 
 type Outcome = Result<RequestReport, RequestError>;
@@ -164,11 +164,11 @@ impl Driver {
 
     fn hand_over(&self, effect: Effect) {
         match effect {
-            Effect::StartMove { id, ino, from, to, kind, keep_source } => {
+            Effect::StartMove { id, ino, from, to, kind, keep_source, most } => {
                 tracing::debug!(%ino, %from, %to, ?kind, "moving");
-                self.start(id, ino, Work::Move { from, to, keep_source });
+                self.start(id, ino, Work::Move { from, to, keep_source, most });
             }
-            Effect::DropCopy { id, ino, tier } => self.start(id, ino, Work::Drop { tier }),
+            Effect::DropCopy { id, ino, tier, most } => self.start(id, ino, Work::Drop { tier, most }),
             Effect::CancelMove { id } => {
                 if let Some(stop) = self.running.lock().get(&id) {
                     stop.store(true, Ordering::Release);

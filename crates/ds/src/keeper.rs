@@ -1,20 +1,26 @@
 //! Background duties: making device bytes durable, freeing what was given up, measuring space.
 
-use crate::{DataServer, object::Object};
-use parking_lot::Mutex;
+use crate::{
+    DataServer,
+    object::{Object, State},
+};
+use parking_lot::{Mutex, MutexGuard};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use types::{Errno, Ino, TierId, TierSet};
 
 /// Unsynced objects above which whole tiers are synced.
 const ONE_BY_ONE_MAX: usize = 16;
-/// Unsynced objects that movements leave to the next sync.
-const UNSYNCED_MAX: usize = 512;
 
 /// Objects that wait for something; they stay in memory until it is done.
 #[derive(Default)]
 pub(crate) struct Todo {
     unsynced: Mutex<BTreeMap<Ino, Arc<Object>>>,
+    /// Held by whoever syncs devices: who comes later must not find nothing to do while it is not done.
+    syncing: Mutex<()>,
     condemned: Mutex<BTreeMap<Ino, Arc<Object>>>,
+    /// A device failed to make their bytes durable. They stay in memory, so that this is not forgotten.
+    failed: Mutex<BTreeMap<Ino, Arc<Object>>>,
+    settling: Mutex<()>,
 }
 
 impl DataServer {
@@ -24,10 +30,41 @@ impl DataServer {
         }
     }
 
-    /// Each object that waits for a sync keeps its files open: not more of them than the process can bear.
-    pub(crate) fn bound_unsynced(&self) -> Result<(), Errno> {
-        let waiting = self.keeper.unsynced.lock().len();
-        if waiting > UNSYNCED_MAX { self.sync_devices() } else { Ok(()) }
+    pub(crate) fn note_if_unsynced(&self, object: &Object, state: &State) {
+        if !state.unsynced.tiers().is_empty() {
+            self.note_unsynced(object);
+        }
+    }
+
+    /// Each object that waits for a sync, of a device or of the journal, keeps its files open: not more of them than the
+    /// process can bear.
+    pub(crate) fn bound_waiting(&self) -> Result<(), Errno> {
+        if self.keeper.condemned.lock().len() > self.waiting_max {
+            return self.settle_waiting();
+        }
+        if self.keeper.unsynced.lock().len() <= self.waiting_max {
+            return Ok(());
+        }
+        // Whoever is at it keeps the files open of as many again.
+        let syncing = self.keeper.syncing.lock();
+        if self.keeper.unsynced.lock().len() > self.waiting_max {
+            self.sync_what_waits(&syncing)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn too_many_wait(&self) -> bool {
+        self.keeper.unsynced.lock().len() > self.waiting_max
+            || self.keeper.condemned.lock().len() > self.waiting_max
+    }
+
+    /// Afterwards only what came meanwhile waits. The caller holds no lock of an object.
+    pub(crate) fn settle_waiting(&self) -> Result<(), Errno> {
+        let _one = self.keeper.settling.lock();
+        self.maps.sync()?;
+        self.free_what_was_given_up();
+        Ok(())
     }
 
     pub(crate) fn note_condemned(&self, object: &Object) {
@@ -39,6 +76,10 @@ impl DataServer {
     /// Makes every byte durable that was written to a device so far. Runs before each sync of the journal, so that
     /// the journal never speaks of bytes that a power cut could take.
     pub fn sync_devices(&self) -> Result<(), Errno> {
+        self.sync_what_waits(&self.keeper.syncing.lock())
+    }
+
+    fn sync_what_waits(&self, _one_at_a_time: &MutexGuard<'_, ()>) -> Result<(), Errno> {
         let objects = std::mem::take(&mut *self.keeper.unsynced.lock());
         if objects.len() > ONE_BY_ONE_MAX {
             return self.sync_whole_tiers(&objects);
@@ -56,38 +97,51 @@ impl DataServer {
     /// Many small files cost less together.
     fn sync_whole_tiers(&self, objects: &BTreeMap<Ino, Arc<Object>>) -> Result<(), Errno> {
         // What is written after this is noted again by its writer.
-        let mut wanted = TierSet::EMPTY;
+        let mut begun = Vec::new();
         for object in objects.values() {
-            let unsynced = std::mem::take(&mut object.state.write().unsynced);
-            wanted = unsynced.iter().fold(wanted, TierSet::with);
+            // One that failed stays so until its last close.
+            begun.extend(object.unsynced.begin().unwrap_or_default().into_iter().map(|b| (object, b)));
         }
+        let wanted = begun.iter().map(|(_, b)| b.tier).fold(TierSet::EMPTY, TierSet::with);
         for tier in wanted.iter() {
             let Some(store) = &self.stores[tier.index()] else { continue };
             if let Err(errno) = store.sync_all() {
                 tracing::error!(%tier, %errno, "bytes on a device could not be made durable");
-                objects.values().for_each(|object| object.state.write().sync_failed = true);
+                begun
+                    .iter()
+                    .filter(|(_, b)| b.tier == tier)
+                    .for_each(|(object, _)| self.note_failed(object, tier));
                 return Err(errno);
+            }
+            for (object, one) in begun.iter().filter(|(_, b)| b.tier == tier) {
+                if object.unsynced.end(one) {
+                    self.note_unsynced(object);
+                }
             }
         }
         Ok(())
     }
 
+    pub(crate) fn forget_failed(&self, object: &Object) {
+        object.unsynced.trust();
+        self.keeper.failed.lock().remove(&object.ino);
+    }
+
+    fn note_failed(&self, object: &Object, tier: TierId) {
+        object.unsynced.fail(tier);
+        if let Some(me) = object.me.upgrade() {
+            self.keeper.failed.lock().insert(object.ino, me);
+        }
+    }
+
     pub(crate) fn sync_object_devices(&self, object: &Object) -> Result<(), Errno> {
-        let (unsynced, files) = {
-            let mut state = object.state.write();
-            if state.sync_failed {
-                return Err(Errno::EIO);
-            }
-            let unsynced = std::mem::take(&mut state.unsynced);
-            (unsynced, state.files.clone())
-        };
-        for tier in unsynced.iter() {
-            let Some(file) = &files[tier.index()] else { continue };
-            if let Err(errno) = file.data_sync() {
-                let mut state = object.state.write();
-                state.unsynced = state.unsynced.with(tier);
-                state.sync_failed = true;
+        for one in object.unsynced.begin()? {
+            if let Err(errno) = one.file.data_sync() {
+                self.note_failed(object, one.tier);
                 return Err(errno);
+            }
+            if object.unsynced.end(&one) {
+                self.note_unsynced(object);
             }
         }
         Ok(())

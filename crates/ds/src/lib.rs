@@ -9,6 +9,7 @@ mod allocate;
 mod commands;
 mod copy;
 mod driver;
+mod durable;
 mod keeper;
 mod load;
 mod maps;
@@ -16,17 +17,19 @@ mod metrics;
 mod mover;
 mod object;
 mod open;
+mod place;
 mod read;
 mod space;
 mod sync;
 mod table;
 mod truncate;
+mod unsynced;
 mod write;
 
 pub use allocate::{AllocateMode, Whence};
 pub use commands::{ObjectReport, TierStatus};
 pub use load::ObjectHint;
-pub use maps::{KvMaps, MapStore};
+pub use maps::{Entries, FirstRecord, KvMaps, MapStore, load_record};
 pub use metrics::{Counters, CountersNow};
 pub use object::{LiveAttr, Object, OpenKind};
 pub use read::Attempt;
@@ -36,7 +39,7 @@ use driver::{Driver, Job};
 use object::Home;
 use parking_lot::{Condvar, Mutex};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64},
@@ -62,6 +65,9 @@ pub struct DsOptions {
     pub movers: usize,
     /// How often unsynced bytes are made durable and space is measured again.
     pub sync_period: Duration,
+    /// Objects that may wait for a sync of a device, or of the journal, with their files open; above it, writers and
+    /// movements see to it.
+    pub waiting_max: usize,
 }
 
 /// A tier on a device.
@@ -78,6 +84,9 @@ pub struct DataServer {
     pub(crate) memory_generation: u32,
     /// What the user set for each tier; `u64::MAX` where the device alone limits it.
     pub(crate) limits: [AtomicU64; 3],
+    /// The file system of each tier, and its free bytes when they were last measured.
+    pub(crate) devices: [u64; 3],
+    pub(crate) device_free: [AtomicU64; 3],
     pub(crate) maps: Arc<dyn MapStore>,
     pub(crate) table: Arc<ObjectTable>,
     pub(crate) driver: Arc<Driver>,
@@ -86,9 +95,12 @@ pub struct DataServer {
     /// Of objects whose policy is not the default.
     pub(crate) policies: Mutex<HashMap<Ino, ObjectPolicy>>,
     pub(crate) pins: Mutex<HashMap<Ino, TierId>>,
+    /// Objects that are gone while their record is still there: who comes upon one must not take it for lost.
+    pub(crate) removed: Mutex<HashSet<Ino>>,
     pub(crate) stop: AtomicBool,
     pub(crate) sleeping: (Mutex<()>, Condvar),
     pub(crate) sync_period: Duration,
+    pub(crate) waiting_max: usize,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -101,8 +113,15 @@ impl DataServer {
         let limit = |tier: &Option<DeviceTier>| tier.as_ref().and_then(|t| t.limit).unwrap_or(u64::MAX);
         let limits =
             [memory.as_ref().map_or(0, MemoryTier::limit), limit(&options.ssd), limit(&options.nearline)];
+        let stores = [memory_store, options.ssd.map(|t| t.store), options.nearline.map(|t| t.store)];
+        let mut devices = [0; 3];
+        for (device, store) in devices.iter_mut().zip(&stores) {
+            *device = store.as_ref().map_or(Ok(0), TierStore::device)?;
+        }
         let server = Arc::new(DataServer {
-            stores: [memory_store, options.ssd.map(|t| t.store), options.nearline.map(|t| t.store)],
+            stores,
+            devices,
+            device_free: Default::default(),
             memory: Mutex::new(memory),
             memory_generation: options.memory_generation,
             limits: limits.map(AtomicU64::new),
@@ -113,9 +132,11 @@ impl DataServer {
             keeper: keeper::Todo::default(),
             policies: Mutex::default(),
             pins: Mutex::default(),
+            removed: Mutex::default(),
             stop: AtomicBool::new(false),
             sleeping: Default::default(),
             sync_period: options.sync_period,
+            waiting_max: options.waiting_max,
             threads: Mutex::default(),
         });
         server.take_stock()?;

@@ -2,13 +2,13 @@
 
 use crate::{
     DataServer,
-    copy::copy_range,
-    object::{Object, State},
+    copy::{copy_range, keeping_mtime, reach},
+    object::{Object, State, Verified},
 };
-use layout::{ObjectRecord, Sau};
+use layout::{ObjectRecord, Sau, SauIndex};
 use std::sync::Arc;
 use tier::Input;
-use types::{Errno, Ino, TierId, TierSet};
+use types::{Errno, Ino, SAU_BYTES, TierId, TierSet};
 
 /// What the metadata know of an object when it is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,20 +27,20 @@ impl DataServer {
     /// The object of an inode, loaded if nobody uses it. The hint counts when it is loaded, and for the size of a
     /// settled file.
     pub fn attach(&self, ino: Ino, hint: &ObjectHint) -> Result<Arc<Object>, Errno> {
-        let (object, loaded) = self.table.get_or_load(ino, || self.load(ino, Some(hint)))?;
+        let (object, loaded) = self.get_or_load(ino, Some(hint))?;
         if object.is_open_for_write() {
             return Ok(object);
         }
         // A mover may have loaded it before, who knows of no hint.
         let mut state = object.state.write();
-        if hint.stale_live {
-            if object.mtime().is_none() {
-                object.set_mtime(state.found_mtime);
-            }
-            if hint.memory_generation != self.memory_generation {
-                state.size = state.size.max(hint.size);
-            }
-        } else if !loaded {
+        if std::mem::take(&mut state.for_movement) {
+            state.known = false;
+            self.make_known(&object, &mut state);
+        }
+        if hint.stale_live && object.mtime().is_none() {
+            object.set_mtime(state.found_mtime);
+        }
+        if !loaded {
             state.size = state.size.max(hint.size);
         }
         drop(state);
@@ -49,27 +49,46 @@ impl DataServer {
 
     /// As `attach`, for movements, which know no hint. `ENOENT` if the object does not exist.
     pub(crate) fn attach_for_move(&self, ino: Ino) -> Result<Arc<Object>, Errno> {
-        let (object, _) = self.table.get_or_load(ino, || self.load(ino, None))?;
-        Ok(object)
+        Ok(self.get_or_load(ino, None)?.0)
+    }
+
+    fn get_or_load(&self, ino: Ino, hint: Option<&ObjectHint>) -> Result<(Arc<Object>, bool), Errno> {
+        match self.table.get_or_load(ino, || self.load(ino, hint)) {
+            // Objects that wait for a sync keep their files open.
+            Err(Errno::EMFILE) => {
+                self.settle_waiting()?;
+                self.table.get_or_load(ino, || self.load(ino, hint))
+            }
+            other => other,
+        }
     }
 
     fn load(&self, ino: Ino, hint: Option<&ObjectHint>) -> Result<Arc<Object>, Errno> {
-        let mut state = State::empty();
-        if hint.is_some_and(|h| !h.written) {
-            state.size = hint.map_or(0, |h| h.size);
-            self.introduce(ino, &state);
-            return Ok(Object::new(ino, state, self.home()));
+        if self.removed.lock().contains(&ino) {
+            return Err(Errno::ENOENT);
         }
+        let mut state = State::empty();
         state.transient = self.policies.lock().get(&ino).is_some_and(|p| p.transient);
         state.pinned = self.pins.lock().get(&ino).copied();
+        if hint.is_some_and(|h| !h.written) {
+            state.size = hint.map_or(0, |h| h.size);
+            // A kill between the making of a file and its record leaves the file, and nothing of it counts.
+            state.unprobed = self.present();
+            return Ok(Object::new(ino, state, Verified::default(), self.home()));
+        }
         let record = self.maps.load(ino)?;
         state.recorded = record.is_some();
         let pending = record.as_ref().and_then(|r| r.pending_truncate);
         let mut times = [None; 3];
         // Without a record there is nothing. Only who must find the size of an unsettled file looks for it.
         let settled = hint.is_some_and(|h| !h.stale_live);
+        let known = if settled { self.driver.with(|core, _| core.files(ino)) } else { None };
         for tier in TierId::ALL.into_iter().rev() {
-            if record.is_none() && settled && tier.is_persistent() {
+            // The core may have forgotten; what the map names is looked for in any case.
+            let named =
+                record.as_ref().is_some_and(|r| r.map.count_in(tier) > 0 || r.pending_truncate.is_some());
+            let elsewhere = !named && known.is_some_and(|files| !files.contains(tier));
+            if elsewhere || record.is_none() && settled && tier.is_persistent() {
                 state.unprobed = state.unprobed.with(tier);
                 continue;
             }
@@ -83,27 +102,30 @@ impl DataServer {
             state.charged[tier.index()] = stat.blocks * 512;
             state.files[tier.index()] = Some(file);
             times[tier.index()] = Some(stat.mtime);
-        }
-        let on_disk = state.file_len.iter().copied().max().unwrap_or(0);
-        let exists = state.files.iter().any(Option::is_some);
-        state.size = match hint {
-            Some(h) if !h.stale_live || !exists => h.size,
-            // The longest file may have been in the memory that is gone; a size that was set is in the metadata too.
-            Some(h) if h.memory_generation != self.memory_generation => on_disk.max(h.size),
-            Some(_) | None => on_disk,
-        };
-        if let Some(size) = pending {
-            state.size = state.size.min(size);
+            if pending.is_some() {
+                state.note_change(tier);
+            }
         }
         let mapped = record.as_ref().is_some_and(|r| r.mapped);
+        let synced_size = record.as_ref().map_or(0, |r| r.synced_size);
         let old = record.as_ref().is_none_or(|r| r.memory_generation != self.memory_generation);
         self.load_map(ino, &mut state, record);
+        let known = mapped_len(&state);
+        state.size = match hint {
+            Some(h) if !h.stale_live => h.size,
+            // Writes told nobody else; a size that was set is in the metadata.
+            Some(h) => known.max(h.size),
+            None => known,
+        };
+        state.size = pending.map_or(state.size, |size| state.size.min(size));
+        state.synced_size = synced_size.min(state.size);
         if let Some(size) = pending {
             state.map.truncate_to(size);
         }
         if settled {
             cut_to_size(&mut state)?;
         }
+        clear_holes(&mut state)?;
         if mapped {
             absorb_after_crash(&mut state);
         }
@@ -113,11 +135,18 @@ impl DataServer {
         let named = TierId::ALL.into_iter().filter(|t| state.map.count_in(*t) > 0 || state.map.is_empty());
         state.found_mtime = named.filter_map(|t| times[t.index()]).max();
         // The core knows the objects that it moves.
+        state.known = true;
+        state.for_movement = hint.is_none();
         if hint.is_some() {
-            self.introduce(ino, &state);
+            let files = state.unprobed.is_empty().then(|| state.tiers_with_file());
+            self.driver.with(|core, now| {
+                core.handle(now, attached(ino, &state));
+                files.into_iter().for_each(|files| core.note_files(ino, files));
+            });
         }
-        let object = Object::new(ino, state, self.home());
-        if mapped {
+        let unsynced = !state.unsynced.tiers().is_empty();
+        let object = Object::new(ino, state, self.table.take_compared(ino), self.home());
+        if unsynced {
             self.note_unsynced(&object);
         }
         if must_save {
@@ -128,10 +157,11 @@ impl DataServer {
     }
 
     fn load_map(&self, ino: Ino, state: &mut State, record: Option<ObjectRecord>) {
-        let lost_before = state.map.lost();
         // Without a record nothing was ever written: the record comes before the first byte.
+        let mut known = 0;
         if let Some(record) = record {
             state.map = record.map;
+            known = state.map.lost();
             if record.memory_generation != self.memory_generation {
                 state.map.forget_memory();
             }
@@ -146,17 +176,68 @@ impl DataServer {
                 }
             }
         }
-        let lost = state.map.lost() - lost_before;
+        let lost = state.map.lost() - known;
         if lost > 0 {
             self.counters.lost_saus.add(u64::from(lost));
             tracing::warn!(%ino, saus = lost, "bytes that were only in memory are lost: reads of them give EIO");
         }
     }
 
-    /// Tells the core what there is of an object.
-    pub(crate) fn introduce(&self, ino: Ino, state: &State) {
-        self.driver.tell(Input::Attached { ino, bytes: state.charged, dirty: dirty_tiers(state) });
+    /// Tells the core of an object that is about to take its first space: most files that are made and closed, or opened
+    /// and closed, never do.
+    pub(crate) fn make_known(&self, object: &Object, state: &mut State) {
+        if std::mem::replace(&mut state.known, true) {
+            return;
+        }
+        let ino = object.ino();
+        let policy = self.policies.lock().get(&ino).copied();
+        let mut inputs = vec![attached(ino, state)];
+        inputs.extend(policy.map(|policy| Input::Policy { ino, policy }));
+        inputs.extend(state.pinned.map(|tier| Input::Pinned { ino, tier }));
+        inputs.extend((0..object.opens()).map(|_| Input::Opened { ino }));
+        inputs.extend(object.in_passthrough().then_some(Input::PassthroughBegan { ino }));
+        let files = state.tiers_with_file();
+        self.driver.with(|core, now| {
+            inputs.into_iter().for_each(|input| core.handle(now, input));
+            core.note_files(ino, files);
+        });
     }
+}
+
+fn attached(ino: Ino, state: &State) -> Input {
+    Input::Attached { ino, bytes: state.charged, dirty: dirty_tiers(state) }
+}
+
+/// A crash came before what was given up was freed: readers in place would see it in the holes of the map.
+fn clear_holes(state: &mut State) -> Result<(), Errno> {
+    for tier in TierId::ALL {
+        let Some(file) = state.files[tier.index()].clone() else { continue };
+        let end = SauIndex::of(state.file_len[tier.index()].saturating_sub(1)).get();
+        if state.map.is_empty() || u64::from(state.map.used()) > u64::from(end) {
+            continue;
+        }
+        let mut at = 0;
+        while let Some(data) = file.seek_data(at)? {
+            let sau = SauIndex::of(data);
+            if state.map.get(sau).is_hole() {
+                keeping_mtime(&file, |file| file.clear(sau.start(), SAU_BYTES))?;
+                state.note_change(tier);
+            }
+            at = sau.end();
+        }
+    }
+    Ok(())
+}
+
+/// How far the files reach where the map names them.
+fn mapped_len(state: &State) -> u64 {
+    let mut len = 0;
+    for (sau, now) in state.map.iter() {
+        for tier in now.valid.iter() {
+            len = len.max(state.file_len[tier.index()].min(sau.end()));
+        }
+    }
+    len
 }
 
 /// The metadata know the size of a settled file: what lies behind it is left from a cut that was not finished.
@@ -166,6 +247,7 @@ fn cut_to_size(state: &mut State) -> Result<(), Errno> {
         if state.file_len[tier.index()] > state.size {
             file.truncate(state.size)?;
             state.file_len[tier.index()] = state.size;
+            state.note_change(tier);
         }
     }
     // Lost SAUs behind the size stay: they say that the file may have been longer.
@@ -186,15 +268,16 @@ fn absorb_after_crash(state: &mut State) {
         for to in now.valid.without(from).iter() {
             let files = (&state.files[from.index()], &state.files[to.index()]);
             let (Some(source), Some(copy)) = files else { continue };
-            match copy_range(source, copy, sau.start(), len, false) {
-                Ok(_) => valid = valid.with(to),
+            let end = sau.start() + len;
+            match copy_range(source, copy, sau.start(), len, false).and_then(|_| reach(copy, end)) {
+                Ok(()) => valid = valid.with(to),
                 Err(errno) => {
                     tracing::warn!(tier = %to, %errno, "an old copy was not brought up to date: it is not used")
                 }
             }
-            state.file_len[to.index()] = state.file_len[to.index()].max(sau.start() + len);
+            state.file_len[to.index()] = state.file_len[to.index()].max(end);
             if to.is_persistent() {
-                state.unsynced = state.unsynced.with(to);
+                state.note_change(to);
             }
         }
         let _ = state.map.set(sau, Sau::in_tiers(valid));

@@ -1,8 +1,8 @@
-//! Where residency maps are kept: a record per object in the metadata journal.
+//! Where residency maps are kept: a record per object and GiB in the metadata journal.
 
 use kv::{MetaStore, WriteSet};
-use layout::ObjectRecord;
-use namespace::txn::KvError;
+use layout::{DecodeError, ObjectRecord};
+use namespace::txn::{Bytes, KvError};
 use std::{ops::ControlFlow, sync::Arc};
 use types::{Errno, Ino, TierId};
 
@@ -11,8 +11,13 @@ use types::{Errno, Ino, TierId};
 pub trait MapStore: Send + Sync {
     /// `EIO` (and a log line) when the record is damaged.
     fn load(&self, ino: Ino) -> Result<Option<ObjectRecord>, Errno>;
-    /// Survives the death of the process when it returns; the number says when it is durable.
+    /// Survives the death of the process when it returns; the number says when it is durable. Writes the head and the
+    /// chunks that changed since they were stored: the caller notes then that they are.
     fn save(&self, ino: Ino, record: &ObjectRecord) -> Result<u64, Errno>;
+    /// As `save`, and in the same commit the metadata learn that the file is being written.
+    fn save_first(&self, ino: Ino, record: &ObjectRecord) -> Result<u64, Errno>;
+    /// Deletes all of an object's record but its head, which goes with its inode.
+    fn drop_chunks(&self, ino: Ino) -> Result<(), Errno>;
     /// Keeps or forgets that the user pinned an object in a tier.
     fn save_pin(&self, ino: Ino, tier: Option<TierId>) -> Result<(), Errno>;
     /// All pins.
@@ -23,22 +28,29 @@ pub trait MapStore: Send + Sync {
     fn sync(&self) -> Result<(), Errno>;
 }
 
-/// Residency maps in the metadata store, under their inode's `O` key.
+/// Residency maps in the metadata store, under their inode's `O` keys.
 pub struct KvMaps {
     store: Arc<MetaStore>,
+    first: Box<FirstRecord>,
 }
 
+/// Keys and what they get; nothing: they are deleted.
+pub type Entries = Vec<(Box<[u8]>, Option<Bytes>)>;
+
+/// Commits that a file is being written from now on, together with entries of its object. Returns the commit's number or
+/// a later one. It is called under the object's lock.
+pub type FirstRecord = dyn Fn(Ino, &Entries) -> Result<u64, Errno> + Send + Sync;
+
 impl KvMaps {
-    pub fn new(store: Arc<MetaStore>) -> KvMaps {
-        KvMaps { store }
+    pub fn new(store: Arc<MetaStore>, first: Box<FirstRecord>) -> KvMaps {
+        KvMaps { store, first }
     }
 }
 
 impl MapStore for KvMaps {
     fn load(&self, ino: Ino) -> Result<Option<ObjectRecord>, Errno> {
-        let stored = self.store.get(&key(ino)).map_err(|error| refused(ino, &error))?;
-        let Some(bytes) = stored else { return Ok(None) };
-        ObjectRecord::decode(&bytes).map(Some).map_err(|error| {
+        let stored = load_record(&self.store, ino).map_err(|error| refused(ino, &error))?;
+        stored.transpose().map_err(|error| {
             tracing::error!(%ino, %error, "the object's map cannot be read");
             Errno::EIO
         })
@@ -46,15 +58,46 @@ impl MapStore for KvMaps {
 
     fn save(&self, ino: Ino, record: &ObjectRecord) -> Result<u64, Errno> {
         let mut writes = WriteSet::new();
-        writes.put(&key(ino), record.encode().into());
+        // One record for each object that there is: without it no byte could be made safe.
+        writes.use_reserve();
+        for (key, value) in entries(ino, record) {
+            match value {
+                Some(value) => writes.put(&key, value),
+                None => writes.delete(&key),
+            }
+        }
         self.store.commit(writes).map(|lsn| lsn.0).map_err(|error| refused(ino, &error))
+    }
+
+    fn save_first(&self, ino: Ino, record: &ObjectRecord) -> Result<u64, Errno> {
+        (self.first)(ino, &entries(ino, record))
+    }
+
+    fn drop_chunks(&self, ino: Ino) -> Result<(), Errno> {
+        let head = self.store.get(&key(ino)).map_err(|error| refused(ino, &error))?;
+        let Some(head) = head else { return Ok(()) };
+        // What cannot be read may have any.
+        if ObjectRecord::decode(&head).is_ok_and(|record| record.missing() == 0) {
+            return Ok(());
+        }
+        let mut writes = WriteSet::new();
+        self.store
+            .scan(&chunk_key(ino, 0), &chunk_key(ino, u32::MAX), &mut |key, _| {
+                writes.delete(key);
+                ControlFlow::Continue(())
+            })
+            .map_err(|error| refused(ino, &error))?;
+        self.store.commit(writes).map(|_| ()).map_err(|error| refused(ino, &error))
     }
 
     fn save_pin(&self, ino: Ino, tier: Option<TierId>) -> Result<(), Errno> {
         let mut writes = WriteSet::new();
         match tier {
             Some(tier) => writes.put(&pin_key(ino.get()), vec![tier as u8].into()),
-            None => writes.delete(&pin_key(ino.get())),
+            None => {
+                writes.use_reserve();
+                writes.delete(&pin_key(ino.get()));
+            }
         }
         self.store.commit(writes).map(|_| ()).map_err(|error| refused(ino, &error))
     }
@@ -66,7 +109,10 @@ impl MapStore for KvMaps {
         let scanned = self.store.scan(&pin_key(0), &end, &mut |key, value| {
             let ino = key.last_chunk::<8>().and_then(|n| Ino::from_raw(u64::from_be_bytes(*n)));
             let tier = TierId::ALL.into_iter().find(|t| value == [*t as u8]);
-            pins.extend(ino.zip(tier));
+            match ino.zip(tier) {
+                Some(pin) => pins.push(pin),
+                None => tracing::error!(?key, ?value, "the record of a pin cannot be read: it pins nothing"),
+            }
             ControlFlow::Continue(())
         });
         scanned.map(|()| pins).map_err(|error| refused(Ino::ROOT, &error))
@@ -79,6 +125,43 @@ impl MapStore for KvMaps {
     fn sync(&self) -> Result<(), Errno> {
         self.store.sync().map_err(|error| refused(Ino::ROOT, &error))
     }
+}
+
+/// The head, and the chunks that changed.
+fn entries(ino: Ino, record: &ObjectRecord) -> Entries {
+    let mut entries: Entries = vec![(key(ino).into(), Some(record.encode().into()))];
+    for chunk in record.map.changed() {
+        entries.push((chunk_key(ino, chunk).into(), record.encode_chunk(chunk).map(Bytes::from)));
+    }
+    entries
+}
+
+/// Reads an object's map: its head and the chunks that it speaks of. The inner error: what is stored is none.
+pub fn load_record(
+    store: &MetaStore,
+    ino: Ino,
+) -> Result<Option<Result<ObjectRecord, DecodeError>>, KvError> {
+    let Some(head) = store.get(&key(ino))? else { return Ok(None) };
+    let mut partial = match ObjectRecord::decode(&head) {
+        Ok(partial) => partial,
+        Err(error) => return Ok(Some(Err(error))),
+    };
+    let mut added = Ok(());
+    if partial.missing() > 0 {
+        store.scan(&chunk_key(ino, 0), &chunk_key(ino, u32::MAX), &mut |key, bytes| {
+            let number = key.last_chunk::<4>().map_or(0, |n| u32::from_be_bytes(*n));
+            added = partial.add(number, bytes);
+            if added.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+    }
+    Ok(Some(added.and_then(|()| partial.finish())))
+}
+
+fn chunk_key(ino: Ino, chunk: u32) -> [u8; 13] {
+    let mut whole = [0; 13];
+    whole[..9].copy_from_slice(&key(ino));
+    whole[9..].copy_from_slice(&chunk.to_be_bytes());
+    whole
 }
 
 fn key(ino: Ino) -> [u8; 9] {

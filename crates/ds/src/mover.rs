@@ -50,7 +50,7 @@ impl DataServer {
             };
             self.driver.ended(job.id, end);
             // What fails here is said there, and each object's next sync fails.
-            let _ = self.bound_unsynced();
+            let _ = self.bound_waiting();
         }
     }
 
@@ -62,21 +62,21 @@ impl DataServer {
             return Err(MoveFailure::Busy);
         };
         let result = match job.work {
-            Work::Move { from, to, keep_source, .. } => {
+            Work::Move { from, to, keep_source, most } => {
                 if object.in_passthrough() && !keep_source {
                     return Err(MoveFailure::Busy);
                 }
-                let plan =
-                    CopyPlan { choice: Choice::HeldBy(from), to, free: (!keep_source).then_some(from) };
+                let free = (!keep_source).then_some(from);
+                let plan = CopyPlan { choice: Choice::HeldBy(from), to, free, most };
                 let mut copier = JobCopier { object: &object, stop: &job.stop, server: self };
                 self.copy_object(&object, plan, &mut copier)
             }
             Work::Drop { .. } if object.in_passthrough() => return Err(MoveFailure::Busy),
-            Work::Drop { tier } => return self.drop_for_core(&object, tier),
+            Work::Drop { tier, most } => return self.drop_for_core(&object, tier, most),
         };
         self.tell_clean(&object);
         result.map_err(|stop| match stop {
-            CopyStop::Cancelled => MoveFailure::Cancelled,
+            CopyStop::Cancelled | CopyStop::Undurable => MoveFailure::Cancelled,
             CopyStop::NoSpace => {
                 if let Work::Move { to, .. } = job.work {
                     self.refresh_limit(to);
@@ -91,11 +91,11 @@ impl DataServer {
         })
     }
 
-    fn drop_for_core(&self, object: &Object, tier: TierId) -> Result<u64, MoveFailure> {
-        match self.drop_copies(object, tier) {
+    fn drop_for_core(&self, object: &Object, tier: TierId, most: u64) -> Result<u64, MoveFailure> {
+        match self.drop_copies(object, tier, most) {
             Ok(_) => Ok(0),
             Err(CopyStop::Gone) => Err(MoveFailure::Gone),
-            Err(CopyStop::Cancelled) => Err(MoveFailure::Uncovered),
+            Err(CopyStop::Cancelled | CopyStop::Undurable) => Err(MoveFailure::Uncovered),
             Err(CopyStop::NoSpace | CopyStop::Failed(_)) => Err(MoveFailure::Io),
         }
     }

@@ -5,13 +5,14 @@
 //! - I-DS-2: a tier that the map does not name is not valid after a crash either: the map is saved before the
 //!   first byte that makes another copy old.
 //! - I-DS-3: in a SAU where a tier is valid, its file holds zeros (or ends) from the object's size on.
-//! - I-DS-4: a range is punched on a device only after the map without it is durable.
+//! - I-DS-4: a range of a device copy is changed, cut or punched only after the map that no longer vouches for it is durable.
 
+use crate::unsynced::Unsynced;
 use layout::{SauIndex, SauMap};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::{
     Arc, Weak,
-    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
 use store::ObjectFd;
 use types::{Ino, TierId, TierSet, Timestamp};
@@ -20,7 +21,8 @@ const NO_TIME: i64 = i64::MIN;
 
 /// Whoever keeps track of objects hears of the end of each.
 pub(crate) trait Home: Send + Sync {
-    fn dropped(&self, ino: Ino);
+    /// `known`: the core has heard of it.
+    fn dropped(&self, ino: Ino, known: bool, verified: Verified);
 }
 
 /// One object: a file's part on this data server.
@@ -29,12 +31,15 @@ pub struct Object {
     pub(crate) me: Weak<Object>,
     pub(crate) home: Weak<dyn Home>,
     pub(crate) state: RwLock<State>,
+    pub(crate) unsynced: Arc<Unsynced>,
     /// Held by whoever copies SAUs of this object: a move, a flush, an fsync.
     pub(crate) copying: Mutex<()>,
     /// How many wait for the present copier to stop.
     pub(crate) wanting: AtomicU32,
-    /// SAUs of device copies whose checksum was compared since this object was attached.
+    /// SAUs whose fastest device copy was compared with its checksum in this mount, since it was made.
     pub(crate) verified: Mutex<Verified>,
+    /// Held by who compares a SAU, by its number: who wants the same one waits, and finds it done.
+    pub(crate) verifying: [Mutex<()>; 4],
     mtime: AtomicI64,
     touched: AtomicU64,
     readers: AtomicU32,
@@ -42,18 +47,26 @@ pub struct Object {
     passthrough: AtomicU32,
     /// Second in which the core last heard that the object is dirty, plus one.
     pub(crate) noticed: AtomicU64,
+    /// The metadata do not know yet that the file is being written: the next record of the map tells them, in the same
+    /// commit.
+    pub(crate) first_write: AtomicBool,
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
         if let Some(home) = self.home.upgrade() {
-            home.dropped(self.ino);
+            let known = self.state.get_mut().known;
+            home.dropped(self.ino, known, std::mem::take(self.verified.get_mut()));
         }
     }
 }
 
 pub(crate) struct State {
     pub map: SauMap,
+    /// The core was told of the object. It is not before the object takes space.
+    pub known: bool,
+    /// Loaded for a movement, and attached by nobody since: the core may forget it with the end of the movement.
+    pub for_movement: bool,
     /// A record of the map is stored. Without one, nothing was ever written.
     pub recorded: bool,
     pub size: u64,
@@ -76,10 +89,14 @@ pub(crate) struct State {
     pub mapped: bool,
     /// Was fsynced while open: new bytes go to the first persistent tier, so that the next fsync is cheap.
     pub sync_mode: bool,
-    /// Device tiers with bytes that were not made durable yet.
-    pub unsynced: TierSet,
-    /// A device refused to make bytes durable. The kernel may have dropped them, so a later success proves nothing.
-    pub sync_failed: bool,
+    /// An fsync promised the bytes below: holes there too, which are in no tier and so in no danger until written.
+    pub synced_size: u64,
+    /// Also reached without the object's lock.
+    pub unsynced: Arc<Unsynced>,
+    /// Number of the last record that took its word about device bytes back which are about to change.
+    pub struck: u64,
+    /// The size to which a cut was begun, and the number of the record that says so.
+    pub pending: Option<(u64, u64)>,
     pub removed: bool,
     pub pinned: Option<TierId>,
     pub transient: bool,
@@ -118,21 +135,24 @@ pub struct LiveAttr {
 }
 
 impl Object {
-    pub(crate) fn new(ino: Ino, state: State, home: Weak<dyn Home>) -> Arc<Object> {
+    pub(crate) fn new(ino: Ino, state: State, verified: Verified, home: Weak<dyn Home>) -> Arc<Object> {
         Arc::new_cyclic(|me| Object {
             ino,
             me: me.clone(),
             home,
+            unsynced: state.unsynced.clone(),
             state: RwLock::new(state),
             copying: Mutex::new(()),
             wanting: AtomicU32::new(0),
-            verified: Mutex::new(Verified::default()),
+            verified: Mutex::new(verified),
+            verifying: Default::default(),
             mtime: AtomicI64::new(NO_TIME),
             touched: AtomicU64::new(u64::MAX),
             readers: AtomicU32::new(0),
             writers: AtomicU32::new(0),
             passthrough: AtomicU32::new(0),
             noticed: AtomicU64::new(0),
+            first_write: AtomicBool::new(false),
         })
     }
 
@@ -143,7 +163,7 @@ impl Object {
         self.state.read().size
     }
     pub fn is_open(&self) -> bool {
-        self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) > 0
+        self.opens() > 0
     }
     pub fn is_open_for_write(&self) -> bool {
         self.writers.load(Ordering::Acquire) > 0
@@ -152,13 +172,14 @@ impl Object {
         self.passthrough.load(Ordering::Acquire) > 0
     }
 
-    /// Returns whether this is the first open of the object.
-    pub(crate) fn count_open(&self, kind: OpenKind) -> bool {
-        let before = self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire);
+    /// How many have it open.
+    pub(crate) fn opens(&self) -> u32 {
+        self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire)
+    }
+    pub(crate) fn count_open(&self, kind: OpenKind) {
         // A handle counts once, as a writer if it can write.
         let counter = if kind.write { &self.writers } else { &self.readers };
         counter.fetch_add(1, Ordering::AcqRel);
-        before == 0
     }
     /// Returns whether this was the last.
     pub(crate) fn count_close(&self, kind: OpenKind) -> bool {
@@ -212,6 +233,8 @@ impl State {
     pub fn empty() -> State {
         State {
             map: SauMap::new(),
+            known: false,
+            for_movement: false,
             recorded: false,
             size: 0,
             found_mtime: None,
@@ -225,16 +248,41 @@ impl State {
             in_place: None,
             mapped: false,
             sync_mode: false,
-            unsynced: TierSet::EMPTY,
-            sync_failed: false,
+            synced_size: 0,
+            unsynced: Arc::default(),
+            struck: 0,
+            pending: None,
             removed: false,
             pinned: None,
             transient: false,
         }
     }
+    /// What is charged and not asked for ahead, by tier.
+    pub fn used_space(&self) -> [u64; 3] {
+        TierId::ALL.map(|tier| self.charged[tier.index()].saturating_sub(self.credit[tier.index()]))
+    }
+    pub fn tiers_with_file(&self) -> TierSet {
+        let there = TierId::ALL.into_iter().filter(|t| self.files[t.index()].is_some());
+        there.fold(TierSet::EMPTY, TierSet::with)
+    }
     /// Is something lost at the known end or behind it?
     pub fn end_is_lost(&self) -> bool {
         self.map.lost() > 0 && self.map.iter_from(SauIndex::of(self.size)).any(|(_, s)| s.lost)
+    }
+    /// Bytes of this tier's file changed, or its length. Memory is never synced. Returns whether nothing of it waited for a
+    /// sync before.
+    pub fn note_change(&self, tier: TierId) -> bool {
+        match &self.files[tier.index()] {
+            Some(file) if tier.is_persistent() => self.unsynced.note(tier, file),
+            Some(_) | None => false,
+        }
+    }
+    pub fn is_unsynced(&self, tier: TierId) -> bool {
+        self.unsynced.tiers().contains(tier)
+    }
+    /// Must a new SAU here be in a persistent tier from its first byte?
+    pub fn is_promised(&self, sau: SauIndex) -> bool {
+        self.sync_mode || sau.start() < self.synced_size
     }
     pub fn is_moving(&self, offset: u64, len: u64) -> bool {
         self.moving.as_ref().is_some_and(|m| offset < m.end && offset + len > m.first.start())
@@ -273,5 +321,9 @@ impl Verified {
         if let Some(word) = self.0.get_mut(n / 64) {
             *word &= !(1 << (n % 64));
         }
+    }
+    /// 64-bit words with anything in them to the last one; 0: nothing was compared.
+    pub fn words(&self) -> usize {
+        self.0.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1)
     }
 }

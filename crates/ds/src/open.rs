@@ -2,36 +2,53 @@
 
 use crate::{
     DataServer,
-    copy::copy_range,
-    object::{LiveAttr, Object, OpenKind, State},
+    copy::{copy_range, reach},
+    object::{LiveAttr, Object, OpenKind, State, Verified},
 };
 use layout::Sau;
 use std::sync::{Arc, atomic::Ordering};
 use store::ObjectFd;
 use tier::{Input, ObjectPolicy};
-use types::{Errno, TierId, Timestamp};
+use types::{Errno, Ino, TierId, Timestamp};
 
 impl DataServer {
     pub fn open(&self, object: &Object, kind: OpenKind) {
+        // Under the lock, so that whoever makes the object known counts this opening or leaves it to us.
+        let state = object.state.read();
         object.count_open(kind);
-        self.driver.tell(Input::Opened { ino: object.ino() });
+        if state.known {
+            self.driver.tell(Input::Opened { ino: object.ino() });
+        }
     }
 
     pub fn close(&self, object: &Object, kind: OpenKind) {
-        let last = object.count_close(kind);
-        if last {
-            let mut state = object.state.write();
+        let mut state = object.state.write();
+        if object.count_close(kind) {
             state.sync_mode = false;
-            state.sync_failed = false;
+            state.unsynced.forget_failure();
             for tier in TierId::ALL {
                 self.settle_charge(object, &mut state, tier);
             }
         }
-        let at_risk = {
-            let state = object.state.read();
-            state.map.bytes_at_risk(state.size)
-        };
-        self.driver.tell(Input::Closed { ino: object.ino(), dirty_bytes: at_risk });
+        if state.known {
+            let dirty_bytes = state.map.bytes_at_risk(state.size);
+            self.driver.tell(Input::Closed { ino: object.ino(), dirty_bytes });
+        }
+    }
+
+    /// The first write of an object that never had a byte saves the object's first record. From now on that record says
+    /// in the same commit that the file is being written. `false`: it has a record; the caller tells the metadata.
+    pub fn joins_first_record(&self, object: &Object) -> bool {
+        let state = object.state.read();
+        let joins = !state.recorded && state.map.is_empty();
+        object.first_write.store(joins, Ordering::Release);
+        joins
+    }
+
+    /// For a change that is no write: the caller tells the metadata after all, if the record has not.
+    pub fn first_record_is_late(&self, object: &Object) -> bool {
+        let _no_record_now = object.state.read();
+        object.first_write.swap(false, Ordering::AcqRel)
     }
 
     /// What only the object knows.
@@ -48,6 +65,7 @@ impl DataServer {
     /// The metadata have the size and time now: the next write counts anew.
     pub fn settled(&self, object: &Object) {
         object.set_mtime(None);
+        object.first_write.store(false, Ordering::Release);
     }
 
     /// Someone set the modification time: it counts, and not the last write's. Kept on the object too, so that it
@@ -63,31 +81,42 @@ impl DataServer {
 
     pub fn set_policy(&self, object: &Object, policy: ObjectPolicy) {
         object.state.write().transient = policy.transient;
+        self.note_policy(object.ino(), policy);
+    }
+
+    /// What holds for an object that nobody uses.
+    pub(crate) fn note_policy(&self, ino: Ino, policy: ObjectPolicy) {
         {
             let mut policies = self.policies.lock();
             if policy == ObjectPolicy::default() {
-                policies.remove(&object.ino());
+                policies.remove(&ino);
             } else {
-                policies.insert(object.ino(), policy);
+                policies.insert(ino, policy);
             }
         }
-        self.driver.tell(Input::Policy { ino: object.ino(), policy });
+        self.driver.tell(Input::Policy { ino, policy });
     }
 
     /// The one tier that holds all of the object, if the kernel may read its file by itself: nothing to verify
-    /// first, nothing lost, nothing moving.
+    /// first, nothing lost, nothing of it in a faster tier. A copy or a move that is under way does not matter: it gives up
+    /// nothing of what is in place, and brings nothing up.
     pub fn passthrough_file(&self, object: &Object) -> Option<(TierId, Arc<ObjectFd>)> {
         self.passthrough_in(object, &object.state.read())
     }
 
     fn passthrough_in(&self, object: &Object, state: &State) -> Option<(TierId, Arc<ObjectFd>)> {
-        if state.moving.is_some() || state.map.lost() > 0 {
+        if state.map.lost() > 0 {
             return None;
         }
-        let tier = match state.in_place {
-            Some(tier) => tier,
-            None => self.present().iter().find(|t| state.map.is_wholly_in(*t))?,
-        };
+        let fastest = || state.map.tiers_used().intersect(self.present()).fastest();
+        let tier = state.in_place.or_else(fastest)?;
+        if !state.map.is_wholly_in(tier) {
+            return None;
+        }
+        // Of a hole the file may still have what was there before.
+        if state.condemned.iter().any(|c| c.tier == tier) {
+            return None;
+        }
         let file = state.files[tier.index()].clone()?;
         if tier != TierId::Memory {
             let verified = object.verified.lock();
@@ -154,22 +183,33 @@ impl DataServer {
             let _ = state.map.set(*sau, Sau::in_tiers(now.valid));
             object.verified.lock().remove(*sau);
         }
-        self.save_map(object, &mut state)?;
+        let saved = self.save_map(object, &mut state)?;
+        if copies.iter().any(|(_, now)| now.seal.is_some()) {
+            state.struck = saved;
+        }
+        while !self.may_change(&state, TierId::Ssd) {
+            drop(state);
+            self.make_durable()?;
+            state = object.state.write();
+        }
+        // Nothing left the tier in place meanwhile; SAUs that came in are in it alone.
+        let copies: Vec<_> = state.map.iter().filter(|(_, s)| s.valid.contains(from)).collect();
         let source = state.files[from.index()].clone().ok_or(Errno::EIO)?;
         for (sau, now) in &copies {
             for to in now.valid.without(from).iter() {
                 let file = self.file_for_write(object, &mut state, to)?;
                 let len = u64::from(sau.bytes_within(state.size));
                 copy_range(&source, &file, sau.start(), len, false)?;
+                reach(&file, sau.start() + len)?;
                 state.file_len[to.index()] = state.file_len[to.index()].max(sau.start() + len);
                 if to.is_persistent() {
-                    state.unsynced = state.unsynced.with(to);
+                    state.note_change(to);
                     self.note_unsynced(object);
                 }
             }
         }
         if from.is_persistent() {
-            state.unsynced = state.unsynced.with(from);
+            state.note_change(from);
             self.note_unsynced(object);
         }
         if mappings_ended {
@@ -216,6 +256,13 @@ impl DataServer {
         state.unprobed = state.unprobed.without(tier);
         state.file_len[tier.index()] = 0;
         state.files[tier.index()] = Some(file.clone());
+        if state.known {
+            self.driver.with(|core, _| {
+                if let Some(files) = core.files(object.ino) {
+                    core.note_files(object.ino, files.with(tier));
+                }
+            });
+        }
         Ok(file)
     }
 
@@ -224,30 +271,54 @@ impl DataServer {
         let record = layout::ObjectRecord {
             map: std::mem::take(&mut state.map),
             memory_generation: self.memory_generation,
-            pending_truncate: None,
+            pending_truncate: state.pending.map(|(size, _)| size),
             mapped: state.mapped,
+            synced_size: state.synced_size,
         };
-        let saved = self.maps.save(object.ino, &record);
+        let first = object.first_write.load(Ordering::Acquire);
+        let saved = if first {
+            self.maps.save_first(object.ino, &record)
+        } else {
+            self.maps.save(object.ino, &record)
+        };
         state.map = record.map;
         let lsn = saved?;
+        state.map.stored();
+        if first {
+            object.first_write.store(false, Ordering::Release);
+        }
         state.recorded = true;
         Ok(lsn)
     }
 
-    /// Deletes every tier's file of an inode that no longer exists.
+    /// Deletes every tier's file of an inode that no longer exists. [`DataServer::forget_removed`] follows when its records
+    /// are deleted, too.
     pub fn remove(&self, ino: types::Ino) -> Result<(), Errno> {
-        if let Some(object) = self.table.get(ino) {
+        // Also when nobody uses it: a mover that comes upon it meanwhile finds that it is removed.
+        self.removed.lock().insert(ino);
+        let mut gone = State::empty();
+        gone.removed = true;
+        let unused = || Ok(Object::new(ino, gone, Verified::default(), self.home()));
+        let (object, made) = self.table.get_or_load(ino, unused)?;
+        if !made {
             let _copier = object.stop_copier();
             let mut state = object.state.write();
             state.removed = true;
             state.condemned.clear();
             state.files = [None, None, None];
+            TierId::ALL.into_iter().for_each(|tier| state.unsynced.forget(tier));
             state.map = layout::SauMap::new();
+            *object.verified.lock() = Verified::default();
         }
-        for store in self.stores.iter().flatten() {
-            store.remove(ino)?;
+        let files = self.driver.with(|core, _| core.files(ino));
+        for tier in files.unwrap_or(self.present()).iter() {
+            if let Some(store) = &self.stores[tier.index()] {
+                store.remove(ino)?;
+            }
         }
+        self.maps.drop_chunks(ino)?;
         self.policies.lock().remove(&ino);
+        drop(self.table.take_compared(ino));
         if self.pins.lock().remove(&ino).is_some() {
             self.maps.save_pin(ino, None)?;
         }
@@ -256,15 +327,19 @@ impl DataServer {
     }
 }
 
+impl DataServer {
+    /// Nothing is stored about these any more.
+    pub fn forget_removed(&self, inos: &[Ino]) {
+        let mut removed = self.removed.lock();
+        inos.iter().for_each(|ino| {
+            removed.remove(ino);
+        });
+    }
+}
+
 fn blocks(state: &State) -> u64 {
     // Copies in slower tiers are ONFS's own business: a file shows the space of one copy.
-    let mut bytes = 0;
-    for (sau, s) in state.map.iter() {
-        if !s.valid.is_empty() || s.lost {
-            bytes += u64::from(sau.bytes_within(state.size));
-        }
-    }
-    bytes.div_ceil(512)
+    state.map.bytes_within(state.size).div_ceil(512)
 }
 
 impl Object {

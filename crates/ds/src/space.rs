@@ -2,13 +2,14 @@
 
 use crate::{
     DataServer,
+    copy::keeping_mtime,
     load::dirty_tiers,
     object::{Object, State},
 };
 use layout::ObjectRecord;
 use std::{collections::HashMap, ops::ControlFlow, sync::atomic::Ordering};
-use store::{ObjectFd, ScanEntry};
-use tier::Input;
+use store::ScanEntry;
+use tier::{Input, ObjectPolicy};
 use types::{Errno, Ino, SAU_BYTES, TierId, TierSet};
 
 impl DataServer {
@@ -60,6 +61,7 @@ impl DataServer {
         let left = !waiting.is_empty();
         state.condemned = waiting;
         for tier in touched.iter() {
+            trim(object.ino(), state, tier);
             self.remove_if_empty(object, state, tier);
             let before = state.charged[tier.index()];
             self.settle_charge(object, state, tier);
@@ -80,7 +82,7 @@ impl DataServer {
             Ok(_) => {
                 state.files[tier.index()] = None;
                 state.file_len[tier.index()] = 0;
-                state.unsynced = state.unsynced.without(tier);
+                state.unsynced.forget(tier);
             }
             Err(errno) => {
                 tracing::warn!(ino = %object.ino(), %tier, %errno, "the empty file of an object was not removed");
@@ -101,6 +103,7 @@ impl DataServer {
                 let used = core.tier(tier).map_or(0, |t| t.used);
                 // Something for the file system's own needs: metadata of objects, its journal.
                 let free = space.free.saturating_sub(space.total / 100);
+                self.device_free[tier.index()].store(free, Ordering::Release);
                 let limit = wanted.min(used.saturating_add(free));
                 core.handle(now, Input::LimitChanged { tier, limit });
             }),
@@ -151,6 +154,25 @@ impl DataServer {
         Ok(())
     }
 
+    /// Objects that a crash left in memory have the policies of their directories from the start, and not only from their
+    /// next opening: a transient one is not written down meanwhile.
+    pub fn resume_policies(
+        &self,
+        policy_of: &dyn Fn(Ino) -> Result<ObjectPolicy, Errno>,
+    ) -> Result<(), Errno> {
+        let Some(store) = &self.stores[TierId::Memory.index()] else { return Ok(()) };
+        store.scan(&mut |entry| {
+            if let ScanEntry::Object { ino, .. } = entry {
+                match policy_of(ino) {
+                    Ok(policy) if policy != ObjectPolicy::default() => self.note_policy(ino, policy),
+                    // Of an inode that is gone nothing is kept; what cannot be read was said.
+                    Ok(_) | Err(_) => {}
+                }
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
     fn dirty_of(&self, record: ObjectRecord) -> TierSet {
         let mut state = State::empty();
         state.map = record.map;
@@ -161,13 +183,15 @@ impl DataServer {
     }
 }
 
-/// Changes a file behind the user's back: its time of modification, which counts after a crash, stays.
-pub(crate) fn keeping_mtime<T>(
-    file: &ObjectFd,
-    change: impl FnOnce(&ObjectFd) -> Result<T, Errno>,
-) -> Result<T, Errno> {
-    let before = file.stat()?.mtime;
-    let changed = change(file)?;
-    file.set_mtime(before)?;
-    Ok(changed)
+/// What a cut left of a device file behind the object's end.
+fn trim(ino: Ino, state: &mut State, tier: TierId) {
+    let size = state.size;
+    if state.file_len[tier.index()] <= size || state.condemned.iter().any(|c| c.tier == tier) {
+        return;
+    }
+    let Some(file) = &state.files[tier.index()] else { return };
+    match keeping_mtime(file, |file| file.truncate(size)) {
+        Ok(()) => state.file_len[tier.index()] = size,
+        Err(errno) => tracing::warn!(%ino, %tier, %errno, "the end of an old copy was not cut off"),
+    }
 }

@@ -5,11 +5,16 @@ use crate::{
     copy::{Choice, Copier, CopyPlan, CopyStop},
     object::Object,
 };
+use parking_lot::MutexGuard;
+use std::time::Duration;
 use tier::{Admit, Need};
-use types::{Errno, TierId};
+use types::{Errno, TierId, TierSet};
 
 /// How often a copy that others interrupted is begun again.
 const ATTEMPTS: usize = 100;
+/// How often room is looked for, and for how long moves are given to make some, before a copy finds none.
+const RELIEFS: usize = 5;
+const RELIEF_PAUSE: Duration = Duration::from_millis(200);
 
 struct SyncCopier<'a> {
     object: &'a Object,
@@ -49,7 +54,8 @@ impl DataServer {
     ) -> Result<(), Errno> {
         let Some(first) = self.first_persistent() else { return Ok(()) };
         self.counters.syncs.add(1);
-        let mut safe = false;
+        self.renew_distrusted(object)?;
+        let (mut safe, mut reliefs) = (false, 0);
         for _ in 0..ATTEMPTS {
             {
                 let mut state = object.state.write();
@@ -58,17 +64,22 @@ impl DataServer {
                 }
                 state.sync_mode |= sync_mode && state.in_place.is_none();
                 if !state.map.is_dirty() {
-                    // Without a record a later life of the memory tier would take all of it for lost.
-                    if !state.recorded && !state.removed {
-                        self.save_map(object, &mut state)?;
-                    }
                     safe = true;
                     break;
                 }
             }
-            let _copier = object.stop_copier();
-            let to = self.tier_for_copy(object, first)?;
-            let plan = CopyPlan { choice: Choice::Dirty, to, free: None };
+            let copier = object.stop_copier();
+            let to = match self.tier_for_copy(object, first) {
+                // What was given up keeps its space until the next sync.
+                Err(Errno::ENOSPC) if reliefs < RELIEFS => {
+                    reliefs += 1;
+                    self.settle_waiting()?;
+                    self.driver.wait_for_room(first, RELIEF_PAUSE);
+                    continue;
+                }
+                found => found?,
+            };
+            let plan = CopyPlan { choice: Choice::Dirty, to, free: None, most: u64::MAX };
             let copied = self.copy_object(object, plan, &mut SyncCopier { object, progress });
             // What was asked for and not used.
             self.settle_charge(object, &mut object.state.write(), to);
@@ -78,24 +89,65 @@ impl DataServer {
                     safe = true;
                     break;
                 }
-                Err(CopyStop::Cancelled) => {}
+                // To whoever interrupted it: he may be removing the object, and must not be overtaken again and again.
+                Err(CopyStop::Cancelled | CopyStop::Undurable) => MutexGuard::unlock_fair(copier),
                 Err(CopyStop::Gone) => return Ok(()),
                 Err(CopyStop::NoSpace) => self.refresh_limit(to),
                 Err(CopyStop::Failed(errno)) => return Err(errno),
             }
         }
         // Others interrupted it again and again: better no answer of success than a wrong one.
-        if safe { self.sync_object_devices(object) } else { Err(Errno::EIO) }
+        if !safe {
+            return Err(Errno::EIO);
+        }
+        self.sync_object_devices(object)?;
+        self.promise_holes(object)
+    }
+
+    /// A device once failed to make its copy durable, and nobody who could ask has the object open since: what memory holds
+    /// too is copied anew.
+    fn renew_distrusted(&self, object: &Object) -> Result<(), Errno> {
+        let distrusted = object.unsynced.distrusted();
+        if distrusted.is_empty() || object.unsynced.begin().is_err() {
+            return Ok(());
+        }
+        let mut state = object.state.write();
+        let held = |s: layout::Sau| s.valid.contains(TierId::Memory);
+        let saus: Vec<_> = state.map.iter().filter(|(_, s)| held(*s)).collect();
+        for (sau, now) in saus {
+            let kept =
+                now.valid.iter().filter(|t| !distrusted.contains(*t)).fold(TierSet::EMPTY, TierSet::with);
+            let _ = state.map.set(sau, layout::Sau::in_tiers(kept));
+        }
+        self.save_map(object, &mut state)?;
+        self.forget_failed(object);
+        Ok(())
+    }
+
+    /// The zeros of the file's holes are as safe as its bytes: what is written there later must not put them at risk.
+    fn promise_holes(&self, object: &Object) -> Result<(), Errno> {
+        let mut state = object.state.write();
+        if state.removed || state.synced_size >= state.size {
+            return Ok(());
+        }
+        state.synced_size = state.size;
+        let saus = state.size.div_ceil(types::SAU_BYTES);
+        if u64::from(state.map.used()) < saus {
+            self.save_map(object, &mut state).map(|_| ())
+        } else {
+            Ok(())
+        }
     }
 
     /// The first persistent tier that has room for what is only in memory.
     fn tier_for_copy(&self, object: &Object, first: TierId) -> Result<TierId, Errno> {
         let bytes = {
             let state = object.state.read();
-            state.map.bytes_at_risk(state.size)
+            // Of a sparse file memory holds less than the SAUs that it is in.
+            state.map.bytes_at_risk(state.size).min(state.charged[TierId::Memory.index()])
         };
         for tier in self.present().iter().filter(|t| *t >= first) {
-            let need = Need { ino: object.ino(), bytes, sync: true, waited: std::time::Duration::MAX };
+            let need = Need { ino: object.ino(), bytes, sync: true, waited: Duration::MAX };
             if self.driver.admit(tier, need) == Admit::Yes {
                 object.state.write().charged[tier.index()] += bytes;
                 return Ok(tier);

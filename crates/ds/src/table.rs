@@ -2,7 +2,7 @@
 
 use crate::{
     driver::Driver,
-    object::{Home, Object},
+    object::{Home, Object, Verified},
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::{
@@ -12,17 +12,31 @@ use std::{
 use types::{Errno, Ino};
 
 const SHARDS: usize = 64;
+/// Words (8 bytes, 256 MiB of a file) of what is remembered of objects that nobody uses; it is begun anew above.
+const REMEMBERED_WORDS_MAX: usize = 64 << 10;
 
 type Shard = HashMap<Ino, Weak<Object>>;
 
 pub(crate) struct ObjectTable {
     shards: Vec<Mutex<Shard>>,
     driver: Arc<Driver>,
+    compared: Mutex<Compared>,
+}
+
+/// Which SAUs were compared with their checksums, of objects that nobody uses now. Their maps cannot change meanwhile.
+#[derive(Default)]
+struct Compared {
+    by_ino: HashMap<Ino, Verified>,
+    words: usize,
 }
 
 impl ObjectTable {
     pub fn new(driver: Arc<Driver>) -> Arc<ObjectTable> {
-        Arc::new(ObjectTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), driver })
+        Arc::new(ObjectTable {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            driver,
+            compared: Mutex::default(),
+        })
     }
 
     pub fn get(&self, ino: Ino) -> Option<Arc<Object>> {
@@ -44,21 +58,49 @@ impl ObjectTable {
         Ok((object, true))
     }
 
+    /// What an earlier life of the object knew, for the one that is being loaded or for none any more.
+    pub fn take_compared(&self, ino: Ino) -> Verified {
+        let mut compared = self.compared.lock();
+        let verified = compared.by_ino.remove(&ino).unwrap_or_default();
+        compared.words -= verified.words();
+        verified
+    }
+
     fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
         let n = ino.get() ^ ino.get() >> 40;
         self.shards[n as usize % SHARDS].lock()
     }
 }
 
+impl ObjectTable {
+    fn remember(&self, ino: Ino, verified: Verified) {
+        let words = verified.words();
+        if words == 0 || words > REMEMBERED_WORDS_MAX {
+            return;
+        }
+        let mut compared = self.compared.lock();
+        if compared.words + words > REMEMBERED_WORDS_MAX {
+            *compared = Compared::default();
+        }
+        compared.words += words;
+        if let Some(before) = compared.by_ino.insert(ino, verified) {
+            compared.words -= before.words();
+        }
+    }
+}
+
 impl Home for ObjectTable {
     /// The last user of an object let go of it.
-    fn dropped(&self, ino: Ino) {
+    fn dropped(&self, ino: Ino, known: bool, verified: Verified) {
         let mut shard = self.shard(ino);
         // Someone may have made a new one already.
         if shard.get(&ino).is_some_and(|o| o.strong_count() == 0) {
             shard.remove(&ino);
+            self.remember(ino, verified);
             // Under the lock, so that the core hears of the next life of the object after this.
-            self.driver.tell(tier::Input::Detached { ino });
+            if known {
+                self.driver.tell(tier::Input::Detached { ino });
+            }
         }
     }
 }

@@ -4,12 +4,22 @@ use crate::{
     DataServer,
     object::{Object, State},
 };
-use layout::FILE_BYTES_MAX;
-use types::{Errno, TierId};
+use layout::{FILE_BYTES_MAX, SauIndex};
+use types::{Errno, SAU_BYTES, TierId, TierSet};
 
 impl DataServer {
-    /// Cuts or extends. After a crash the object has the old size with its old bytes, or the new one.
+    /// Cuts or extends; the metadata have the new size already. What is lost behind the size goes with what is cut, even if
+    /// the size that is known stays. After a crash the object has the old size with its old bytes, or the new one.
     pub fn truncate(&self, object: &Object, size: u64) -> Result<(), Errno> {
+        self.resize(object, size, true)
+    }
+
+    /// Extends to at least this size.
+    pub fn grow(&self, object: &Object, size: u64) -> Result<(), Errno> {
+        self.resize(object, size, false)
+    }
+
+    fn resize(&self, object: &Object, size: u64, may_cut: bool) -> Result<(), Errno> {
         if size > FILE_BYTES_MAX {
             return Err(Errno::EFBIG);
         }
@@ -20,71 +30,151 @@ impl DataServer {
                 drop(object.stop_copier());
                 continue;
             }
-            return if size < state.size {
-                self.shrink(object, &mut state, size)
-            } else {
-                self.extend(object, &mut state, size)
-            };
+            let cuts = size < state.size || (size == state.size && state.end_is_lost());
+            if !cuts {
+                return self.extend(object, &mut state, size);
+            }
+            if !may_cut {
+                return Ok(());
+            }
+            match self.shrink(object, &mut state, size) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(errno) => {
+                    self.forget_cut(object, &mut state);
+                    return Err(errno);
+                }
+            }
+            drop(state);
+            self.wait_for_cut(object)?;
         }
     }
 
-    fn shrink(&self, object: &Object, state: &mut State, size: u64) -> Result<(), Errno> {
-        let files = state.files.iter().flatten().count();
-        // One file is cut at once. Several are not: the record says what must be finished after a crash.
-        if files > 1 || state.recorded {
-            self.save_pending(object, state, Some(size))?;
+    /// `false`: something must become durable first, then again.
+    fn shrink(&self, object: &Object, state: &mut State, size: u64) -> Result<bool, Errno> {
+        state.synced_size = state.synced_size.min(size);
+        let seen_by_readers = state.in_place.is_some_and(TierId::is_persistent);
+        if size.is_multiple_of(SAU_BYTES) && !seen_by_readers {
+            return self.drop_tail(object, state, size).map(|()| true);
+        }
+        // The record says what must be finished after a crash; on a device it is begun only when that is durable.
+        let on_device =
+            state.map.iter_from(SauIndex::of(size)).any(|(_, s)| !s.valid.without(TierId::Memory).is_empty());
+        if state.recorded {
+            if state.pending.is_none_or(|(to, _)| to != size) {
+                state.pending = Some((size, u64::MAX));
+                let saved = self.save_map(object, state)?;
+                state.pending = Some((size, saved));
+            }
+            if on_device && !state.pending.is_some_and(|(_, saved)| self.is_durable(saved)) {
+                return Ok(false);
+            }
         }
         for tier in TierId::ALL {
-            let Some(file) = &state.files[tier.index()] else { continue };
-            if state.file_len[tier.index()] > size {
-                file.truncate(size)?;
-                state.file_len[tier.index()] = size;
+            cut_file(state, tier, size)?;
+        }
+        if on_device {
+            // Once the record does not say any more that a cut was begun, nobody would repeat it.
+            for tier in TierSet::PERSISTENT.iter().filter(|tier| state.is_unsynced(*tier)) {
+                state.files[tier.index()].as_ref().map_or(Ok(()), |file| file.data_sync())?;
             }
+            self.note_if_unsynced(object, state);
+        }
+        state.map.truncate_to(size);
+        state.size = size;
+        state.pending = None;
+        object.set_mtime(Some(self.now()));
+        if state.recorded {
+            self.save_map(object, state)?;
+        }
+        self.settle_charges(object, state);
+        Ok(true)
+    }
+
+    /// Cuts between two SAUs: no byte of what stays changes, so nothing is waited for. What device files have behind the
+    /// new size goes when the map without it is durable; until then nothing reads it.
+    fn drop_tail(&self, object: &Object, state: &mut State, size: u64) -> Result<(), Errno> {
+        let mut given_up = Vec::new();
+        for (sau, now) in state.map.iter_from(SauIndex::of(size)).filter(|(sau, _)| sau.start() >= size) {
+            given_up.extend(now.valid.without(TierId::Memory).iter().map(|tier| (tier, sau)));
         }
         state.map.truncate_to(size);
         state.size = size;
         object.set_mtime(Some(self.now()));
-        if files > 1 || state.recorded {
-            self.save_pending(object, state, None)?;
+        let saved = if state.recorded { self.save_map(object, state)? } else { 0 };
+        for tier in TierId::ALL {
+            let waits = given_up.iter().any(|(t, _)| *t == tier) || has_condemned(state, tier);
+            if !waits {
+                cut_file(state, tier, size)?;
+            }
         }
+        self.note_if_unsynced(object, state);
+        for (tier, sau) in given_up {
+            self.give_up(object, state, tier, sau, saved);
+        }
+        self.settle_charges(object, state);
+        Ok(())
+    }
+
+    /// The caller holds no lock. A cut that cannot be recorded is not done.
+    fn wait_for_cut(&self, object: &Object) -> Result<(), Errno> {
+        let durable = self.make_durable();
+        if durable.is_err() {
+            self.forget_cut(object, &mut object.state.write());
+        }
+        durable
+    }
+
+    /// A cut that failed must not be finished by a later mount, over what was written since.
+    fn forget_cut(&self, object: &Object, state: &mut State) {
+        if state.pending.take().is_some() {
+            // If that fails, the next record says it.
+            let _ = self.save_map(object, state);
+        }
+    }
+
+    fn settle_charges(&self, object: &Object, state: &mut State) {
         for tier in TierId::ALL {
             if state.charged[tier.index()] > 0 {
                 self.settle_charge(object, state, tier);
             }
         }
-        Ok(())
     }
 
-    /// The size is that of the longest file, so that it is found after a crash.
+    /// One file gets the new length, so that readers in place find the end. The metadata know it anyway.
     fn extend(&self, object: &Object, state: &mut State, size: u64) -> Result<(), Errno> {
         if size == state.size {
             return Ok(());
         }
-        let tier = TierId::ALL.into_iter().find(|t| state.files[t.index()].is_some());
-        let tier = tier.or(self.present().fastest()).ok_or(Errno::EIO)?;
-        let file = self.file_for_write(object, state, tier)?;
-        // What an earlier copy left between the two sizes must not come to light.
-        if state.file_len[tier.index()] > state.size {
-            file.truncate(state.size)?;
+        let usable = |t: &TierId| state.files[t.index()].is_some() && !has_condemned(state, *t);
+        if let Some(tier) = TierId::ALL.into_iter().find(usable) {
+            // What an earlier copy left between the two sizes must not come to light.
+            cut_file(state, tier, state.size)?;
+            self.note_if_unsynced(object, state);
+            if let Some(file) = &state.files[tier.index()] {
+                file.truncate(size)?;
+                state.file_len[tier.index()] = size;
+            }
         }
-        file.truncate(size)?;
-        state.file_len[tier.index()] = size;
         state.size = size;
         object.set_mtime(Some(self.now()));
         Ok(())
     }
+}
 
-    fn save_pending(&self, object: &Object, state: &mut State, pending: Option<u64>) -> Result<(), Errno> {
-        let record = layout::ObjectRecord {
-            map: std::mem::take(&mut state.map),
-            memory_generation: self.memory_generation,
-            pending_truncate: pending,
-            mapped: state.mapped,
-        };
-        let saved = self.maps.save(object.ino(), &record);
-        state.map = record.map;
-        saved?;
-        state.recorded = true;
-        Ok(())
+/// Does a device file have bytes that the durable map may still name?
+fn has_condemned(state: &State, tier: TierId) -> bool {
+    tier.is_persistent() && state.condemned.iter().any(|c| c.tier == tier)
+}
+
+/// Makes a tier's file no longer than `size`. The caller sees to it that the object is among the unsynced.
+pub(crate) fn cut_file(state: &mut State, tier: TierId, size: u64) -> Result<(), Errno> {
+    if let Some(file) = &state.files[tier.index()]
+        && state.file_len[tier.index()] > size
+    {
+        file.truncate(size)?;
+        state.file_len[tier.index()] = size;
+        state.note_change(tier);
     }
+    Ok(())
 }

@@ -5,28 +5,27 @@
 
 use crate::{
     Attempt, DataServer,
-    copy::copy_range,
+    copy::{copy_range, reach},
+    durable::changes_vouched,
     object::{Condemned, Object, State},
 };
 use layout::{FILE_BYTES_MAX, Piece, Sau, WritePlace, WriteWish, pieces, write_place};
 use std::time::{Duration, Instant};
-use tier::{Admit, Need, Placement};
 use types::{Errno, TierId, TierSet};
 
-const PAGE: u64 = 4096;
-/// Space asked for ahead of a growing object, at the most.
-const AHEAD_MAX: u64 = 4 << 20;
 /// Device writes up to this size go to the page cache on the calling thread.
 const INLINE_MAX: usize = 128 << 10;
 
 /// Why a piece could not be written yet.
-enum Stop {
+pub(crate) enum Stop {
     Wait {
         tier: TierId,
         for_at_most: Duration,
     },
     /// A copier is at work on the SAU, and its place must change.
     Copier,
+    /// Something must become durable first: see `durable.rs`.
+    Undurable,
     WouldWait,
     Failed(Errno),
 }
@@ -38,9 +37,9 @@ impl From<Errno> for Stop {
 }
 
 #[derive(Clone, Copy)]
-struct Patience {
-    may_wait: bool,
-    waited: Duration,
+pub(crate) struct Patience {
+    pub may_wait: bool,
+    pub waited: Duration,
 }
 
 /// One piece of a write, and its bytes.
@@ -60,12 +59,19 @@ impl DataServer {
         if self.write_steady(object, offset, data, false)? {
             return Ok(Attempt::Done(data.len()));
         }
+        if self.too_many_wait() {
+            return Ok(Attempt::WouldWait);
+        }
         let Some(mut state) = object.state.try_write() else { return Ok(Attempt::WouldWait) };
         let patience = Patience { may_wait: false, waited: Duration::ZERO };
         match self.write_pieces(object, &mut state, offset, data, patience) {
             Ok(()) => Ok(Attempt::Done(data.len())),
+            // The waiting call makes room for it.
+            Err(Stop::Failed(Errno::EMFILE)) => Ok(Attempt::WouldWait),
             Err(Stop::Failed(errno)) => Err(errno),
-            Err(Stop::WouldWait | Stop::Copier | Stop::Wait { .. }) => Ok(Attempt::WouldWait),
+            Err(Stop::WouldWait | Stop::Copier | Stop::Undurable | Stop::Wait { .. }) => {
+                Ok(Attempt::WouldWait)
+            }
         }
     }
 
@@ -73,6 +79,9 @@ impl DataServer {
     pub fn write(&self, object: &Object, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         check_range(offset, data.len())?;
         let begun = Instant::now();
+        let mut relieved = false;
+        // A failure here is one of all the objects that wait, and this one's next sync says so.
+        let _ = self.bound_waiting();
         loop {
             if self.write_steady(object, offset, data, true)? {
                 return Ok(data.len());
@@ -80,9 +89,23 @@ impl DataServer {
             let mut state = object.state.write();
             let patience = Patience { may_wait: true, waited: begun.elapsed() };
             match self.write_pieces(object, &mut state, offset, data, patience) {
-                Ok(()) => return Ok(data.len()),
+                Ok(()) => {
+                    drop(state);
+                    start_writeback(object, offset, data.len());
+                    return Ok(data.len());
+                }
+                // Objects that wait for a sync keep their files open, and the space of what they gave up.
+                Err(Stop::Failed(Errno::EMFILE | Errno::ENOSPC)) if !relieved => {
+                    drop(state);
+                    relieved = true;
+                    self.settle_waiting()?;
+                }
                 Err(Stop::Failed(errno)) => return Err(errno),
                 Err(Stop::WouldWait) => return Err(Errno::EIO),
+                Err(Stop::Undurable) => {
+                    drop(state);
+                    self.make_durable()?;
+                }
                 Err(Stop::Copier) => {
                     drop(state);
                     drop(object.stop_copier());
@@ -114,7 +137,9 @@ impl DataServer {
         let small = data.len() <= INLINE_MAX && tier == TierId::Ssd;
         let ready = match tier {
             TierId::Memory => !(state.sync_mode && self.has_persistent()) || state.in_place.is_some(),
-            TierId::Ssd | TierId::Nearline => state.unsynced.contains(tier) && (may_wait || small),
+            TierId::Ssd | TierId::Nearline => {
+                state.is_unsynced(tier) && self.may_change(&state, tier) && (may_wait || small)
+            }
         };
         if !ready || offset + len > state.file_len[tier.index()] {
             return Ok(false);
@@ -125,6 +150,9 @@ impl DataServer {
             // The long way round moves the SAU to where there is room.
             Err(Errno::ENOSPC) => return Ok(false),
             Err(errno) => return Err(errno),
+        }
+        if state.note_change(tier) {
+            self.note_unsynced(object);
         }
         drop(state);
         object.set_mtime(Some(self.now()));
@@ -140,6 +168,7 @@ impl DataServer {
         data: &[u8],
         patience: Patience,
     ) -> Result<(), Stop> {
+        self.make_known(object, state);
         for piece in pieces(offset, data.len() as u64) {
             let at = (piece.offset - offset) as usize;
             let bytes = &data[at..at + piece.len as usize];
@@ -157,7 +186,11 @@ impl DataServer {
         bytes: &[u8],
         patience: Patience,
     ) -> Result<(), Stop> {
+        if state.in_place == Some(TierId::Memory) && state.map.get(piece.sau).is_hole() {
+            self.keep_promise(object, state, piece, patience)?;
+        }
         let sau = state.map.get(piece.sau);
+        let used = state.used_space();
         let wish = WriteWish {
             room: TierSet::EMPTY,
             present: self.present(),
@@ -175,13 +208,7 @@ impl DataServer {
                 self.write_through(object, state, piece, bytes, patience)?;
                 tier
             }
-            WritePlace::Over(tier) => {
-                let tier = self.admit_growth(object, state, tier, piece, patience)?;
-                if state.map.get(piece.sau) != Sau::in_tiers(TierSet::of(tier)) {
-                    self.strike_others(object, state, piece, tier)?;
-                }
-                tier
-            }
+            WritePlace::Over(tier) => self.write_over(object, state, piece, tier, patience)?,
             WritePlace::Full => {
                 let tier = self.place_fresh(object, state, piece, patience)?;
                 // The record before the first byte: should the tier be lost, the loss is known. The file before the record,
@@ -197,14 +224,21 @@ impl DataServer {
             // Only with room, and none was offered.
             WritePlace::Fresh(_) | WritePlace::Move { .. } => return Err(Stop::Failed(Errno::EIO)),
         };
-        let tier = self.put_bytes(object, state, tier, Put { piece, bytes, patience })?;
+        let tier = match self.put_bytes(object, state, tier, Put { piece, bytes, patience }) {
+            // A worker comes with the same bytes: what was asked for them is theirs.
+            Err(Stop::WouldWait) => {
+                state.credit[tier.index()] = state.charged[tier.index()].saturating_sub(used[tier.index()]);
+                return Err(Stop::WouldWait);
+            }
+            other => other?,
+        };
         let now = state.map.get(piece.sau);
         if !now.valid.contains(tier) {
             state.map.note_replaced(piece.sau, tier);
             self.save_map(object, state)?;
         }
         if tier.is_persistent() {
-            state.unsynced = state.unsynced.with(tier);
+            state.note_change(tier);
             self.note_unsynced(object);
         }
         let end = piece.end();
@@ -212,6 +246,31 @@ impl DataServer {
         state.size = state.size.max(end);
         state.note_for_copier(piece.offset, u64::from(piece.len));
         self.notice_dirty(object, tier);
+        Ok(())
+    }
+
+    /// Readers have the memory file in place, so new bytes must be there; where an fsync promised a hole, its zeros must be
+    /// in a persistent tier too. Such a hole becomes a SAU of both before anything is written to it.
+    fn keep_promise(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        patience: Patience,
+    ) -> Result<(), Stop> {
+        if piece.sau.start() >= state.synced_size || !self.has_persistent() {
+            return Ok(());
+        }
+        if !patience.may_wait {
+            return Err(Stop::WouldWait);
+        }
+        let safe = self.place_safe(object, state, piece, u64::from(piece.len), patience)?;
+        self.clear_stale(object, state, piece, safe)?;
+        self.file_for_write(object, state, safe)?;
+        self.clear_stale(object, state, piece, TierId::Memory)?;
+        self.file_for_write(object, state, TierId::Memory)?;
+        let _ = state.map.set(piece.sau, Sau::in_tiers(TierSet::MEMORY.with(safe)));
+        self.save_map(object, state)?;
         Ok(())
     }
 
@@ -225,7 +284,8 @@ impl DataServer {
         put: Put<'_>,
     ) -> Result<TierId, Stop> {
         let Put { piece, bytes, patience } = put;
-        if !patience.may_wait && tier.is_persistent() && (tier != TierId::Ssd || bytes.len() > INLINE_MAX) {
+        let long = bytes.len() > INLINE_MAX || piece.end() == piece.sau.end();
+        if !patience.may_wait && tier.is_persistent() && (tier != TierId::Ssd || long) {
             return Err(Stop::WouldWait);
         }
         let file = self.file_for_write(object, state, tier)?;
@@ -239,7 +299,8 @@ impl DataServer {
                 if state.in_place.is_some() {
                     return Err(Stop::Failed(Errno::ENOSPC));
                 }
-                let to = self.place(object, state, piece, u64::from(piece.len), patience)?;
+                let need = u64::from(piece.len);
+                let to = self.place_elsewhere(object, state, piece, (tier, need), patience)?;
                 if to == tier {
                     return Err(Stop::Failed(Errno::ENOSPC));
                 }
@@ -254,38 +315,8 @@ impl DataServer {
         }
     }
 
-    /// A hole, or lost bytes that are wholly replaced: finds a tier and clears what an earlier life of the SAU left
-    /// in its file.
-    fn place_fresh(
-        &self,
-        object: &Object,
-        state: &mut State,
-        piece: Piece,
-        patience: Patience,
-    ) -> Result<TierId, Stop> {
-        let need = round_up(u64::from(piece.len));
-        if let Some(tier) = state.in_place {
-            return self.place_in(object, state, piece, tier, patience);
-        }
-        let tier = if state.credit[TierId::Memory.index()] >= need
-            && !state.sync_mode
-            && self.present().contains(TierId::Memory)
-        {
-            state.credit[TierId::Memory.index()] -= need;
-            TierId::Memory
-        } else {
-            self.place(object, state, piece, need, patience)?
-        };
-        if !patience.may_wait && tier == TierId::Nearline {
-            return Err(Stop::WouldWait);
-        }
-        self.clear_stale(object, state, piece, tier)?;
-        Ok(tier)
-    }
-
-    /// The kernel reads the object's file in this tier, so a new SAU must be there too. The one write that can meet
-    /// ENOSPC while other tiers have room.
-    fn place_in(
+    /// Over the copy that a tier has. Returns where the SAU is now, should the tier have no room for its growth.
+    fn write_over(
         &self,
         object: &Object,
         state: &mut State,
@@ -293,134 +324,13 @@ impl DataServer {
         tier: TierId,
         patience: Patience,
     ) -> Result<TierId, Stop> {
-        let bytes = round_up(u64::from(piece.len));
-        if state.credit[tier.index()] >= bytes {
-            state.credit[tier.index()] -= bytes;
-        } else {
-            let need = Need { ino: object.ino, bytes, sync: false, waited: patience.waited };
-            match self.driver.admit(tier, need) {
-                Admit::Yes => state.charged[tier.index()] += bytes,
-                Admit::Wait { for_at_most } => return Err(Stop::Wait { tier, for_at_most }),
-                Admit::Full if !patience.may_wait => return Err(Stop::WouldWait),
-                Admit::Full => {
-                    tracing::warn!(ino = %object.ino, %tier, "no room in the tier where readers have this file open in place");
-                    return Err(Stop::Failed(Errno::ENOSPC));
-                }
-            }
+        if state.map.get(piece.sau) != Sau::in_tiers(TierSet::of(tier)) {
+            self.strike_others(object, state, piece, tier)?;
         }
-        self.clear_stale(object, state, piece, tier)?;
-        Ok(tier)
-    }
-
-    fn clear_stale(
-        &self,
-        object: &Object,
-        state: &mut State,
-        piece: Piece,
-        tier: TierId,
-    ) -> Result<(), Stop> {
-        if state.is_moving(piece.sau.start(), types::SAU_BYTES) {
-            return Err(Stop::Copier);
+        if !self.may_change(state, tier) {
+            return Err(Stop::Undurable);
         }
-        state.condemned.retain(|c| !(c.tier == tier && c.sau == piece.sau));
-        object.verified.lock().remove(piece.sau);
-        if piece.sau.start() < state.file_len[tier.index()] {
-            let file = self.file_for_write(object, state, tier)?;
-            file.clear(piece.sau.start(), types::SAU_BYTES)?;
-        }
-        Ok(())
-    }
-
-    /// Asks the core for a tier, for `need` bytes and some more if the object is growing.
-    fn place(
-        &self,
-        object: &Object,
-        state: &mut State,
-        piece: Piece,
-        need: u64,
-        patience: Patience,
-    ) -> Result<TierId, Stop> {
-        let ahead = if piece.offset > 0 { state.size.next_multiple_of(PAGE).min(AHEAD_MAX) } else { 0 };
-        let sync = state.sync_mode && self.has_persistent();
-        for extra in [ahead, 0] {
-            let need = Need { ino: object.ino, bytes: need + extra, sync, waited: patience.waited };
-            match self.driver.place(need) {
-                Placement::Tier(tier) => {
-                    state.charged[tier.index()] += need.bytes;
-                    state.credit[tier.index()] += extra;
-                    return Ok(tier);
-                }
-                Placement::Wait { tier, for_at_most } if extra == 0 => {
-                    return Err(Stop::Wait { tier, for_at_most });
-                }
-                Placement::NoSpace if extra == 0 => return Err(Stop::Failed(Errno::ENOSPC)),
-                Placement::Wait { .. } | Placement::NoSpace => {}
-            }
-        }
-        Err(Stop::Failed(Errno::ENOSPC))
-    }
-
-    /// A place in a persistent tier if one has room.
-    fn place_safe(
-        &self,
-        object: &Object,
-        state: &mut State,
-        piece: Piece,
-        bytes: u64,
-        patience: Patience,
-    ) -> Result<TierId, Stop> {
-        let sync_mode = std::mem::replace(&mut state.sync_mode, true);
-        let placed = self.place(object, state, piece, bytes, patience);
-        state.sync_mode = sync_mode;
-        placed
-    }
-
-    /// Growth of a SAU that lives in `tier`. If the tier cannot take it, the SAU moves on. Returns where it is now.
-    fn admit_growth(
-        &self,
-        object: &Object,
-        state: &mut State,
-        tier: TierId,
-        piece: Piece,
-        patience: Patience,
-    ) -> Result<TierId, Stop> {
-        let len = state.file_len[tier.index()];
-        let end = round_up(piece.end());
-        let from = round_up(len.max(piece.offset / PAGE * PAGE));
-        let need = end.saturating_sub(from);
-        let credit = &mut state.credit[tier.index()];
-        if need <= *credit {
-            *credit -= need;
-            return Ok(tier);
-        }
-        let ahead = state.size.next_multiple_of(PAGE).min(AHEAD_MAX);
-        for extra in [ahead, 0] {
-            match self.driver.admit(
-                tier,
-                Need { ino: object.ino, bytes: need + extra, sync: false, waited: patience.waited },
-            ) {
-                Admit::Yes => {
-                    state.charged[tier.index()] += need + extra;
-                    state.credit[tier.index()] += extra;
-                    return Ok(tier);
-                }
-                Admit::Wait { for_at_most } if extra == 0 => {
-                    return Err(Stop::Wait { tier, for_at_most });
-                }
-                Admit::Wait { .. } | Admit::Full => {}
-            }
-        }
-        if !patience.may_wait {
-            return Err(Stop::WouldWait);
-        }
-        if state.in_place.is_some() {
-            return Err(Stop::Failed(Errno::ENOSPC));
-        }
-        let to = self.place(object, state, piece, need, patience)?;
-        if to != tier {
-            self.relocate(object, state, piece, tier, to)?;
-        }
-        Ok(to)
+        self.admit_growth(object, state, tier, piece, patience)
     }
 
     /// The other copies become old with this write: out of the map, and saved, before the first byte.
@@ -430,12 +340,16 @@ impl DataServer {
         state: &mut State,
         piece: Piece,
         tier: TierId,
-    ) -> Result<(), Errno> {
-        let before = state.map.get(piece.sau).valid;
+    ) -> Result<(), Stop> {
+        let before = state.map.get(piece.sau);
+        self.let_stand_alone(state, before, tier)?;
         state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
         let saved = self.save_map(object, state)?;
+        if changes_vouched(before, piece, tier) {
+            state.struck = saved;
+        }
         object.verified.lock().remove(piece.sau);
-        for other in before.without(tier).iter() {
+        for other in before.valid.without(tier).iter() {
             self.give_up(object, state, other, piece.sau, saved);
         }
         Ok(())
@@ -460,7 +374,13 @@ impl DataServer {
                 return Err(Stop::Copier);
             }
             let _ = state.map.set(piece.sau, Sau::in_tiers(before.valid));
-            self.save_map(object, state)?;
+            let saved = self.save_map(object, state)?;
+            if before.valid.iter().any(|tier| changes_vouched(before, piece, tier)) {
+                state.struck = saved;
+            }
+        }
+        if before.valid.iter().any(|tier| !self.may_change(state, tier)) {
+            return Err(Stop::Undurable);
         }
         for tier in before.valid.iter() {
             self.admit_growth(object, state, tier, piece, patience)?;
@@ -468,7 +388,7 @@ impl DataServer {
                 let file = self.file_for_write(object, state, tier)?;
                 file.write_at(bytes, piece.offset)?;
                 state.file_len[tier.index()] = state.file_len[tier.index()].max(piece.end());
-                state.unsynced = state.unsynced.with(tier);
+                state.note_change(tier);
                 self.note_unsynced(object);
             }
         }
@@ -487,25 +407,21 @@ impl DataServer {
         let held = state.map.get(piece.sau).valid.intersect(TierSet::PERSISTENT).intersect(self.present());
         // Over a slow copy each write would wait for the slow device; where there is a faster one the SAU moves there.
         if let Some(tier) = held.fastest().filter(|t| Some(*t) == self.first_persistent()) {
-            let tier = self.admit_growth(object, state, tier, piece, patience)?;
-            self.strike_others(object, state, piece, tier)?;
-            return Ok(tier);
+            return self.write_over(object, state, piece, tier, patience);
         }
         let bytes = u64::from(piece.sau.bytes_within(state.size));
         let to = match self.place_safe(object, state, piece, bytes, patience) {
             Ok(to) => to,
-            Err(Stop::Failed(Errno::ENOSPC)) => TierId::Memory,
+            Err(Stop::Failed(Errno::ENOSPC)) if !held.is_empty() => {
+                // No room but in memory: over the slow copy, then.
+                let slow = held.fastest().unwrap_or(TierId::Nearline);
+                return self.write_over(object, state, piece, slow, patience);
+            }
+            Err(Stop::Failed(Errno::ENOSPC)) => {
+                return self.admit_growth(object, state, TierId::Memory, piece, patience);
+            }
             Err(stop) => return Err(stop),
         };
-        if to == TierId::Memory && !held.is_empty() {
-            // No room but in memory: over the slow copy, then.
-            let slow = held.fastest().unwrap_or(TierId::Nearline);
-            self.strike_others(object, state, piece, slow)?;
-            return Ok(slow);
-        }
-        if to == TierId::Memory {
-            return self.admit_growth(object, state, to, piece, patience);
-        }
         if !patience.may_wait {
             return Err(Stop::WouldWait);
         }
@@ -514,7 +430,7 @@ impl DataServer {
     }
 
     /// Moves one SAU while writers are held off.
-    fn relocate(
+    pub(crate) fn relocate(
         &self,
         object: &Object,
         state: &mut State,
@@ -531,12 +447,16 @@ impl DataServer {
         let end = piece.sau.end().min(state.file_len[from.index()]);
         if end > piece.sau.start() {
             copy_range(&source, &dest, piece.sau.start(), end - piece.sau.start(), false)?;
+            reach(&dest, end)?;
             state.file_len[to.index()] = state.file_len[to.index()].max(end);
         }
         let before = state.map.get(piece.sau).valid;
+        if !before.without(to).intersect(TierSet::PERSISTENT).is_empty() {
+            dest.data_sync()?;
+        }
         state.map.note_replaced(piece.sau, to);
         if to.is_persistent() {
-            state.unsynced = state.unsynced.with(to);
+            state.note_change(to);
             self.note_unsynced(object);
         }
         let saved = self.save_map(object, state)?;
@@ -560,6 +480,20 @@ impl DataServer {
     }
 }
 
+/// A SAU that was written to its end is most likely complete: a device may begin with it while the next one comes, so
+/// that who streams to a device does not wait for all of it at the end.
+fn start_writeback(object: &Object, offset: u64, len: usize) {
+    for piece in pieces(offset, len as u64).filter(|p| p.end() == p.sau.end()) {
+        let file = {
+            let state = object.state.read();
+            state.map.get(piece.sau).valid.fastest().and_then(|tier| state.files[tier.index()].clone())
+        };
+        if let Some(file) = file {
+            file.start_writeback(piece.sau.start(), types::SAU_BYTES);
+        }
+    }
+}
+
 /// Does a persistent tier hold the SAU?
 fn is_safe(sau: Sau) -> bool {
     !sau.valid.intersect(TierSet::PERSISTENT).is_empty()
@@ -570,8 +504,4 @@ fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
         Some(end) if end <= FILE_BYTES_MAX => Ok(()),
         Some(_) | None => Err(Errno::EFBIG),
     }
-}
-
-fn round_up(bytes: u64) -> u64 {
-    bytes.next_multiple_of(PAGE)
 }

@@ -38,11 +38,13 @@ struct Model {
     safe: bool,
     generation: u32,
     handle: Option<Arc<Object>>,
+    /// The size that the metadata have: the last that was set.
+    noted: u64,
 }
 
 fn attach(site: &Site, file: &mut Model, stale: bool) -> Arc<Object> {
     let hint = ObjectHint {
-        size: if stale { 0 } else { file.bytes.len() as u64 },
+        size: if stale { file.noted } else { file.bytes.len() as u64 },
         written: true,
         stale_live: stale,
         memory_generation: file.generation,
@@ -105,6 +107,7 @@ fn step(site: &Site, file: &mut Model, object: &Object, random: &mut Random) {
         0..=8 => write(site, file, object, random),
         9 | 10 => {
             let new = random.below(14 << 20);
+            file.noted = new;
             server.truncate(object, new).unwrap();
             file.bytes.resize(new as usize, 0);
             file.kept.retain(|sau| (sau + 1) * SAU <= new as usize);
@@ -113,7 +116,8 @@ fn step(site: &Site, file: &mut Model, object: &Object, random: &mut Random) {
         11 if size > 0 => {
             let offset = random.below(size);
             let len = 1 + random.below(6 << 20);
-            server.allocate(object, AllocateMode::PunchHole, offset, len).unwrap();
+            file.noted = size;
+            server.allocate(object, AllocateMode::Zero, offset, len).unwrap();
             let end = (offset + len).min(size) as usize;
             file.bytes[offset as usize..end].fill(0);
             file.kept.retain(|sau| (sau + 1) * SAU <= offset as usize || sau * SAU >= end);
@@ -160,6 +164,7 @@ fn run(seed: u64, steps: u64, memory: u64, reboots: bool) {
         safe: true,
         generation: site.generation(),
         handle: None,
+        noted: 0,
     };
     let mut files: Vec<Model> = (2..5).map(new).collect();
     for n in 0..steps {
@@ -226,6 +231,7 @@ fn reboot(site: &mut Site, files: &mut [Model], seed: u64, n: u64) {
         }
         // Begin again.
         site.server().truncate(&object, 0).unwrap();
+        file.noted = 0;
         file.bytes.clear();
         file.kept.clear();
         file.safe = false;

@@ -3,7 +3,7 @@
 
 mod harness;
 
-use ds::{Object, ObjectHint, OpenKind};
+use ds::{Attempt, Object, ObjectHint, OpenKind};
 use harness::{Site, ino};
 use kv::WriteSet;
 use std::{os::unix::fs::FileExt, sync::Arc, time::Duration};
@@ -57,9 +57,7 @@ fn regression_a_damaged_map_concerns_its_own_file_alone() {
         site.server().flush(&object, &mut |_| {}).unwrap();
     }
     let mut writes = WriteSet::new();
-    let mut key = ino(2).get().to_be_bytes().to_vec();
-    key.push(b'O');
-    writes.put(&key, vec![1, 2, 3].into());
+    writes.put(&record_key(2), vec![1, 2, 3].into());
     site.maps().commit(writes).unwrap();
     site.restart();
     assert_eq!(site.server().attach(ino(2), &hint(&site, MIB)).err(), Some(Errno::EIO));
@@ -137,4 +135,259 @@ fn regression_what_moved_to_a_device_is_not_counted_as_only_in_memory() {
     site.server().migrate(ino(2), TierId::Ssd, Some(Duration::from_secs(60))).unwrap();
     assert_eq!(site.server().dirty(), (0, 0));
     drop(object);
+}
+
+#[test]
+fn regression_a_copy_under_way_does_not_keep_readers_from_reading_in_place() {
+    // The question is asked again and again while another thread copies the file to the SSD.
+    let mut site = Site::new(256 << 20);
+    site.start();
+    let object = write_file(&site, 2, &[7; 80 * MIB]);
+    let refused = std::thread::scope(|scope| {
+        let copier = scope.spawn(|| site.server().flush(&object, &mut |_| {}).unwrap());
+        let mut refused = 0;
+        while !copier.is_finished() {
+            refused += u32::from(site.server().passthrough_file(&object).is_none());
+        }
+        refused
+    });
+    assert_eq!(refused, 0);
+}
+
+#[test]
+fn regression_a_hole_at_the_end_survives_a_move_and_a_kill() {
+    // A file that ends in a hole moves down, is opened for writing again, and the daemon is killed: no tier's file is as
+    // long as the file is. Whether a mover or the file's user loads it first makes no difference.
+    for mover_first in [false, true] {
+        let mut site = Site::new(64 << 20);
+        site.start();
+        let object = write_file(&site, 2, &[7; MIB]);
+        site.server().truncate(&object, 9 << 20).unwrap();
+        site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+        drop(object);
+        site.restart();
+        if mover_first {
+            site.server().migrate(ino(2), TierId::Nearline, None).unwrap();
+        }
+        let live = ObjectHint { stale_live: true, ..hint(&site, 9 * MIB) };
+        let object = site.server().attach(ino(2), &live).unwrap();
+        assert_eq!(object.size(), 9 << 20, "mover first: {mover_first}");
+        let mut bytes = vec![7; MIB];
+        bytes.resize(9 * MIB, 0);
+        assert!(content(&site, &object).unwrap() == bytes);
+    }
+}
+
+#[test]
+fn regression_a_sparse_file_needs_the_room_of_its_bytes_when_it_is_made_safe() {
+    // A page in each of 32 SAUs: 128 MiB of SAUs, of which the SSD has 32 and near-line 64.
+    let mut site = Site::new(64 << 20);
+    (site.ssd_limit, site.nearline_limit) = (Some(32 << 20), Some(64 << 20));
+    site.start();
+    let object = write_file(&site, 2, &[7; 4096]);
+    for n in 1..32 {
+        site.server().write(&object, n * 4 * MIB as u64, &[n as u8; 4096]).unwrap();
+    }
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    assert_eq!(site.server().report(&object).at_risk, 0);
+}
+
+#[test]
+fn regression_a_movement_does_not_bring_back_what_was_removed() {
+    // Files are removed while movements of them are about to begin: neither a record nor a tier's file may come after. The
+    // record is deleted as the purger does, once the object is gone.
+    let mut site = Site::new(256 << 20);
+    site.start();
+    let removed = 2..1000_u64;
+    for n in removed.clone() {
+        drop(write_file(&site, n, &[n as u8; 70_000]));
+        site.server().migrate_later(ino(n), TierId::Ssd);
+        // Each time at another moment of the movement.
+        (0..n % 100 * 100).for_each(|_| std::hint::spin_loop());
+        site.server().remove(ino(n)).unwrap();
+        let mut writes = WriteSet::new();
+        writes.delete(&record_key(n));
+        site.maps().commit(writes).unwrap();
+    }
+    // A restart waits for the movers.
+    site.restart();
+    for n in removed {
+        assert_eq!(site.maps().get(&record_key(n)).unwrap(), None, "a record of {n}");
+        let unused = ObjectHint { stale_live: true, ..hint(&site, 0) };
+        let object = site.server().attach(ino(n), &unused).unwrap();
+        assert_eq!(site.server().report(&object).size, 0, "a file of {n}");
+    }
+}
+
+#[test]
+fn regression_flushing_what_is_gone_leaves_no_record() {
+    // An unmount flushes what the memory tier held a moment ago; some of it is removed by now, its record too.
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = site.server().attach(ino(2), &hint(&site, 0)).unwrap();
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    assert_eq!(site.maps().get(&record_key(2)).unwrap(), None);
+}
+
+#[test]
+fn regression_who_attaches_what_a_mover_uses_makes_it_known() {
+    // A file that just goes down is asked to come up again. The core forgot it with the end of the first movement, although
+    // it was attached, and the request failed with "no such object".
+    let mut site = Site::new(256 << 20);
+    site.start();
+    for n in 2..400 {
+        drop(write_file(&site, n, &[n as u8; 70_000]));
+        site.server().migrate_later(ino(n), TierId::Nearline);
+        (0..n % 100 * 4000).for_each(|_| std::hint::spin_loop());
+        let object = site.server().attach(ino(n), &hint(&site, 70_000)).unwrap();
+        while !site.server().moves().is_empty() {
+            std::thread::yield_now();
+        }
+        site.server().migrate(ino(n), TierId::Ssd, None).unwrap();
+        drop(object);
+    }
+}
+
+fn record_key(n: u64) -> Vec<u8> {
+    [&ino(n).get().to_be_bytes()[..], b"O"].concat()
+}
+
+#[test]
+fn regression_a_write_that_a_worker_does_is_charged_once() {
+    // Long writes to a device are begun on the transport's thread, which finds that it would wait, and done by a worker.
+    let mut site = Site::new(8 << 20);
+    site.start();
+    let new = ObjectHint { written: false, ..hint(&site, 0) };
+    let object = site.server().attach(ino(2), &new).unwrap();
+    site.server().open(&object, WRITER);
+    let (used, mut written) = (|site: &Site| site.server().tiers()[1].report.used, 0);
+    for n in 0..64 {
+        let (offset, bytes) = (n * MIB as u64, [n as u8; MIB]);
+        if site.server().try_write(&object, offset, &bytes).unwrap() == Attempt::WouldWait {
+            site.server().write(&object, offset, &bytes).unwrap();
+            written += MIB as u64;
+        }
+    }
+    assert!(written > 32 << 20, "{written}");
+    assert!(used(&site) <= written + (8 << 20), "{} for {written}", used(&site));
+    site.server().close(&object, WRITER);
+}
+
+/// Changes a byte of the object's file in a tier, as a device might.
+fn damage(site: &Site, tier: TierId, n: u64) {
+    let status = site.server().tiers().into_iter().find(|t| t.tier == tier).unwrap();
+    let name = format!("{:016x}", ino(n).get());
+    let path = status.dir.join(&name[14..]).join(&name);
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"x", 1000).unwrap();
+}
+
+#[test]
+fn regression_a_copy_is_compared_though_the_one_above_it_was() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = write_file(&site, 2, &[7; MIB]);
+    let to = |tier| site.server().migrate(ino(2), tier, Some(Duration::from_secs(60))).unwrap();
+    to(TierId::Ssd);
+    assert_eq!(content(&site, &object).unwrap(), [7; MIB]);
+    to(TierId::Nearline);
+    damage(&site, TierId::Nearline, 2);
+    assert_eq!(content(&site, &object), Err(Errno::EIO));
+}
+
+#[test]
+fn a_file_that_was_read_from_a_device_is_read_in_place_when_it_is_opened_again() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    drop(write_file(&site, 2, &[7; MIB]));
+    site.server().migrate(ino(2), TierId::Ssd, Some(Duration::from_secs(60))).unwrap();
+    let attach = |site: &Site| site.server().attach(ino(2), &hint(site, MIB)).unwrap();
+    let object = attach(&site);
+    assert!(site.server().passthrough_file(&object).is_none(), "not compared yet");
+    content(&site, &object).unwrap();
+    drop(object);
+    let object = attach(&site);
+    assert!(site.server().passthrough_file(&object).is_some());
+    drop(object);
+    // In the next mount nothing is known of it.
+    site.restart();
+    let object = attach(&site);
+    assert!(site.server().passthrough_file(&object).is_none());
+}
+
+#[test]
+fn regression_what_takes_no_space_can_be_moved_and_counts_its_openings() {
+    // Goal: the core hears of an object before it is asked about it, and of all its openings. Method: move an empty object,
+    // then write one that was opened twice before its first byte.
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let new = ObjectHint { written: false, ..hint(&site, 0) };
+    let empty = site.server().attach(ino(2), &new).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, Some(Duration::from_secs(60))).unwrap();
+    drop(empty);
+    let object = site.server().attach(ino(3), &new).unwrap();
+    site.server().open(&object, WRITER);
+    site.server().open(&object, WRITER);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    site.server().close(&object, WRITER);
+    assert!(site.server().report(&object).coolness.unwrap().open);
+    site.server().close(&object, WRITER);
+    assert!(!site.server().report(&object).coolness.unwrap().open);
+}
+
+/// The journal's sync makes device bytes durable first; whoever has an object's lock may be waiting for that very sync to
+/// give the journal room. Hangs without the fix.
+#[test]
+fn regression_a_sync_of_devices_does_not_wait_for_who_waits_for_the_journal() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = write_file(&site, 2, &[7; MIB]);
+    site.server().open(&object, WRITER);
+    site.server().sync(&object).unwrap();
+    // Over the copy on the device: from now on it has bytes that wait for a sync.
+    site.server().write(&object, 0, b"unsynced").unwrap();
+    let gate = site.gate.clone();
+    let shut = gate.lock().unwrap();
+    let (server, writer) = (site.server().clone(), object.clone());
+    let waiting = std::thread::spawn(move || server.write(&writer, 5 << 20, b"a new SAU").unwrap());
+    // Until the writer holds the object's lock it can be read.
+    while site.server().try_read(&object, 0, &mut [0]) != Ok(ds::Attempt::WouldWait) {
+        std::thread::yield_now();
+    }
+    site.server().sync_devices().unwrap();
+    drop(shut);
+    assert_eq!(waiting.join().unwrap(), 9);
+}
+
+/// Between the end of an object and that of its record whoever lists objects may still come upon it.
+#[test]
+fn regression_what_is_being_removed_is_not_taken_for_lost() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    drop(write_file(&site, 2, &[7; MIB]));
+    site.server().remove(ino(2)).unwrap();
+    assert_eq!(site.server().attach(ino(2), &hint(&site, MIB)).err(), Some(Errno::ENOENT));
+    assert_eq!(site.server().counters().lost_saus, 0);
+    site.server().forget_removed(&[ino(2)]);
+}
+
+/// Memory is not given up for a copy that the device failed to make durable. Method: a sync that fails, a close, a request to
+/// leave memory; then the device works again, and a flush copies anew.
+#[test]
+fn regression_memory_stays_while_the_device_has_not_taken_the_bytes() {
+    let mut site = Site::new(64 << 20);
+    site.faults = Faults::armed();
+    site.start();
+    let object = write_file(&site, 2, &[7; MIB]);
+    let fault =
+        Fault { kind: Some(IoKind::Sync), nth: 1, errno: Errno::EIO, span: FaultSpan::Onwards, torn: false };
+    site.faults.plan(fault);
+    assert_eq!(site.server().flush(&object, &mut |_| {}), Err(Errno::EIO));
+    site.server().open(&object, READER);
+    site.server().close(&object, READER);
+    let _ = site.server().migrate(ino(2), TierId::Ssd, Some(Duration::from_secs(2)));
+    assert_eq!(site.server().report(&object).bytes[0], MIB as u64, "the good copy is there");
+    site.faults.clear();
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(content(&site, &object).unwrap(), [7; MIB]);
 }

@@ -65,8 +65,12 @@ struct Tricky {
 
 impl Tricky {
     fn new(tricks: Tricks, counts: Arc<Counts>) -> Tricky {
-        let inner =
-            Arc::new(NullFs::new(NullOptions { timeout: tricks.timeout, keep: true, direct_io: false }));
+        let inner = Arc::new(NullFs::new(NullOptions {
+            timeout: tricks.timeout,
+            keep: true,
+            direct_io: false,
+            direct_writes: false,
+        }));
         let (workers, calls) = mpsc::sync_channel::<Call>(1024);
         let calls = Arc::new(Mutex::new(calls));
         for _ in 0..2 {

@@ -1,6 +1,6 @@
-//! fjall against redb behind the engine trait, in the way the store uses them: durable batches, point reads, scans.
+//! lsm-tree against redb behind the engine trait, in the way the store uses them: durable batches, point reads, scans.
 //!
-//! `cargo run --release -p kv --example engines -- fjall|redb DIRECTORY [ENTRIES]`, one engine per process, so that the
+//! `cargo run --release -p kv --example engines -- lsm-tree|redb DIRECTORY [ENTRIES]`, one engine per process, so that the
 //! memory figures are its own.
 
 #[path = "../tests/support/redb_engine.rs"]
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kv::{Engine, FjallEngine, Lsn};
+use kv::{Engine, LsmEngine, Lsn};
 
 const CACHE_BYTES: u64 = 64 << 20;
 /// Entries in a checkpoint's batch.
@@ -29,7 +29,7 @@ fn main() -> Outcome<()> {
     std::fs::create_dir_all(&dir)?;
     let open = || -> Outcome<Box<dyn Engine>> {
         Ok(match kind.as_str() {
-            "fjall" => Box::new(FjallEngine::open(&dir, CACHE_BYTES)?),
+            "lsm-tree" => Box::new(LsmEngine::open(&dir, CACHE_BYTES)?),
             "redb" => Box::new(redb_engine::RedbEngine::open(&dir, CACHE_BYTES)),
             other => return Err(format!("no engine {other:?}").into()),
         })

@@ -15,11 +15,15 @@ use bytes::Bytes;
 use namespace::txn::KvError;
 
 use crate::{
-    Engine, Lsn, OpenError, key::Key, overlay::Map, recovery::Replay, shared::Shared, work::WorkState,
+    ApplyError, Engine, Lsn, OpenError,
+    key::Key,
+    overlay::Map,
+    recovery::Replay,
+    reserve::{self, Reserve},
+    shared::Shared,
+    work::WorkState,
 };
 
-/// Beyond a few times the overlay, what an engine needs to take a batch.
-const ENGINE_ROOM_BYTES: u64 = 16 << 20;
 /// After a checkpoint that failed, so that requests do not make a busy loop.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
@@ -30,10 +34,11 @@ impl Shared {
     /// One after the other. An error of the journal's room or of the hook leaves a frozen overlay for the next try.
     pub(crate) fn checkpoint(&self) -> Result<(), KvError> {
         let result = self.checkpoint_inner();
+        let whole = self.take_reserve();
         self.no_space.store(result == Err(KvError::Full), Ordering::Release);
         drop(self.room.0.lock());
         self.room.1.notify_all();
-        result
+        result.and(whole.map(|_| ()))
     }
 
     fn checkpoint_inner(&self) -> Result<(), KvError> {
@@ -41,15 +46,15 @@ impl Shared {
         self.health.check()?;
         // What an earlier attempt left goes first.
         if let Some(lsn) = *frozen_to {
-            self.require_space()?;
+            self.make_room()?;
             self.carry(lsn)?;
             *frozen_to = None;
         }
         if self.journal.active_bytes() == 0 {
             return Ok(());
         }
-        self.require_space()?;
-        let segment = self.journal.prepare()?;
+        let room = self.make_room()?;
+        let segment = self.journal.prepare(room)?;
         let lsn = {
             let _alone = self.gate.write();
             self.overlay.freeze();
@@ -65,10 +70,14 @@ impl Shared {
     fn carry(&self, lsn: Lsn) -> Result<(), KvError> {
         self.journal.sync_to(lsn)?;
         let maps = self.overlay.frozen();
-        if let Err(error) = self.engine.apply(&batch(&maps), lsn) {
-            // Whether the engine has it is unknown until it is opened again; the journal has it.
-            self.health.fail(&format!("the metadata engine failed: {error}"));
-            return Err(error);
+        match self.engine.apply(&batch(&maps), lsn) {
+            Ok(()) => {}
+            Err(ApplyError::Nothing(error)) => return Err(error),
+            // Whether the engine has it is known when it is opened again; the journal has it.
+            Err(ApplyError::Unknown(error)) => {
+                self.health.fail(&format!("the metadata engine failed: {error}"));
+                return Err(error);
+            }
         }
         self.applied.store(lsn.0, Ordering::Release);
         self.cache.begin_update();
@@ -83,16 +92,38 @@ impl Shared {
         Ok(())
     }
 
-    /// An engine that runs out of space in the middle stops the store; so it is not begun.
-    fn require_space(&self) -> Result<(), KvError> {
+    /// Sees that the disk has room for what a checkpoint writes; on a full disk that is the reserve's. Returns what is left
+    /// beyond it.
+    fn make_room(&self) -> Result<u64, KvError> {
         // The journal has every entry that the overlay has; the overlay counts what an entry costs in memory, too.
         let carried = self.journal.bytes().min(self.overlay.bytes() as u64);
-        let needed = 3 * carried + self.options.checkpoint_bytes + ENGINE_ROOM_BYTES;
-        if self.journal.free_bytes()? < needed { Err(KvError::Full) } else { Ok(()) }
+        make_room(
+            &|| self.journal.free_bytes(),
+            &self.reserve,
+            reserve::cost_of(carried),
+            self.options.checkpoint_bytes,
+        )
     }
 
-    /// For commits that would be refused since the last checkpoint had too little space: is there enough again? Looks at
-    /// most every [`SPACE_CHECK_PERIOD`], and then begins a checkpoint at once.
+    /// The reserve made whole, if the disk has room for it.
+    fn take_reserve(&self) -> Result<bool, KvError> {
+        let was_short = self.reserve.is_short();
+        let whole = self.reserve.take(self.journal.free_bytes()?)?;
+        match (was_short, whole) {
+            (false, false) => tracing::warn!(
+                "the disk under the metadata is full: until there is room, only removals and what keeps data safe"
+            ),
+            (true, true) => tracing::info!("the disk under the metadata has room again"),
+            (false, true) | (true, false) => {}
+        }
+        if !whole {
+            self.engine.want_room();
+        }
+        Ok(whole)
+    }
+
+    /// For commits that would be refused since the disk was full: is there room again? Looks at most every
+    /// [`SPACE_CHECK_PERIOD`], and then begins a checkpoint at once.
     pub(crate) fn space_came_back(&self) -> bool {
         {
             let Some(mut checked) = self.space_checked.try_lock() else { return false };
@@ -101,12 +132,13 @@ impl Shared {
             }
             *checked = Some(Instant::now());
         }
-        if self.require_space().is_err() {
-            return false;
+        let blocked = self.no_space.load(Ordering::Acquire);
+        let whole = self.take_reserve().unwrap_or(false);
+        if whole || blocked {
+            self.no_space.store(false, Ordering::Release);
+            self.work.request_checkpoint_at_once();
         }
-        self.no_space.store(false, Ordering::Release);
-        self.work.request_checkpoint_at_once();
-        true
+        whole
     }
 
     /// After the threads have ended.
@@ -130,6 +162,21 @@ impl Shared {
     }
 }
 
+/// See [`Shared::make_room`]: `cost` must be there, and `wish` if the disk has it.
+pub(crate) fn make_room(
+    free_bytes: &dyn Fn() -> Result<u64, KvError>,
+    reserve: &Reserve,
+    cost: u64,
+    wish: u64,
+) -> Result<u64, KvError> {
+    let mut free = free_bytes()?;
+    if free < cost + wish && reserve.held() > 0 {
+        reserve.give()?;
+        free = free_bytes()?;
+    }
+    free.checked_sub(cost).ok_or(KvError::Full)
+}
+
 /// All entries in key order.
 fn batch(maps: &[Arc<Map>]) -> Vec<(&[u8], Option<&[u8]>)> {
     let mut batch: Vec<(&[u8], Option<&[u8]>)> =
@@ -149,7 +196,10 @@ pub(crate) fn replay_into(engine: &dyn Engine, replay: Vec<Replay>, last: Lsn) -
         merged.extend(entries);
     }
     let batch: Vec<_> = merged.iter().map(|(key, value)| (&**key, value.as_deref())).collect();
-    engine.apply(&batch, last)
+    match engine.apply(&batch, last) {
+        Ok(()) => Ok(()),
+        Err(ApplyError::Nothing(error) | ApplyError::Unknown(error)) => Err(error),
+    }
 }
 
 /// Starts the threads; they end after [`Work::stop`].
@@ -178,7 +228,8 @@ fn sync_periodically(shared: &Shared) {
         if shared.health.check().is_err() {
             return;
         }
-        let result = shared.journal.sync_to(shared.journal.last());
+        let result =
+            shared.journal.sync_to(shared.journal.last()).and_then(|()| shared.journal.mark_synced());
         report(&mut failing, result, "the metadata journal is not synced");
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::ControlFlow, path::Path};
 use bytes::Bytes;
 use namespace::txn::KvError;
 
-use crate::{Engine, Lsn};
+use crate::{ApplyError, Engine, Lsn};
 
 /// Every row opens its engine in a directory of its own below `dir`; `make` creates or reopens one there.
 pub fn run(dir: &Path, make: impl Fn(&Path) -> Box<dyn Engine>) -> Result<(), KvError> {
@@ -36,7 +36,7 @@ fn a_new_engine_is_empty(dir: &Path, make: Make<'_>) -> Result<(), KvError> {
     assert_eq!(engine.get(b"key")?, None);
     assert_eq!(range(&*engine, b"", &[0xff; 40])?, []);
     // An empty batch still stores its number.
-    engine.apply(&[], Lsn(9))?;
+    engine.apply(&[], Lsn(9)).map_err(refused)?;
     assert_eq!(engine.applied_lsn()?, Lsn(9));
     assert_eq!(range(&*engine, b"", &[0xff; 40])?, [], "the engine's own records are not shown");
     engine.close()
@@ -44,15 +44,15 @@ fn a_new_engine_is_empty(dir: &Path, make: Make<'_>) -> Result<(), KvError> {
 
 fn points_and_deletions(dir: &Path, make: Make<'_>) -> Result<(), KvError> {
     let engine = make(dir);
-    engine.apply(&[(b"a", Some(b"1")), (b"b", Some(b"")), (b"c", Some(b"3"))], Lsn(1))?;
+    engine.apply(&[(b"a", Some(b"1")), (b"b", Some(b"")), (b"c", Some(b"3"))], Lsn(1)).map_err(refused)?;
     assert_eq!(engine.get(b"a")?.as_deref(), Some(&b"1"[..]));
     assert_eq!(engine.get(b"b")?.as_deref(), Some(&b""[..]), "an empty value is a value");
-    engine.apply(&[(b"a", Some(b"one")), (b"b", None), (b"z", None)], Lsn(2))?;
+    engine.apply(&[(b"a", Some(b"one")), (b"b", None), (b"z", None)], Lsn(2)).map_err(refused)?;
     assert_eq!(engine.get(b"a")?.as_deref(), Some(&b"one"[..]));
     assert_eq!(engine.get(b"b")?, None);
     assert_eq!(engine.get(b"z")?, None, "deleting what is not there is fine");
     assert_eq!(range(&*engine, b"a", b"z")?, pairs(&[(b"a", b"one"), (b"c", b"3")]));
-    engine.apply(&[(b"b", Some(b"back"))], Lsn(3))?;
+    engine.apply(&[(b"b", Some(b"back"))], Lsn(3)).map_err(refused)?;
     assert_eq!(engine.get(b"b")?.as_deref(), Some(&b"back"[..]));
     assert_eq!(engine.applied_lsn()?, Lsn(3));
     engine.close()
@@ -62,7 +62,7 @@ fn range_edges(dir: &Path, make: Make<'_>) -> Result<(), KvError> {
     let engine = make(dir);
     let keys: [&[u8]; 7] = [&[0], &[0, 0], &[1], &[1, 0xff], &[1, 0xff, 0], &[0xff], &[0xff; 9]];
     let batch: Vec<(&[u8], Option<&[u8]>)> = keys.iter().map(|k| (*k, Some(*k))).collect();
-    engine.apply(&batch, Lsn(1))?;
+    engine.apply(&batch, Lsn(1)).map_err(refused)?;
     let ends: Vec<&[u8]> = [&[][..], &[0xff; 20], &[1, 1]].into_iter().chain(keys).collect();
     for from in &ends {
         for to in &ends {
@@ -86,7 +86,7 @@ fn sizes_of_keys_and_values(dir: &Path, make: Make<'_>) -> Result<(), KvError> {
     let key = |size: usize| vec![7u8; (size % 4096).max(1)];
     let engine = make(dir);
     for size in sizes {
-        engine.apply(&[(&key(size), Some(&value(size)))], Lsn(size as u64 + 1))?;
+        engine.apply(&[(&key(size), Some(&value(size)))], Lsn(size as u64 + 1)).map_err(refused)?;
         assert_eq!(engine.get(&key(size))?.as_deref(), Some(value(size).as_slice()), "{size}");
     }
     engine.close()?;
@@ -109,7 +109,7 @@ fn what_was_applied_is_there_after_reopening(dir: &Path, make: Make<'_>) -> Resu
         let (new, old) = (round.to_be_bytes(), round.wrapping_sub(1).to_be_bytes());
         let mut batch: Vec<(&[u8], Option<&[u8]>)> = vec![(&new, Some(&new)), (&old, None)];
         batch.sort();
-        engine.apply(&batch, Lsn((round + 1) * 10))?;
+        engine.apply(&batch, Lsn((round + 1) * 10)).map_err(refused)?;
         // Once closed and once not: `apply` alone is durable.
         if round % 2 == 0 {
             engine.close()?;
@@ -120,7 +120,7 @@ fn what_was_applied_is_there_after_reopening(dir: &Path, make: Make<'_>) -> Resu
 
 fn a_visitor_may_read(dir: &Path, make: Make<'_>) -> Result<(), KvError> {
     let engine = make(dir);
-    engine.apply(&[(b"a", Some(b"1")), (b"b", Some(b"2"))], Lsn(1))?;
+    engine.apply(&[(b"a", Some(b"1")), (b"b", Some(b"2"))], Lsn(1)).map_err(refused)?;
     let mut seen = Vec::new();
     engine.scan(b"a", b"c", &mut |key, value| {
         assert_eq!(engine.get(key).ok().flatten().as_deref(), Some(value));
@@ -142,7 +142,7 @@ fn random_batches_agree_with_a_map(dir: &Path, make: Make<'_>) -> Result<(), KvE
             batch.insert(random.key(), (random.below(3) > 0).then_some(value));
         }
         let entries: Vec<_> = batch.iter().map(|(k, v)| (k.as_slice(), v.as_deref())).collect();
-        engine.apply(&entries, Lsn(lsn))?;
+        engine.apply(&entries, Lsn(lsn)).map_err(refused)?;
         for (key, value) in batch {
             match value {
                 Some(value) => drop(model.insert(key, value)),
@@ -163,6 +163,12 @@ fn random_batches_agree_with_a_map(dir: &Path, make: Make<'_>) -> Result<(), KvE
     let all: Pairs = model.into_iter().collect();
     assert_eq!(range(&*engine, b"", &[0xff; 40])?, all);
     engine.close()
+}
+
+fn refused(error: ApplyError) -> KvError {
+    match error {
+        ApplyError::Nothing(error) | ApplyError::Unknown(error) => error,
+    }
 }
 
 fn range(engine: &dyn Engine, from: &[u8], to: &[u8]) -> Result<Pairs, KvError> {

@@ -36,10 +36,19 @@ pub trait Disk: Send + Sync {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     fn remove(&self, path: &Path) -> io::Result<()>;
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// What an unprivileged process may still write below `dir`.
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
+    /// A file, with its content if it is there already, and its length.
+    fn open_or_create(&self, path: &Path) -> io::Result<(Arc<dyn DiskFile>, u64)>;
+    fn space(&self, dir: &Path) -> io::Result<Space>;
     /// The kernel's run in which this is asked; `None` when it does not say.
     fn boot_id(&self) -> Option<BootId>;
+}
+
+/// Of the file system below a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// What an unprivileged process may still write.
+    pub free: u64,
+    pub total: u64,
 }
 
 pub trait DiskFile: Send + Sync {
@@ -47,6 +56,8 @@ pub trait DiskFile: Send + Sync {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Room for `len` bytes at `offset`; they read as zeros until written.
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Gives the room behind `len` back.
+    fn shrink(&self, len: u64) -> io::Result<()>;
     /// Content, and the size as far as it is needed to read the content.
     fn sync(&self) -> io::Result<()>;
 }
@@ -81,9 +92,16 @@ impl Disk for SystemDisk {
         File::open(dir)?.sync_all()
     }
 
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+    fn open_or_create(&self, path: &Path) -> io::Result<(Arc<dyn DiskFile>, u64)> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let len = file.metadata()?.len();
+        Ok((Arc::new(SystemFile(file)), len))
+    }
+
+    fn space(&self, dir: &Path) -> io::Result<Space> {
         let stat = rustix::fs::statvfs(dir)?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Space { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) })
     }
 
     fn boot_id(&self) -> Option<BootId> {
@@ -105,6 +123,10 @@ impl DiskFile for SystemFile {
             Err(rustix::io::Errno::OPNOTSUPP) => self.0.set_len(offset + len),
             Err(e) => Err(e.into()),
         }
+    }
+
+    fn shrink(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
     }
 
     fn sync(&self) -> io::Result<()> {

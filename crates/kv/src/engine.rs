@@ -3,7 +3,9 @@
 //! Invariants: a batch is applied whole or not at all, together with its [`Lsn`], and is durable when `apply`
 //! returns; reads that begin after that see it. Every engine passes [`crate::conformance`].
 
-mod fjall_engine;
+mod checked;
+mod guard;
+mod lsm;
 mod memory;
 
 use bytes::Bytes;
@@ -11,8 +13,20 @@ use namespace::txn::{KvError, Visit};
 
 use crate::Lsn;
 
-pub use fjall_engine::{FjallEngine, fjall};
+pub use guard::inside as inside_engine;
+pub use lsm::{LsmEngine, lsm};
 pub use memory::MemoryEngine;
+
+/// Why a batch was not applied.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// Nothing was changed, and the same batch may be applied again: no room, no file descriptor.
+    #[error("{0}")]
+    Nothing(KvError),
+    /// Whether it was applied is unknown until the engine is opened again.
+    #[error("{0}")]
+    Unknown(KvError),
+}
 
 /// Writes in rising order of distinct keys; `None` deletes.
 pub type Batch<'a> = [(&'a [u8], Option<&'a [u8]>)];
@@ -28,10 +42,12 @@ pub trait Engine: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
     /// Visits the entries with `from <= key < to` in key order until `visit` breaks. `visit` may read the engine.
     fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError>;
-    /// One atomic and durable step. After an error the outcome is unknown until the engine is opened again.
-    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), KvError>;
+    /// One atomic and durable step.
+    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), ApplyError>;
     /// The number of the last batch applied; 0 in a new engine.
     fn applied_lsn(&self) -> Result<Lsn, KvError>;
+    /// The disk is full: give back what removals have freed as soon as possible. Returns at once.
+    fn want_room(&self) {}
     /// Bytes on the disk.
     fn approximate_bytes(&self) -> u64;
     /// The last call: what was applied stays.

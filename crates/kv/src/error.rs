@@ -22,6 +22,9 @@ pub enum OpenError {
     /// Bytes that must be there are missing or wrong. `repair` opens such a journal, without what follows.
     #[error("{} is damaged at byte {offset}: {detail}", path.display())]
     Damaged { path: PathBuf, offset: u64, detail: String },
+    /// The engine's files are missing or damaged. Nothing puts them right.
+    #[error("the files of the metadata engine in {} are damaged: {detail}", path.display())]
+    EngineDamaged { path: PathBuf, detail: String },
     /// The operating system reported an error.
     #[error("{}: {detail}", path.display())]
     Io { path: PathBuf, full: bool, detail: String },
@@ -41,7 +44,9 @@ impl From<OpenError> for KvError {
         match error {
             OpenError::Engine(inner) => inner,
             OpenError::Io { full: true, .. } => KvError::Full,
-            OpenError::Damaged { .. } | OpenError::NotAStore { .. } => KvError::Corrupt(error.to_string()),
+            OpenError::Damaged { .. } | OpenError::EngineDamaged { .. } | OpenError::NotAStore { .. } => {
+                KvError::Corrupt(error.to_string())
+            }
             OpenError::Locked { .. }
             | OpenError::Newer { .. }
             | OpenError::OtherEngine { .. }
@@ -53,6 +58,12 @@ impl From<OpenError> for KvError {
 /// Is it "no room" (no space, or over a quota) rather than a failing device?
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Is it "no file descriptor": the process, or the machine, has as many open as it may?
+pub(crate) fn is_exhausted(error: &io::Error) -> bool {
+    let [process, machine] = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|e| e.raw_os_error());
+    error.raw_os_error().is_some_and(|raw| raw == process || raw == machine)
 }
 
 /// The error of an operation that named `what`.

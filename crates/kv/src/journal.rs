@@ -20,7 +20,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::{
     Disk, DiskFile, Lsn,
     error::{is_full, kv_error},
-    frame::{self, SEGMENT_HEADER_BYTES, SegmentHeader},
+    frame::{self, FRAMES_OFFSET, MARK_OFFSET, SegmentHeader},
+    reserve,
 };
 
 /// Run before each fsync of the journal: makes durable what the records so far speak of. It may read and commit,
@@ -84,6 +85,9 @@ pub(crate) struct Journal {
     health: Arc<Health>,
     /// A segment is allocated in steps of this.
     step_bytes: u64,
+    /// What the files of all segments may take together.
+    bytes_max: u64,
+    allocated: AtomicU64,
     tail: Mutex<Tail>,
     last: AtomicU64,
     active_bytes: AtomicU64,
@@ -92,6 +96,7 @@ pub(crate) struct Journal {
     syncing: Mutex<bool>,
     sync_ended: Condvar,
     syncs: AtomicU64,
+    marked: AtomicU64,
     before_sync: RwLock<Option<Arc<BeforeSync>>>,
 }
 
@@ -117,7 +122,24 @@ struct Sealed {
     path: PathBuf,
     last: Lsn,
     bytes: u64,
+    allocated: u64,
     synced: bool,
+}
+
+/// What [`Journal::start`] begins with, and how large it may become.
+pub(crate) struct Start {
+    pub sequence: u64,
+    pub last: Lsn,
+    pub step_bytes: u64,
+    pub bytes_max: u64,
+}
+
+/// Of an append.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Appended {
+    As(Lsn),
+    /// The files have the size that they may have: first a checkpoint.
+    AfterCheckpoint,
 }
 
 impl Journal {
@@ -126,16 +148,22 @@ impl Journal {
         disk: Arc<dyn Disk>,
         dir: &Path,
         health: Arc<Health>,
-        step_bytes: u64,
-        (sequence, last): (u64, Lsn),
+        start: &Start,
     ) -> Result<Journal, KvError> {
-        let segment = create_segment(&*disk, dir, sequence, step_bytes)?;
-        let tail = Tail { segment, offset: SEGMENT_HEADER_BYTES as u64, next: Lsn(last.0 + 1) };
+        let Start { sequence, last, step_bytes, bytes_max } = *start;
+        let segment = match create_segment(&*disk, dir, sequence, step_bytes) {
+            Err(KvError::Full) => create_segment(&*disk, dir, sequence, SMALL_STEP_BYTES.min(step_bytes))?,
+            other => other?,
+        };
+        let allocated = AtomicU64::new(segment.allocated);
+        let tail = Tail { segment, offset: FRAMES_OFFSET as u64, next: Lsn(last.0 + 1) };
         Ok(Journal {
             disk,
             dir: dir.to_owned(),
             health,
             step_bytes,
+            bytes_max,
+            allocated,
             tail: Mutex::new(tail),
             last: AtomicU64::new(last.0),
             active_bytes: AtomicU64::new(0),
@@ -144,17 +172,18 @@ impl Journal {
             syncing: Mutex::new(false),
             sync_ended: Condvar::new(),
             syncs: AtomicU64::new(0),
+            marked: AtomicU64::new(last.0),
             before_sync: RwLock::new(None),
         })
     }
 
     /// Numbers and writes a frame made by [`frame::encode`]. After an error nothing of it counts.
-    pub(crate) fn append(&self, frame: &mut [u8]) -> Result<Lsn, KvError> {
+    pub(crate) fn append(&self, frame: &mut [u8]) -> Result<Appended, KvError> {
         let mut tail = self.tail.lock();
         self.health.check()?;
         let end = tail.offset + frame.len() as u64;
-        if end > tail.segment.allocated {
-            self.grow(&mut tail.segment, end)?;
+        if end > tail.segment.allocated && !self.grow(&mut tail.segment, end)? {
+            return Ok(Appended::AfterCheckpoint);
         }
         let lsn = tail.next;
         frame::seal(frame, tail.segment.seed, lsn, self.synced());
@@ -164,20 +193,26 @@ impl Journal {
         }
         tail.offset = end;
         tail.next = Lsn(lsn.0 + 1);
-        self.active_bytes.store(end - SEGMENT_HEADER_BYTES as u64, Ordering::Release);
+        self.active_bytes.store(end - FRAMES_OFFSET as u64, Ordering::Release);
         self.last.store(lsn.0, Ordering::Release);
-        Ok(lsn)
+        Ok(Appended::As(lsn))
     }
 
-    /// So that frames fit up to `end`: by a step, or by what is there if the disk is nearly full.
-    fn grow(&self, segment: &mut Segment, end: u64) -> Result<(), KvError> {
+    /// So that frames fit up to `end`: by a step, or by what is there if the disk is nearly full. False: the journal would
+    /// be larger than it may be.
+    fn grow(&self, segment: &mut Segment, end: u64) -> Result<bool, KvError> {
         let needed = end - segment.allocated;
-        let mut room = needed.max(self.step_bytes);
+        let left = self.bytes_max.saturating_sub(self.allocated.load(Ordering::Acquire));
+        if needed > left && !self.is_too_large_for_any(needed)? {
+            return Ok(false);
+        }
+        let mut room = needed.max(self.step_bytes.min(left));
         loop {
             match segment.file.allocate(segment.allocated, room) {
                 Ok(()) => {
                     segment.allocated += room;
-                    return Ok(());
+                    self.allocated.fetch_add(room, Ordering::AcqRel);
+                    return Ok(true);
                 }
                 Err(e) if is_full(&e) && room > needed.max(SMALL_STEP_BYTES) => {
                     room = needed.max(SMALL_STEP_BYTES);
@@ -185,6 +220,22 @@ impl Journal {
                 Err(e) => return Err(kv_error("journal", &e)),
             }
         }
+    }
+
+    /// A commit that even an empty journal could hardly take, on a disk that can.
+    fn is_too_large_for_any(&self, needed: u64) -> Result<bool, KvError> {
+        if needed <= self.bytes_max / 2 {
+            return Ok(false);
+        }
+        let all = self.allocated.load(Ordering::Acquire) + needed;
+        if self.free_bytes()? < needed + reserve::cost_of(all) { Err(KvError::Full) } else { Ok(true) }
+    }
+
+    /// Is there room for a frame of `len` bytes, as far as the journal itself is concerned?
+    pub(crate) fn has_room(&self, len: u64) -> bool {
+        let tail = self.tail.lock();
+        let needed = (tail.offset + len).saturating_sub(tail.segment.allocated);
+        needed + self.allocated.load(Ordering::Acquire) <= self.bytes_max || needed > self.bytes_max / 2
     }
 
     /// A frame whose write failed may be in the file whole: it must not come back at the next start. From back to
@@ -224,7 +275,7 @@ impl Journal {
     }
 
     pub(crate) fn free_bytes(&self) -> Result<u64, KvError> {
-        self.disk.free_bytes(&self.dir).map_err(|e| kv_error("journal", &e))
+        self.disk.space(&self.dir).map(|space| space.free).map_err(|e| kv_error("journal", &e))
     }
 
     pub(crate) fn set_before_sync(&self, hook: BeforeSync) {
@@ -283,10 +334,27 @@ impl Journal {
         Ok(())
     }
 
-    /// The segment that [`Journal::rotate`] will need. Slow; commits go on meanwhile. One caller at a time.
-    pub(crate) fn prepare(&self) -> Result<Segment, KvError> {
+    /// Leaves in the segment how far it is durable, if no later frame will: then damage of what was synced is told from a
+    /// power cut for good. Not synced itself: until the kernel has written it, it only is not there.
+    pub(crate) fn mark_synced(&self) -> Result<(), KvError> {
+        let tail = self.tail.lock();
+        let synced = self.synced();
+        if synced < self.last() || self.marked.load(Ordering::Acquire) == synced.0 {
+            return Ok(());
+        }
+        let mark = frame::encode_mark(synced, tail.segment.seed);
+        tail.segment.file.write_at(&mark, MARK_OFFSET as u64).map_err(|e| kv_error("journal", &e))?;
+        self.marked.store(synced.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// The segment that [`Journal::rotate`] will need, with a step's room if `room` has it. Slow; commits go on meanwhile.
+    /// One caller at a time.
+    pub(crate) fn prepare(&self, room: u64) -> Result<Segment, KvError> {
         let sequence = self.tail.lock().segment.header.sequence + 1;
-        create_segment(&*self.disk, &self.dir, sequence, self.step_bytes)
+        let left = self.bytes_max.saturating_sub(self.allocated.load(Ordering::Acquire));
+        let step = self.step_bytes.min(room).min(left).max(SMALL_STEP_BYTES.min(self.step_bytes));
+        create_segment(&*self.disk, &self.dir, sequence, step)
     }
 
     /// Frames go to `segment` from now on. Returns the last number before it. The caller excludes commits.
@@ -294,11 +362,12 @@ impl Journal {
         let mut tail = self.tail.lock();
         let last = Lsn(tail.next.0 - 1);
         let old = std::mem::replace(&mut tail.segment, segment);
-        let bytes = tail.offset - SEGMENT_HEADER_BYTES as u64;
-        tail.offset = SEGMENT_HEADER_BYTES as u64;
+        let bytes = tail.offset - FRAMES_OFFSET as u64;
+        tail.offset = FRAMES_OFFSET as u64;
         self.active_bytes.store(0, Ordering::Release);
-        let Segment { file, path, header: _, seed: _, allocated: _ } = old;
-        self.sealed.lock().push(Sealed { file, path, last, bytes, synced: false });
+        self.allocated.fetch_add(tail.segment.allocated, Ordering::AcqRel);
+        let Segment { file, path, header: _, seed: _, allocated } = old;
+        self.sealed.lock().push(Sealed { file, path, last, bytes, allocated, synced: false });
         last
     }
 
@@ -311,7 +380,8 @@ impl Journal {
                 tracing::warn!(path = %path.display(), error = %e, "a journal segment cannot be deleted");
                 return;
             }
-            sealed.remove(0);
+            let gone = sealed.remove(0);
+            self.allocated.fetch_sub(gone.allocated, Ordering::AcqRel);
         }
     }
 
@@ -343,7 +413,7 @@ fn create_segment(disk: &dyn Disk, dir: &Path, sequence: u64, bytes: u64) -> Res
     let path = segment_path(dir, sequence);
     let header =
         SegmentHeader { sequence, salt: RandomState::new().hash_one(sequence), boot: disk.boot_id() };
-    let allocated = SEGMENT_HEADER_BYTES as u64 + bytes;
+    let allocated = FRAMES_OFFSET as u64 + bytes;
     let create = || -> io::Result<Arc<dyn DiskFile>> {
         let file = disk.create(&path)?;
         file.allocate(0, allocated)?;

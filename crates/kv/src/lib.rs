@@ -25,6 +25,7 @@ mod lsn;
 mod options;
 mod overlay;
 mod recovery;
+mod reserve;
 mod shared;
 mod state_dir;
 mod store;
@@ -32,8 +33,8 @@ mod txn;
 mod work;
 mod write_set;
 
-pub use disk::{BootId, Disk, DiskFile, SystemDisk};
-pub use engine::{Batch, Engine, FjallEngine, MemoryEngine, RESERVED_KEY, fjall};
+pub use disk::{BootId, Disk, DiskFile, Space, SystemDisk};
+pub use engine::{ApplyError, Batch, Engine, LsmEngine, MemoryEngine, RESERVED_KEY, inside_engine, lsm};
 pub use error::OpenError;
 pub use frame::{FORMAT_VERSION, FRAME_BYTES_MAX};
 pub use journal::BeforeSync;

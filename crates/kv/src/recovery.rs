@@ -1,7 +1,7 @@
 //! What the journal says at the start: which commits to replay, and whether what is missing may be missing.
 //!
 //! A power cut keeps any part of what was not synced: the first hole ends the replay, and whole frames after it
-//! are dropped. But if a later frame proves (by its `synced` field) that the missing commit was durable, then
+//! are dropped. But if a later frame (by its `synced` field) or a segment's mark proves that the missing commit was durable, then
 //! the journal is damaged, and opening it as if nothing were wrong would lose acknowledged commits. If the kernel
 //! still runs in which the segment was written, no power cut excuses a hole: all that may be missing is the end of
 //! the last frame, whose write a kill interrupted. Pure, apart from reading the files.
@@ -12,7 +12,10 @@ use bytes::Bytes;
 
 use crate::{
     BootId, Disk, Lsn, OpenError,
-    frame::{self, FRAME_HEADER_BYTES, FrameHeader, HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader},
+    frame::{
+        self, FRAME_HEADER_BYTES, FRAMES_OFFSET, FrameHeader, HeaderError, SEGMENT_HEADER_BYTES,
+        SegmentHeader,
+    },
     journal,
     key::Key,
 };
@@ -37,12 +40,24 @@ pub(crate) struct Replay {
     pub entries: Vec<(Key, Option<Bytes>)>,
 }
 
+impl Replay {
+    /// About what its frame had.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.entries
+            .iter()
+            .map(|(key, value)| (key.len() + value.as_ref().map_or(0, Bytes::len) + 6) as u64)
+            .sum()
+    }
+}
+
 /// Everything found in one segment file, in order.
 struct Scanned {
     path: PathBuf,
     sequence: u64,
     /// No power cut came since it was written.
     same_boot: bool,
+    /// What its mark says.
+    synced: Lsn,
     pieces: Vec<Piece>,
 }
 
@@ -94,7 +109,8 @@ pub(crate) fn recover(
 
 /// Finds every frame in a segment, also those after damage.
 fn scan(path: &Path, sequence: u64, bytes: &[u8], boot: Option<BootId>) -> Result<Scanned, OpenError> {
-    let mut scanned = Scanned { path: path.to_owned(), sequence, same_boot: false, pieces: Vec::new() };
+    let mut scanned =
+        Scanned { path: path.to_owned(), sequence, same_boot: false, synced: Lsn(0), pieces: Vec::new() };
     let header = match SegmentHeader::decode(bytes) {
         Ok(header) if header.sequence == sequence => header,
         Err(HeaderError::Newer(found)) => {
@@ -113,7 +129,8 @@ fn scan(path: &Path, sequence: u64, bytes: &[u8], boot: Option<BootId>) -> Resul
     scanned.same_boot = boot.is_some() && header.boot == boot;
     let seed = header.seed();
     let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
-    let mut at = SEGMENT_HEADER_BYTES;
+    scanned.synced = frame::decode_mark(bytes, seed).unwrap_or_default();
+    let mut at = FRAMES_OFFSET;
     while at < end {
         let header = FrameHeader::decode(&bytes[at..], seed);
         let entries = header.and_then(|header| frame::entries(header.body(&bytes[at..])?));
@@ -207,10 +224,13 @@ fn plan(
         Planner { replay: Vec::new(), next, proven: applied, seen: applied, bad: None, hole: None };
     let mut before: Option<u64> = None;
     let mut torn_write = false;
+    let mut last_path = None;
     for mut segment in scanned {
+        planner.proven = planner.proven.max(segment.synced);
+        last_path = Some(segment.path.clone());
         let follows = before.is_some_and(|before| before + 1 == segment.sequence);
         for piece in std::mem::take(&mut segment.pieces) {
-            let first = piece.offset == SEGMENT_HEADER_BYTES as u64;
+            let first = piece.offset == FRAMES_OFFSET as u64;
             torn_write = segment.same_boot && piece.entries.is_none() && !piece.certain_damage;
             planner.take(&segment, piece, first && !follows);
         }
@@ -219,14 +239,20 @@ fn plan(
     let Planner { replay, next, proven, seen, bad, hole } = planner;
     let mut report = RecoveryReport { replayed: replay.len() as u64, ..RecoveryReport::default() };
     let interrupted = hole.is_none() && torn_write;
-    if let Some(Stop { path, offset, certain_damage, detail }) = hole.or(bad) {
+    // Nothing is where the last commits were, and they were durable.
+    let vanished = last_path.filter(|_| proven >= next).map(|path| {
+        let detail = format!("commit {next} was durable, and there is nothing of it");
+        Stop { path, offset: 0, certain_damage: true, detail }
+    });
+    if let Some(Stop { path, offset, certain_damage, detail }) = hole.or(bad).or(vanished) {
         let damaged = certain_damage || proven >= next;
         if damaged && !repair {
             return Err(OpenError::Damaged { path, offset, detail });
         }
         report.repaired = damaged;
         // A commit whose write was interrupted by a kill was never one.
-        report.dropped = if interrupted && !damaged { 0 } else { (seen.0 + 1).saturating_sub(next.0) };
+        report.dropped =
+            if interrupted && !damaged { 0 } else { (seen.max(proven).0 + 1).saturating_sub(next.0) };
         report.cut_at = Some((path, offset));
     }
     Ok((replay, report))

@@ -19,11 +19,12 @@ use crate::{
     cache::Cache,
     journal::{Health, Journal},
     overlay::Overlay,
+    reserve::Reserve,
     state_dir::StateDir,
     work::Work,
 };
 
-/// A checkpoint that is not done when this many times `checkpoint_bytes` wait makes commits wait.
+/// The journal may become this many times `checkpoint_bytes`; then commits wait for a checkpoint.
 pub(crate) const BACKLOG: u64 = 4;
 /// The longest that a commit waits for a checkpoint.
 const COMMIT_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -34,7 +35,9 @@ pub(crate) struct Shared {
     pub cache: Cache,
     pub journal: Journal,
     pub health: Arc<Health>,
+    /// As far as the disk is large enough.
     pub options: MetaStoreOptions,
+    pub reserve: Reserve,
     /// Commits hold it shared from the append to the overlay; freezing holds it alone.
     pub gate: RwLock<()>,
     /// The last number in the frozen overlay, while there is one.
@@ -52,11 +55,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn wait_for_room(&self) -> Result<(), KvError> {
+    /// For a frame of `len` bytes that the journal cannot take now.
+    pub(crate) fn wait_for_room(&self, len: u64) -> Result<(), KvError> {
+        if !self.options.background {
+            return Err(KvError::Full);
+        }
+        self.work.request_checkpoint();
         let deadline = Instant::now() + COMMIT_WAIT_MAX;
-        let bound = self.options.checkpoint_bytes.saturating_mul(BACKLOG);
         let mut waiting = self.room.0.lock();
-        while self.journal.active_bytes() > bound {
+        while !self.journal.has_room(len) {
             self.health.check()?;
             if self.no_space.load(Ordering::Acquire) && !self.space_came_back() {
                 return Err(KvError::Full);

@@ -19,6 +19,8 @@ use crate::OpenError;
 
 const FORMAT_NAME: &str = "onfs-metadata";
 const DIRECTORY_FORMAT: u32 = 1;
+/// What follows in a longer file is not ours.
+const FORMAT_BYTES_MAX: u64 = 4096;
 
 /// Held while the store is open. The kernel drops it with the process.
 #[derive(Debug)]
@@ -50,9 +52,10 @@ impl StateDir {
             }
             Err(e) => return Err(failed(e.into())),
         }
-        lock.set_len(0).map_err(failed)?;
-        lock.rewind().map_err(failed)?;
-        writeln!(lock, "{}", std::process::id()).map_err(failed)?;
+        // Never empty in between: its block is what a full disk would not give again.
+        let text = format!("{}\n", std::process::id());
+        lock.rewind().and_then(|()| lock.write_all(text.as_bytes())).map_err(failed)?;
+        lock.set_len(text.len() as u64).map_err(failed)?;
         Ok(StateDir { path: path.to_owned(), _lock: lock })
     }
 
@@ -71,11 +74,13 @@ impl StateDir {
     /// Is there a store, and of which engine? Refuses what this release cannot read.
     pub(crate) fn read_format(&self) -> Result<Option<String>, OpenError> {
         let path = self.path.join("FORMAT");
-        let text = match std::fs::read(&path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        let mut bytes = Vec::new();
+        match File::open(&path).and_then(|file| file.take(FORMAT_BYTES_MAX).read_to_end(&mut bytes)) {
+            Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(OpenError::io(path, &e)),
-        };
+        }
+        let text = String::from_utf8_lossy(&bytes);
         let damaged =
             |detail: &str| OpenError::Damaged { path: path.clone(), offset: 0, detail: detail.to_owned() };
         let mut lines = text.lines();
@@ -109,6 +114,7 @@ impl StateDir {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::{prelude::*, sample::Index};
 
     #[test]
     fn a_second_opener_learns_who_has_it() {
@@ -127,16 +133,42 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::lock(dir.path()).unwrap();
         assert_eq!(state.read_format(), Ok(None));
-        state.write_format("fjall").unwrap();
-        assert_eq!(state.read_format(), Ok(Some("fjall".to_owned())));
+        state.write_format("lsm-tree").unwrap();
+        assert_eq!(state.read_format(), Ok(Some("lsm-tree".to_owned())));
         let format = dir.path().join("FORMAT");
-        std::fs::write(&format, "onfs-metadata 2\nengine fjall\n").unwrap();
+        std::fs::write(&format, "onfs-metadata 2\nengine lsm-tree\n").unwrap();
         assert_eq!(state.read_format(), Err(OpenError::Newer { path: format.clone(), found: 2, known: 1 }));
-        for bad in
-            ["", "onfs-metadata", "onfs-metadata x\nengine fjall", "onfs-metadata 1\nmotor", "\u{0}\u{fffd}"]
-        {
+        for bad in [
+            "",
+            "onfs-metadata",
+            "onfs-metadata x\nengine lsm-tree",
+            "onfs-metadata 1\nmotor",
+            "\u{0}\u{fffd}",
+        ] {
             std::fs::write(&format, bad).unwrap();
             assert!(matches!(state.read_format(), Err(OpenError::Damaged { .. })), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Goal: no bytes in FORMAT make its reader panic, or pass for another version. Method: random bytes; damage.
+        #[test]
+        fn any_format_file(noise in prop::collection::vec(any::<u8>(), 0..60), at: Index, byte: u8) {
+            let dir = tempfile::tempdir().unwrap();
+            let state = StateDir::lock(dir.path()).unwrap();
+            state.write_format("fjall").unwrap();
+            let path = dir.path().join("FORMAT");
+            let mut good = std::fs::read(&path).unwrap();
+            let at = at.index(good.len());
+            good[at] = byte;
+            for bytes in [noise, good] {
+                std::fs::write(&path, &bytes).unwrap();
+                if let Ok(found) = state.read_format() {
+                    prop_assert!(found.is_some() && bytes.starts_with(b"onfs-metadata"));
+                }
+            }
         }
     }
 }

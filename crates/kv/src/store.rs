@@ -22,10 +22,12 @@ use crate::{
     cache::Cache,
     checkpoint,
     engine::RESERVED_KEY,
+    error::kv_error,
     frame,
-    journal::{Health, Journal},
+    journal::{Appended, Health, Journal, Start},
     overlay::{self, Overlay},
-    recovery,
+    recovery::{self, Replay},
+    reserve::{self, Reserve},
     shared::{BACKLOG, Shared},
     state_dir::StateDir,
     work::Work,
@@ -53,6 +55,8 @@ pub struct Stats {
     pub engine_bytes: u64,
     pub checkpoints: u64,
     pub syncs: u64,
+    /// The disk is full: only commits that may use the reserve are taken.
+    pub short_of_space: bool,
     /// Why it takes no more writes.
     pub read_only: Option<String>,
 }
@@ -69,7 +73,7 @@ impl MetaStore {
     pub fn open(
         dir: &Path,
         open_engine: impl FnOnce(&Path, u64) -> Result<Box<dyn Engine>, OpenError>,
-        options: MetaStoreOptions,
+        mut options: MetaStoreOptions,
         disk: Arc<dyn Disk>,
     ) -> Result<MetaStore, OpenError> {
         let state_dir = StateDir::lock(dir)?;
@@ -81,6 +85,9 @@ impl MetaStore {
         }
         std::fs::create_dir_all(&engine_dir).map_err(|e| OpenError::io(&engine_dir, &e))?;
         disk.create_dir(&journal_dir).map_err(|e| OpenError::io(&journal_dir, &e))?;
+        let wished = options.checkpoint_bytes.saturating_mul(BACKLOG);
+        let reserve = Reserve::open(&*disk, state_dir.path(), wished, format.is_none())?;
+        options.checkpoint_bytes = options.checkpoint_bytes.min(reserve.journal_max() / BACKLOG);
         let engine = open_engine(&engine_dir, options.cache_bytes / 2)?;
         let applied = engine.applied_lsn()?;
         match format {
@@ -99,6 +106,9 @@ impl MetaStore {
         let found = recovery::recover(&*disk, &journal_dir, applied, options.repair)?;
         let last = found.replay.last().map_or(applied, |replay| replay.lsn);
         log_recovery(&found.report);
+        let free_bytes = || disk.space(&journal_dir).map(|s| s.free).map_err(|e| kv_error("journal", &e));
+        let cost = reserve::cost_of(found.replay.iter().map(Replay::bytes).sum());
+        checkpoint::make_room(&free_bytes, &reserve, cost, 0)?;
         checkpoint::replay_into(&*engine, found.replay, last)?;
         for path in &found.segments {
             disk.remove(path).map_err(|e| OpenError::io(path, &e))?;
@@ -106,9 +116,11 @@ impl MetaStore {
         // The names must be gone before numbers after `last` are given out again.
         disk.sync_dir(&journal_dir).map_err(|e| OpenError::io(&journal_dir, &e))?;
         let health = Arc::new(Health::default());
-        let step = options.checkpoint_bytes.max(4096);
-        let journal =
-            Journal::start(disk, &journal_dir, Arc::clone(&health), step, (found.next_sequence, last))?;
+        let bytes_max = if options.background { reserve.journal_max() } else { u64::MAX };
+        let step_bytes = options.checkpoint_bytes.max(4096);
+        let start = Start { sequence: found.next_sequence, last, step_bytes, bytes_max };
+        let journal = Journal::start(disk, &journal_dir, Arc::clone(&health), &start)?;
+        reserve.take(journal.free_bytes()?)?;
         let shared = Arc::new(Shared {
             engine,
             overlay: Overlay::new(),
@@ -116,6 +128,7 @@ impl MetaStore {
             journal,
             health,
             options,
+            reserve,
             gate: RwLock::new(()),
             checkpointing: Mutex::new(None),
             applied: AtomicU64::new(last.0),
@@ -132,7 +145,12 @@ impl MetaStore {
 
     /// The default engine on the machine's file system.
     pub fn open_default(dir: &Path, options: MetaStoreOptions) -> Result<MetaStore, OpenError> {
-        MetaStore::open(dir, crate::fjall, options, Arc::new(SystemDisk))
+        MetaStore::open(dir, crate::lsm, options, Arc::new(SystemDisk))
+    }
+
+    /// As in the FORMAT file.
+    pub fn engine_name(&self) -> &'static str {
+        self.shared.engine.name()
     }
 
     /// What the opening found in the journal.
@@ -152,23 +170,31 @@ impl MetaStore {
             return Ok(shared.journal.last());
         }
         check_limits(&writes)?;
-        let bound = shared.options.checkpoint_bytes;
-        if shared.journal.active_bytes() > bound && shared.options.background {
+        if shared.journal.active_bytes() > shared.options.checkpoint_bytes && shared.options.background {
             shared.work.request_checkpoint();
-            if shared.journal.active_bytes() > bound.saturating_mul(BACKLOG) {
-                shared.wait_for_room()?;
-            }
+        }
+        if !writes.may_use_reserve() && shared.reserve.is_short() && !shared.space_came_back() {
+            return Err(KvError::Full);
         }
         FRAME.with_borrow_mut(|buffer| {
             frame::encode(&writes, buffer);
-            let shut = shared.gate.read();
-            let lsn = shared.journal.append(buffer)?;
-            shared.overlay.insert(writes.into_entries(), lsn);
-            drop(shut);
-            if buffer.capacity() > KEPT_BUFFER_BYTES {
-                *buffer = Vec::new();
+            loop {
+                let shut = shared.gate.read();
+                match shared.journal.append(buffer)? {
+                    Appended::As(lsn) => {
+                        shared.overlay.insert(writes.into_entries(), lsn);
+                        drop(shut);
+                        if buffer.capacity() > KEPT_BUFFER_BYTES {
+                            *buffer = Vec::new();
+                        }
+                        return Ok(lsn);
+                    }
+                    Appended::AfterCheckpoint => {
+                        drop(shut);
+                        shared.wait_for_room(buffer.len() as u64)?;
+                    }
+                }
             }
-            Ok(lsn)
         })
     }
 
@@ -232,6 +258,11 @@ impl MetaStore {
         self.shared.journal.set_before_sync(hook);
     }
 
+    /// Leaves in the journal how far it is durable, so that damage is told from a power cut. Done in the background, too.
+    pub fn mark_synced(&self) -> Result<(), KvError> {
+        self.shared.journal.mark_synced()
+    }
+
     /// Carries everything committed so far into the engine.
     pub fn checkpoint(&self) -> Result<(), KvError> {
         self.shared.checkpoint()
@@ -252,6 +283,7 @@ impl MetaStore {
             engine_bytes: shared.engine.approximate_bytes(),
             checkpoints: shared.checkpoints.load(Ordering::Relaxed),
             syncs: shared.journal.syncs(),
+            short_of_space: shared.reserve.is_short(),
             read_only: shared.health.reason(),
         }
     }

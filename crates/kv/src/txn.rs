@@ -26,6 +26,11 @@ impl MetaTxn<'_> {
         self.store.commit(self.writes)
     }
 
+    /// See [`WriteSet::use_reserve`].
+    pub fn use_reserve(&mut self) {
+        self.writes.use_reserve();
+    }
+
     /// Without writes there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()

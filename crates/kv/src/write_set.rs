@@ -13,11 +13,21 @@ use crate::key::Key;
 pub struct WriteSet {
     /// In rising order of distinct keys. Most have fewer than ten, and large ones are filled in order.
     entries: Vec<(Key, Option<Bytes>)>,
+    reserve: bool,
 }
 
 impl WriteSet {
     pub fn new() -> WriteSet {
         WriteSet::default()
+    }
+
+    /// It does not let the store grow, or what holds the rest together depends on it: taken on a full disk, too.
+    pub fn use_reserve(&mut self) {
+        self.reserve = true;
+    }
+
+    pub(crate) fn may_use_reserve(&self) -> bool {
+        self.reserve
     }
 
     pub fn put(&mut self, key: &[u8], value: Bytes) {

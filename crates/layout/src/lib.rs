@@ -21,6 +21,6 @@ mod stripe;
 
 pub use map::{NoteError, SauMap};
 pub use place::{ReadPlace, WritePlace, WriteWish, read_place, write_place};
-pub use record::{DecodeError, ObjectRecord};
+pub use record::{DecodeError, ObjectRecord, Partial};
 pub use sau::{FILE_BYTES_MAX, Piece, SAUS_MAX, Sau, SauIndex, Seal, pieces};
 pub use stripe::{Stripe, StripeSpot};

@@ -1,10 +1,11 @@
 //! The residency map of one object.
 
 use crate::{SAUS_MAX, Sau, SauIndex, Seal};
+use std::collections::BTreeSet;
 use types::{SAU_BYTES, TierId, TierSet};
 
-/// SAUs per chunk; a chunk holds no more entries than it needs.
-const CHUNK: u32 = 1024;
+/// SAUs per chunk (1 GiB); a chunk holds no more entries than it needs, and is stored by itself.
+pub(crate) const CHUNK: u32 = 256;
 
 /// Why a note about a SAU was refused; the map is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -28,6 +29,8 @@ pub struct SauMap {
     chunks: Vec<Chunk>,
     /// SAUs by the bits of `valid`; entry 0 counts the lost ones.
     counts: [u32; 8],
+    /// Numbers of the chunks that are not as they are stored. The first is stored each time and never among them.
+    changed: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -97,6 +100,26 @@ impl SauMap {
         }
     }
 
+    /// The chunks after the first that changed since [`SauMap::stored`]: what a save must write, or delete where the
+    /// chunk is empty now.
+    pub fn changed(&self) -> impl Iterator<Item = u32> + '_ {
+        self.changed.iter().copied()
+    }
+    /// The stored form is this one now.
+    pub fn stored(&mut self) {
+        self.changed.clear();
+    }
+    /// How many chunks after the first are not empty.
+    pub fn further_chunks(&self) -> u32 {
+        let first = self.chunks.first().is_some_and(|c| c.number == 0);
+        self.chunks.len() as u32 - u32::from(first)
+    }
+    /// The SAUs of one chunk that are not holes, with their place in it.
+    pub(crate) fn in_chunk(&self, number: u32) -> impl Iterator<Item = (u32, Sau)> + '_ {
+        let cells: &[Cell] = self.find(number).map_or(&[], |i| &self.chunks[i].cells);
+        (0..).zip(cells).filter(|(_, cell)| **cell != Cell::HOLE).map(|(n, cell)| (n, cell.unpack()))
+    }
+
     /// Sets a state as it is. For decoding and repair; everything else goes through the `note_*` functions.
     /// An inconsistent state (I-LAYOUT-1, -2) is refused: `false`, and nothing changes.
     #[must_use]
@@ -134,6 +157,9 @@ impl SauMap {
     pub fn is_dirty(&self) -> bool {
         self.counts[TierSet::MEMORY.bits() as usize] != 0
     }
+    fn is_wholly_at_risk(&self) -> bool {
+        self.counts[TierSet::MEMORY.bits() as usize] == self.used()
+    }
     /// How many SAUs `tier` holds. Constant time.
     pub fn count_in(&self, tier: TierId) -> u32 {
         self.sum(|valid| valid.contains(tier))
@@ -146,10 +172,21 @@ impl SauMap {
     pub fn tiers_used(&self) -> TierSet {
         TierId::ALL.into_iter().filter(|t| self.count_in(*t) != 0).fold(TierSet::EMPTY, TierSet::with)
     }
+    /// Bytes of a file of `size` bytes that are not in holes. Constant time for a map that ends with the file.
+    pub fn bytes_within(&self, size: u64) -> u64 {
+        let end = self.len() as u64 * SAU_BYTES;
+        if end <= size.next_multiple_of(SAU_BYTES) {
+            return u64::from(self.used()) * SAU_BYTES - end.saturating_sub(size);
+        }
+        self.iter().map(|(sau, _)| u64::from(sau.bytes_within(size))).sum()
+    }
     /// Bytes of a file of `size` bytes that a reboot would lose.
     pub fn bytes_at_risk(&self, size: u64) -> u64 {
         if !self.is_dirty() {
             return 0;
+        }
+        if self.is_wholly_at_risk() {
+            return self.bytes_within(size);
         }
         self.dirty().map(|sau| u64::from(sau.bytes_within(size))).sum()
     }
@@ -230,6 +267,7 @@ impl SauMap {
             && chunk.number * CHUNK + chunk.cells.len() as u32 > keep
         {
             let left = keep.saturating_sub(chunk.number * CHUNK) as usize;
+            note_changed(&mut self.changed, chunk.number);
             for cell in chunk.cells.drain(left..) {
                 uncount(&mut self.counts, cell);
             }
@@ -252,9 +290,11 @@ impl SauMap {
             return 0;
         }
         let mut counts = [0; 8];
-        for cell in self.chunks.iter_mut().flat_map(|c| &mut c.cells) {
+        let cells = self.chunks.iter_mut().flat_map(|c| c.cells.iter_mut().map(|cell| (c.number, cell)));
+        for (number, cell) in cells {
             let state = cell.unpack();
             if state.valid.contains(TierId::Memory) {
+                note_changed(&mut self.changed, number);
                 let valid = state.valid.without(TierId::Memory);
                 *cell = Cell::pack(if valid.is_empty() { Sau::LOST } else { Sau { valid, ..state } });
             }
@@ -315,6 +355,9 @@ impl SauMap {
             }
             cells.resize(at + 1, Cell::HOLE);
         }
+        if cells[at] != cell {
+            note_changed(&mut self.changed, number);
+        }
         uncount(&mut self.counts, cells[at]);
         cells[at] = cell;
         count(&mut self.counts, cell);
@@ -345,6 +388,12 @@ impl PartialEq for SauMap {
     }
 }
 impl Eq for SauMap {}
+
+fn note_changed(changed: &mut BTreeSet<u32>, number: u32) {
+    if number > 0 {
+        changed.insert(number);
+    }
+}
 
 fn count(counts: &mut [u32; 8], cell: Cell) {
     if cell != Cell::HOLE {

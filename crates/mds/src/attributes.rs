@@ -8,7 +8,7 @@ use crate::{server::Mds, slots::SlotSet};
 impl Mds {
     /// A size here is only recorded: the data server truncates the object, before (shrinking) or after (growing).
     pub fn setattr(&self, ino: Ino, change: &SetAttr) -> Result<Found, Errno> {
-        self.change(SlotSet::of(ino), |txn, env| namespace::setattr(txn, env, ino, change))
+        self.change_when_full(SlotSet::of(ino), |txn, env| namespace::setattr(txn, env, ino, change))
     }
 
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes, Errno> {
@@ -33,6 +33,6 @@ impl Mds {
     }
 
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
-        self.change(SlotSet::of(ino), |txn, env| xattr::remove(txn, env, ino, name))
+        self.change_when_full(SlotSet::of(ino), |txn, env| xattr::remove(txn, env, ino, name))
     }
 }

@@ -1,9 +1,22 @@
 //! The data state of files, and what their bytes cost their project.
 
-use namespace::{DataState, Settled, data, inode, quota};
-use types::{Errno, Ino, ProjectId};
+use namespace::{
+    DataState, Settled, data, inode, quota,
+    txn::{Bytes, Txn},
+};
+use types::{Errno, Ino, ProjectId, Timestamp};
 
 use crate::{server::Mds, slots::SlotSet};
+
+/// A file that was closed a moment ago.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closed {
+    pub ino: Ino,
+    /// It was written.
+    pub settled: Option<Settled>,
+    /// It was read.
+    pub atime: Option<Timestamp>,
+}
 
 impl Mds {
     /// To be called before the first byte is written after an open. Costs one read when nothing changes.
@@ -13,12 +26,31 @@ impl Mds {
         if data::is_begun(&inode, &env) {
             return Ok(inode.data(env.epoch));
         }
-        self.change(SlotSet::of(ino), |txn, env| data::begin_write(txn, env, ino))
+        self.change_when_full(SlotSet::of(ino), |txn, env| data::begin_write(txn, env, ino))
+    }
+
+    /// As [`Mds::begin_write`], with entries of the same inode (keys and what they get) in the same commit, whose number
+    /// or a later one is returned.
+    pub fn begin_write_with(&self, ino: Ino, entries: &[(Box<[u8]>, Option<Bytes>)]) -> Result<u64, Errno> {
+        self.change_then(
+            SlotSet::of(ino),
+            |txn, env| {
+                txn.use_reserve();
+                for (key, value) in entries {
+                    match value {
+                        Some(value) => txn.put(key, value.clone()),
+                        None => txn.delete(key),
+                    }
+                }
+                data::begin_write(txn, env, ino)
+            },
+            |_| self.store.last_lsn().0,
+        )
     }
 
     /// Records what writing came to. With `still_open` the file stays live.
     pub fn settle(&self, ino: Ino, settled: &Settled) -> Result<(), Errno> {
-        let grown = self.change(SlotSet::of(ino), |txn, _| {
+        let grown = self.change_when_full(SlotSet::of(ino), |txn, _| {
             let before = inode::load(txn, ino)?.size;
             data::settle(txn, ino, settled)?;
             Ok(settled.size.saturating_sub(before))
@@ -27,9 +59,34 @@ impl Mds {
         Ok(())
     }
 
+    /// What is left to record of files that are closed, in one commit per slot. A file that is gone needs none.
+    pub fn settle_all(&self, files: &mut [Closed]) -> Result<(), Errno> {
+        files.sort_by_key(|file| (file.ino.ugsd().slot(), file.ino));
+        for group in files.chunk_by(|a, b| a.ino.ugsd().slot() == b.ino.ugsd().slot()) {
+            let Some(first) = group.first() else { continue };
+            self.change_when_full(SlotSet::of(first.ino), |txn, _| {
+                for Closed { ino, settled, atime } in group {
+                    if inode::get(txn, *ino)?.is_none() {
+                        continue;
+                    }
+                    if let Some(settled) = settled {
+                        data::settle(txn, *ino, settled)?;
+                    }
+                    if let Some(atime) = atime {
+                        data::touch(txn, *ino, *atime)?;
+                    }
+                }
+                Ok(())
+            })?;
+            let written = group.iter().filter(|file| file.settled.is_some());
+            written.for_each(|file| self.reservations.drop_file(file.ino));
+        }
+        Ok(())
+    }
+
     /// A write took set-id bits and file capabilities away.
     pub fn kill_suid(&self, ino: Ino) -> Result<(), Errno> {
-        self.change(SlotSet::of(ino), |txn, env| data::kill_suid(txn, env, ino)).map(|_| ())
+        self.change_when_full(SlotSet::of(ino), |txn, env| data::kill_suid(txn, env, ino)).map(|_| ())
     }
 
     /// Whether the file may grow to `new_size`: `EDQUOT` if its project has no room. What open files have grown by counts

@@ -93,17 +93,37 @@ impl Mds {
         })
     }
 
-    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Unlinked, Errno> {
+    /// `is_open` is asked under the slot's lock, so that whoever finds the inode by [`Mds::find_to_open`] afterwards finds
+    /// it gone if it is. What is gone and still referred to keeps its attributes ([`Mds::gone`]).
+    pub fn unlink(&self, parent: Ino, name: &[u8], is_open: &dyn Fn(Ino) -> bool) -> Result<Unlinked, Errno> {
         let at = Place { dir: parent, name };
-        let unlinked = self.change(SlotSet::of(parent), |txn, env| namespace::unlink(txn, env, at))?;
-        self.lost_name(unlinked);
+        let unlinked =
+            self.change_when_full(SlotSet::of(parent), |txn, env| namespace::unlink(txn, env, at, is_open))?;
+        match unlinked.gone {
+            Some(attr) => {
+                self.inodes.fetch_sub(1, Ordering::Relaxed);
+                self.orphans.gone(attr);
+            }
+            None => self.lost_name(unlinked),
+        }
         Ok(unlinked)
+    }
+
+    /// As [`Mds::find`], and no unlinking of it is under way.
+    pub fn find_to_open(&self, ino: Ino) -> Result<Found, Errno> {
+        let _shared = self.locks.read(ino);
+        self.find(ino)
+    }
+
+    /// The attributes of what was removed while somebody refers to it.
+    pub fn gone(&self, ino: Ino) -> Option<Attr> {
+        self.orphans.was(ino)
     }
 
     /// Returns the directory that was removed.
     pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<Ino, Errno> {
         let at = Place { dir: parent, name };
-        let ino = self.change(SlotSet::of(parent), |txn, env| namespace::rmdir(txn, env, at))?;
+        let ino = self.change_when_full(SlotSet::of(parent), |txn, env| namespace::rmdir(txn, env, at))?;
         self.orphans.orphaned(ino);
         Ok(ino)
     }

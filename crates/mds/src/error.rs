@@ -7,8 +7,8 @@ use types::Errno;
 /// Why a store could not be opened as a file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// Made by a newer program.
-    NewerFormat {
+    /// Made by a newer or an older program.
+    OtherFormat {
         found: u32,
         supported: u32,
     },
@@ -20,10 +20,14 @@ pub enum Error {
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Error::NewerFormat { found, supported } => write!(
-                f,
-                "the metadata has format {found}, this program knows formats up to {supported}: use a newer onfs"
-            ),
+            Error::OtherFormat { found, supported } => {
+                let hint = if found > supported {
+                    "use a newer onfs"
+                } else {
+                    "use the onfs that it was made with, and copy the data out"
+                };
+                write!(f, "the metadata has format {found}, this program knows format {supported}: {hint}")
+            }
             Error::Store(error) => write!(f, "{error}"),
             Error::Random(why) => write!(f, "cannot get random bytes for a new file system: {why}"),
         }

@@ -35,7 +35,9 @@ pub fn fsck(
 ) -> Result<Fsck, Error> {
     let superblock = match superblock::read(store)? {
         Stored::Here(superblock) => superblock,
-        Stored::Newer { format } => return Err(Error::NewerFormat { found: format, supported: FORMAT }),
+        Stored::OtherFormat { format } => {
+            return Err(Error::OtherFormat { found: format, supported: FORMAT });
+        }
         Stored::Nothing => return Ok(Fsck::default()),
     };
     let env = Env {
@@ -77,6 +79,7 @@ pub fn fsck(
 
 fn put_right(store: &MetaStore, env: &Env, finding: &Finding) -> Result<bool, Error> {
     let mut txn = store.begin();
+    txn.use_reserve();
     match check::repair(&mut txn, env, finding) {
         Ok(true) => {
             txn.commit()?;

@@ -23,6 +23,7 @@ mod server;
 mod slots;
 
 pub use clock::{Clock, SystemClock};
+pub use data::Closed;
 pub use error::Error;
 pub use fsck::{Fsck, fsck};
 pub use maintenance::Usage;

@@ -13,7 +13,7 @@ use types::{Errno, Ino, ProjectId, UgsdId};
 use crate::{count, orphans::Replay, server::Mds, slots::SlotSet};
 
 /// Inodes purged in one commit.
-const PURGE_BATCH: usize = 64;
+const PURGE_BATCH: usize = 256;
 /// Changes of the count after which a sync also saves it.
 const COUNT_STEP: u64 = 4096;
 
@@ -70,7 +70,7 @@ impl Mds {
 
     fn purge_batch(&self, batch: &[Ino]) -> Result<usize, Errno> {
         let Some(first) = batch.first() else { return Ok(0) };
-        let purged = self.change(SlotSet::of(*first), |txn, _| {
+        let purged = self.change_when_full(SlotSet::of(*first), |txn, _| {
             let mut purged = 0;
             for ino in batch {
                 if !self.orphans.is_held(*ino) && orphan::purge(txn, *ino)? == Purged::Gone {
@@ -187,7 +187,7 @@ impl Mds {
         if count.abs_diff(self.inodes_saved.swap(count, Ordering::Relaxed)) == 0 {
             return Ok(());
         }
-        self.change(SlotSet::root(), |txn, _| {
+        self.change_when_full(SlotSet::root(), |txn, _| {
             count::save(txn, count);
             Ok(())
         })

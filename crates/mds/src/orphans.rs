@@ -4,10 +4,13 @@
 //! sooner or later, at the latest after the next mount. Memory: one entry per inode that the kernel knows, and a queue
 //! of [`QUEUE_MAX`]. What does not fit is found again in the store's U records.
 
-use std::collections::{HashMap, VecDeque, hash_map::Entry};
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use parking_lot::Mutex;
-use types::Ino;
+use types::{Attr, Ino};
 
 const SHARDS: usize = 64;
 /// Inodes in the queue, 8 bytes each.
@@ -22,6 +25,9 @@ struct References {
 
 pub(crate) struct Orphans {
     references: Box<[Mutex<HashMap<Ino, References>>]>,
+    /// What is gone and referred to. Few: the kernel lets go of it soon.
+    gone: Mutex<HashMap<Ino, Attr>>,
+    any_gone: AtomicBool,
     queue: Mutex<Queue>,
 }
 
@@ -49,6 +55,8 @@ impl Orphans {
     pub(crate) fn new() -> Orphans {
         Orphans {
             references: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            gone: Mutex::default(),
+            any_gone: AtomicBool::new(false),
             queue: Mutex::new(Queue { ready: VecDeque::new(), overflowed: false }),
         }
     }
@@ -70,11 +78,30 @@ impl Orphans {
         if references.count == 0 {
             let orphan = references.orphan;
             entry.remove();
+            // Under the shard's lock, as `gone` takes the two.
+            if self.any_gone.load(Ordering::Acquire) {
+                let mut gone = self.gone.lock();
+                gone.remove(&ino);
+                self.any_gone.store(!gone.is_empty(), Ordering::Release);
+            }
             drop(shard);
             if orphan {
                 self.queue(ino);
             }
         }
+    }
+
+    /// It is purged already.
+    pub(crate) fn gone(&self, attr: Attr) {
+        let shard = self.shard(attr.ino).lock();
+        if shard.contains_key(&attr.ino) {
+            self.gone.lock().insert(attr.ino, attr);
+            self.any_gone.store(true, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn was(&self, ino: Ino) -> Option<Attr> {
+        self.gone.lock().get(&ino).copied()
     }
 
     /// An inode without a name is about to be made; the first reference will be added by who asked for it.

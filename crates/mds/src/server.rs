@@ -76,7 +76,9 @@ impl Mds {
         let mut txn = store.begin();
         let mut superblock = match superblock::read(&txn)? {
             Stored::Here(superblock) => superblock,
-            Stored::Newer { format } => return Err(Error::NewerFormat { found: format, supported: FORMAT }),
+            Stored::OtherFormat { format } => {
+                return Err(Error::OtherFormat { found: format, supported: FORMAT });
+            }
             Stored::Nothing => superblock::format(&mut txn, &format_options(&options)?),
         };
         superblock.epoch += 1;
@@ -84,6 +86,7 @@ impl Mds {
             superblock.memory_generation = options.memory_generation;
         }
         superblock::store(&mut txn, &superblock);
+        txn.use_reserve();
         txn.commit()?;
         // Other stores of state may name this epoch from now on, so it must not be lost.
         store.sync()?;
@@ -126,7 +129,7 @@ impl Mds {
 
     /// The memory tier's content was lost (or came back): from now on writes belong to `generation`. Durable on return.
     pub fn set_memory_generation(&self, generation: u32) -> Result<(), Errno> {
-        self.change(SlotSet::root(), |txn, _| {
+        self.change_when_full(SlotSet::root(), |txn, _| {
             let mut superblock = superblock::load(txn)?;
             superblock.memory_generation = generation;
             superblock::store(txn, &superblock);
@@ -167,6 +170,18 @@ impl Mds {
         operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<V>,
     ) -> Result<V, Errno> {
         self.change_then(set, operation, |value| value)
+    }
+
+    /// As [`Mds::change`], for what makes room or only changes what is there: a full disk does not refuse it.
+    pub(crate) fn change_when_full<V>(
+        &self,
+        set: SlotSet,
+        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<V>,
+    ) -> Result<V, Errno> {
+        self.change(set, |txn, env| {
+            txn.use_reserve();
+            operation(txn, env)
+        })
     }
 
     /// As [`Mds::change`], and `then` runs after the commit, still under the locks.

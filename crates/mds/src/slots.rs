@@ -111,6 +111,11 @@ impl<'a> SlotTxn<'a> {
         self.missing.get()
     }
 
+    /// It is taken on a full disk, too: see [`kv::WriteSet::use_reserve`].
+    pub(crate) fn use_reserve(&mut self) {
+        self.inner.use_reserve();
+    }
+
     /// Commits under all its locks, and lets the quota lock go.
     pub(crate) fn commit(self) -> Result<(), KvError> {
         debug_assert!(self.missing.get().is_none());

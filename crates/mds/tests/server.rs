@@ -92,14 +92,19 @@ fn strange_stores_are_refused() {
     let rig = Rig::new();
     drop(rig.open());
     let store = rig.store();
-    let mut txn = store.begin();
+    let txn = store.begin();
     let mut record =
         namespace::txn::Reader::get(&txn, &namespace::key::superblock()).unwrap().unwrap().to_vec();
-    record[8] = 7;
-    txn.put(&namespace::key::superblock(), record.into());
     txn.commit().unwrap();
-    let newer = Error::NewerFormat { found: 7, supported: 1 };
-    assert_eq!(Mds::new(Arc::clone(&store), MdsOptions::default()).err(), Some(newer));
+    for (found, hint) in [(7, "a newer onfs"), (1, "the onfs that it was made with")] {
+        let mut txn = store.begin();
+        record[8] = found as u8;
+        txn.put(&namespace::key::superblock(), record.clone().into());
+        txn.commit().unwrap();
+        let error = Mds::new(Arc::clone(&store), MdsOptions::default()).err().unwrap();
+        assert_eq!(error, Error::OtherFormat { found, supported: 2 });
+        assert!(error.to_string().contains(hint), "{error}");
+    }
     let mut txn = store.begin();
     txn.delete(&namespace::key::superblock());
     txn.commit().unwrap();
@@ -115,7 +120,7 @@ fn orphans_are_purged_when_nobody_refers_to_them() {
     let top = mds.mkdir(&ROOT, Ino::ROOT, b"top", 0o755).unwrap().ino;
     let file = mds.create(&ROOT, top, b"file", &FILE).unwrap().attr.ino;
     mds.hold(file, 1);
-    assert_eq!(mds.unlink(top, b"file").unwrap().nlink_left, 0);
+    assert_eq!(mds.unlink(top, b"file", &|_| true).unwrap().nlink_left, 0);
     assert_eq!(mds.purge_list(9).unwrap(), []);
     assert_eq!(mds.purge(&[file]).unwrap(), 0);
     assert_eq!(mds.find(file).unwrap().attr.nlink, 0);

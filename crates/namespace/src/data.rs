@@ -84,6 +84,14 @@ pub fn settle<T: Txn + ?Sized>(txn: &mut T, ino: Ino, settled: &Settled) -> Resu
     Ok(true)
 }
 
+/// A read changed the access time; the change time stays.
+pub fn touch<T: Txn + ?Sized>(txn: &mut T, ino: Ino, atime: Timestamp) -> Result<()> {
+    let mut inode = inode::load(txn, ino)?;
+    inode.atime = atime;
+    inode::store(txn, ino, &inode);
+    Ok(())
+}
+
 /// A write by somebody without the right to keep them takes set-id bits and file capabilities away. Returns whether
 /// there were any.
 pub fn kill_suid<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino) -> Result<bool> {

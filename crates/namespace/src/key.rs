@@ -97,10 +97,6 @@ pub fn object(ino: Ino) -> Key {
     Key::new(ino.get(), OBJECT)
 }
 
-pub fn object_end(ino: Ino) -> Key {
-    Key::new(ino.get(), OBJECT + 1)
-}
-
 fn ugsd_raw(ugsd: UgsdId) -> u64 {
     u64::from(ugsd.get()) << 40
 }

@@ -29,6 +29,8 @@ pub mod readdir;
 pub mod rename;
 mod rmdir;
 pub mod setattr;
+#[cfg(test)]
+mod stored_forms;
 pub mod superblock;
 pub mod txn;
 mod unlink;

@@ -15,13 +15,14 @@ use crate::{
 /// The inode that `at` names. "." and ".." are known.
 pub fn lookup<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Result<Found> {
     name::check(at.name)?;
-    let dir = inode::load_dir(reader, at.dir)?;
+    let dir = || inode::load_dir(reader, at.dir);
     let ino = match at.name {
-        b"." => at.dir,
-        b".." => parent_of(at.dir, &dir)?,
+        b"." => dir().map(|_| at.dir)?,
+        b".." => parent_of(at.dir, &dir()?)?,
+        // Only a directory has entries, so that a look at it is needed where there is none.
         _ => match dentry::get(reader, &env.names, at)? {
             Some(entry) => entry.ino,
-            None => return refuse(Errno::ENOENT),
+            None => return dir().and_then(|_| refuse(Errno::ENOENT)),
         },
     };
     Ok(inode::load_named(reader, ino)?.found(ino, env))

@@ -120,15 +120,20 @@ pub fn purge<T: Txn + ?Sized>(txn: &mut T, ino: Ino) -> Result<Purged> {
     if inode.nlink != 0 {
         return Ok(Purged::Nothing);
     }
-    delete_parts(txn, ino, &inode)?;
-    txn.delete(&key::inode(ino));
+    delete(txn, ino, &inode)?;
     drop_record(txn, ino);
-    let bytes = quota::bytes_delta(quota::bytes_of(&inode), 0);
-    quota::settle(txn, inode.project, quota::Delta { bytes, inodes: -1 })?;
     if inode.is_dir() {
         quota::end(txn, inode.project, ino)?;
     }
     Ok(Purged::Gone)
+}
+
+/// All records of an inode but that of an orphan; its project has it no more.
+pub(crate) fn delete<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> Result<()> {
+    delete_parts(txn, ino, inode)?;
+    txn.delete(&key::inode(ino));
+    let bytes = quota::bytes_delta(quota::bytes_of(inode), 0);
+    quota::settle(txn, inode.project, quota::Delta { bytes, inodes: -1 })
 }
 
 fn delete_parts<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> Result<()> {
@@ -142,7 +147,8 @@ fn delete_parts<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> Result
         txn.delete(&key::policy(ino));
     }
     if inode.flags.contains(InodeFlags::WRITTEN) {
-        delete_range(txn, &key::object(ino), &key::object_end(ino))?;
+        // The data server removed all but the head with the object.
+        txn.delete(&key::object(ino));
     }
     Ok(())
 }

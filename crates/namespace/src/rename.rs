@@ -136,7 +136,7 @@ fn drop_target<T: Txn + ?Sized>(txn: &mut T, env: &Env, dirs: &mut Dirs, target:
     if inode.is_dir() {
         rmdir::remove(txn, env, target.ino, &mut inode);
         mkdir::lose_subdir(dirs.to());
-        return Ok(Unlinked { ino: target.ino, nlink_left: 0 });
+        return Ok(Unlinked { ino: target.ino, nlink_left: 0, gone: None });
     }
     Ok(unlink::lose_name(txn, env, target.ino, &mut inode))
 }

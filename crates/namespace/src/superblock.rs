@@ -1,6 +1,6 @@
 //! What is true of the file system as a whole, and how a store becomes a file system.
 //!
-//! Record, format 1, 68 bytes: magic "ONFSMETA" | format u32 | uuid 16 bytes | hash key 16 bytes | epoch u32 |
+//! Record, format 2, 68 bytes: magic "ONFSMETA" | format u32 | uuid 16 bytes | hash key 16 bytes | epoch u32 |
 //! next UGSD u32 | memory generation u32 | created (i64 s, u32 ns). `format` counts for every record in the store.
 
 use std::ops::ControlFlow;
@@ -16,8 +16,8 @@ use crate::{
 };
 
 const MAGIC: [u8; 8] = *b"ONFSMETA";
-/// The newest format that this code reads, and the one that it writes.
-pub const FORMAT: u32 = 1;
+/// The format that this code reads and writes. 2: maps of objects in chunks.
+pub const FORMAT: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
@@ -38,8 +38,8 @@ pub struct Superblock {
 pub enum Stored {
     /// An empty store.
     Nothing,
-    /// A file system of a newer program.
-    Newer {
+    /// A file system of a newer or an older program.
+    OtherFormat {
         format: u32,
     },
     Here(Superblock),
@@ -68,7 +68,7 @@ impl Superblock {
         match f.u32()? {
             FORMAT => {}
             0 => return None,
-            format => return Some(Stored::Newer { format }),
+            format => return Some(Stored::OtherFormat { format }),
         }
         let superblock = Superblock {
             uuid: f.array()?,
@@ -104,7 +104,7 @@ pub fn read<R: Reader + ?Sized>(reader: &R) -> Result<Stored> {
 pub fn load<R: Reader + ?Sized>(reader: &R) -> Result<Superblock> {
     match read(reader)? {
         Stored::Here(superblock) => Ok(superblock),
-        Stored::Nothing | Stored::Newer { .. } => {
+        Stored::Nothing | Stored::OtherFormat { .. } => {
             Err(KvError::Corrupt("the superblock changed under a running mount".to_owned()).into())
         }
     }
@@ -167,7 +167,7 @@ pub fn format<T: Txn + ?Sized>(txn: &mut T, options: &FormatOptions) -> Superblo
 mod tests {
     use super::*;
 
-    /// Goal: a superblock can be read by every later version, and a newer one is told from damage. Method:
+    /// Goal: a superblock is known by every version, and one of another is told from damage. Method:
     /// golden bytes; a changed format number; every truncation.
     #[test]
     fn the_record_has_its_golden_bytes() {
@@ -180,16 +180,19 @@ mod tests {
             created: Timestamp { sec: 5, nsec: 6 },
         };
         let bytes = superblock.encode();
-        let golden = b"ONFSMETA\x01\0\0\0uuiduuiduuiduuidhashhashhashhash\x02\0\0\0\x03\0\0\0\x04\0\0\0\
+        let golden = b"ONFSMETA\x02\0\0\0uuiduuiduuiduuidhashhashhashhash\x02\0\0\0\x03\0\0\0\x04\0\0\0\
                        \x05\0\0\0\0\0\0\0\x06\0\0\0";
         assert_eq!(&bytes[..], &golden[..]);
         assert_eq!(Superblock::decode(&bytes), Some(Stored::Here(superblock)));
         for len in 0..bytes.len() {
             assert_eq!(Superblock::decode(&bytes[..len]), None);
         }
-        let mut newer = bytes.to_vec();
-        newer[8] = 9;
-        newer.push(0);
-        assert_eq!(Superblock::decode(&newer), Some(Stored::Newer { format: 9 }));
+        for format in [1, 9] {
+            let mut other = bytes.to_vec();
+            other[8] = format;
+            other.push(0);
+            let format = u32::from(format);
+            assert_eq!(Superblock::decode(&other), Some(Stored::OtherFormat { format }));
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! unlink(2).
 
-use types::{Errno, FileKind, Ino};
+use types::{Attr, Errno, FileKind, Ino};
 
 use crate::{
     Env, Place, dentry,
     error::{Result, refuse},
-    inode::{self, Inode},
+    inode::{self, Inode, InodeFlags},
     name, orphan,
     txn::Txn,
 };
@@ -14,12 +14,20 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unlinked {
     pub ino: Ino,
-    /// At 0 it is an orphan now.
+    /// At 0 it is an orphan now, or gone.
     pub nlink_left: u32,
+    /// It is gone with all that was stored about it, and was this.
+    pub gone: Option<Attr>,
 }
 
-/// Takes the name at `at` from what is not a directory.
-pub fn unlink<T: Txn + ?Sized>(txn: &mut T, env: &Env, at: Place<'_>) -> Result<Unlinked> {
+/// Takes the name at `at` from what is not a directory. A regular file without a name that never had a byte and that
+/// nobody has open (`is_open`) is purged at once: it has no object that would have to go first.
+pub fn unlink<T: Txn + ?Sized>(
+    txn: &mut T,
+    env: &Env,
+    at: Place<'_>,
+    is_open: &dyn Fn(Ino) -> bool,
+) -> Result<Unlinked> {
     name::check(at.name)?;
     let mut dir = inode::load_dir(txn, at.dir)?;
     if name::is_dots(at.name) {
@@ -31,7 +39,15 @@ pub fn unlink<T: Txn + ?Sized>(txn: &mut T, env: &Env, at: Place<'_>) -> Result<
     }
     let mut inode = inode::load_named(txn, entry.ino)?;
     dentry::delete(txn, &env.names, at);
-    let unlinked = lose_name(txn, env, entry.ino, &mut inode);
+    let blank = inode.kind == FileKind::Regular && !inode.flags.contains(InodeFlags::WRITTEN);
+    let unlinked = if inode.nlink == 1 && blank && !is_open(entry.ino) {
+        inode.nlink = 0;
+        inode.ctime = env.now;
+        orphan::delete(txn, entry.ino, &inode)?;
+        Unlinked { ino: entry.ino, nlink_left: 0, gone: Some(inode.attr(entry.ino)) }
+    } else {
+        lose_name(txn, env, entry.ino, &mut inode)
+    };
     dir.entries_changed(env.now);
     inode::store(txn, at.dir, &dir);
     Ok(unlinked)
@@ -45,5 +61,5 @@ pub(crate) fn lose_name<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, inode
     if inode.nlink == 0 {
         orphan::add(txn, env, ino, orphan::Origin::Unlinked);
     }
-    Unlinked { ino, nlink_left: inode.nlink }
+    Unlinked { ino, nlink_left: inode.nlink, gone: None }
 }

@@ -409,3 +409,27 @@ fn exchange_moves_link_counts() {
     assert_eq!(fs.rename((b, "y"), (Ino::ROOT, "b"), RenameMode::Replace), refused(Errno::ENOTEMPTY));
     assert_eq!(fs.findings(), []);
 }
+
+/// Goal: a regular file without a byte that nobody has open is purged with its last name, in one transaction; all
+/// others become orphans. Method: the records left by each.
+#[test]
+fn what_never_had_a_byte_is_purged_at_once() {
+    let mut fs = Fs::new();
+    let closed = |fs: &mut Fs, name: &str| {
+        let at = namespace::Place { dir: Ino::ROOT, name: name.as_bytes() };
+        fs.run(|t, env| namespace::unlink(t, env, at, &|_| false)).unwrap()
+    };
+    let blank = fs.file(Ino::ROOT, "blank");
+    fs.set(blank, b"user.a", b"1", SET).unwrap();
+    fs.link(blank, Ino::ROOT, "other").unwrap();
+    assert_eq!(closed(&mut fs, "other").gone, None);
+    let unlinked = closed(&mut fs, "blank");
+    assert_eq!(unlinked.gone.map(|attr| (attr.ino, attr.nlink)), Some((blank, 0)));
+    assert_eq!(fs.run(|t, env| namespace::find(t, env, blank)), refused(Errno::ESTALE));
+    let written = fs.file(Ino::ROOT, "written");
+    fs.run(|t, env| data::begin_write(t, env, written)).unwrap();
+    assert_eq!(closed(&mut fs, "written").gone, None);
+    assert_eq!(fs.attr(written).nlink, 0);
+    assert_eq!(fs.run(|t, _| orphan::purge(t, written)), Ok(orphan::Purged::Gone));
+    assert_eq!(fs.findings(), []);
+}

@@ -6,6 +6,7 @@ use clap::Parser;
 use onfs::{args::Cli, commands, exit::Outcome, mount_call};
 
 fn main() -> ExitCode {
+    abort_on_panic();
     let called = std::env::args_os().next().unwrap_or_default();
     let outcome = if Path::new(&called).file_name() == Some(OsStr::new(mount_call::NAME)) {
         as_helper()
@@ -22,6 +23,19 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit.code())
         }
     }
+}
+
+/// A panic may have left anything half done in memory. Ended here, the daemon loses nothing: the journal has all that was
+/// answered. Only the metadata engine's panics over its own files are caught, where they become errors.
+fn abort_on_panic() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !kv::inside_engine() {
+            usual(info);
+            tracing::error!(%info, "a panic: the process ends");
+            std::process::abort();
+        }
+    }));
 }
 
 fn as_helper() -> Outcome {

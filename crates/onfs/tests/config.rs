@@ -16,6 +16,7 @@ fn host(uid: u32) -> Host {
     Host {
         uid,
         mem_available: 8 << 30,
+        mem_total: 16 << 30,
         cpus: 2,
         home: Some("/home/u".into()),
         xdg_state: None,

@@ -16,7 +16,9 @@ pub enum StoreError {
     NotEmpty { path: PathBuf },
     #[error("{path:?} has no onfs-tier.toml: is its device mounted?")]
     NoMarker { path: PathBuf },
-    #[error("{path:?} belongs to file system {found}, not to {expected}")]
+    #[error(
+        "{path:?} belongs to file system {found}, not to {expected}: give the --state it was mounted with, or another directory"
+    )]
     OtherFileSystem { path: PathBuf, found: FsUuid, expected: FsUuid },
     #[error("{path:?} is the {found} tier of this file system, not the {expected} tier")]
     OtherTier { path: PathBuf, found: TierId, expected: TierId },

@@ -79,6 +79,18 @@ impl FdCache {
         drop(gone);
     }
 
+    /// Keeps nothing. Who uses a descriptor keeps it open.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            let mut gone = Vec::new();
+            let mut shard = shard.lock();
+            while let Some(object) = shard.evict_oldest() {
+                gone.push(object);
+            }
+            drop(shard);
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.lock().nodes.len()).sum()
     }

@@ -13,6 +13,7 @@
 //! anew calls `ObjectFd::clear` first.
 
 mod copy;
+mod descriptors;
 mod error;
 mod faults;
 mod fd_cache;
@@ -24,6 +25,7 @@ mod shared;
 mod tier_store;
 
 pub use copy::{Copied, CopyRange};
+pub use descriptors::Descriptors;
 pub use error::StoreError;
 pub use faults::{Fault, FaultSpan, Faults, IoKind};
 pub use id::{FsUuid, InstanceId};

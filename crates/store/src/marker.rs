@@ -128,3 +128,35 @@ pub(crate) fn is_vacant(
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::{prelude::*, sample::Index};
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Goal: no bytes in a marker make its reader panic; what is refused is called damaged or newer. Method: random
+        /// bytes; random damage to both kinds of marker.
+        #[test]
+        fn any_marker(noise in prop::collection::vec(any::<u8>(), 0..200), at: Index, byte: u8, cut: Index) {
+            for instance in [None, Some(InstanceId([3; 16]))] {
+                let tier = "memory".to_owned();
+                let marker = Marker { format: FORMAT, file_system: FsUuid([7; 16]), tier, instance };
+                let mut good = toml::to_string(&marker).unwrap().into_bytes();
+                let at = at.index(good.len());
+                good[at] = byte;
+                for bytes in [&noise[..], &good, &good[..cut.index(good.len())]] {
+                    match parse(bytes, Path::new("/marker")) {
+                        Ok(marker) => prop_assert_eq!(marker.format, FORMAT),
+                        Err(StoreError::DamagedMarker { path, .. } | StoreError::NewerFormat { path, .. }) => {
+                            prop_assert_eq!(path, Path::new("/marker"));
+                        }
+                        Err(other) => prop_assert!(false, "{other}"),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -31,7 +31,14 @@ pub struct ObjectStat {
     pub atime: Timestamp,
 }
 
+impl Drop for ObjectFd {
+    fn drop(&mut self) {
+        self.shared.descriptors.give();
+    }
+}
+
 impl ObjectFd {
+    /// The caller has taken a descriptor from [`Shared::descriptors`].
     pub(crate) fn new(fd: OwnedFd, ino: Ino, newly_created: bool, shared: Arc<Shared>) -> ObjectFd {
         ObjectFd { fd, ino, newly_created, shared }
     }
@@ -165,6 +172,16 @@ impl ObjectFd {
         self.writable()?;
         self.shared.faults.check(IoKind::Truncate)?;
         retry(|| rustix::fs::ftruncate(&self.fd, size))
+    }
+
+    /// Has the device begin to take the range's bytes, and does not wait for it: a sync later finds less to do. Promises
+    /// nothing; what fails is said by the next sync. May wait while the device's queue is full.
+    pub fn start_writeback(&self, offset: u64, len: u64) {
+        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+        if self.tier().is_persistent() {
+            // SAFETY: plain numbers on an open descriptor; no memory is touched.
+            unsafe { libc::sync_file_range(self.fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+        }
     }
 
     /// Bytes, size and the object's entry are durable when it returns (I-STORE-3). After an error what the device

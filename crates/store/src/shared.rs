@@ -1,6 +1,7 @@
 //! What a tier's store and its open objects have in common: the fan-out directories, and whose entries are durable.
 
 use crate::{
+    descriptors::Descriptors,
     error::{StoreError, errno},
     faults::{Faults, IoKind},
 };
@@ -11,7 +12,10 @@ use rustix::{
 use std::{
     os::fd::{BorrowedFd, OwnedFd},
     path::Path,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
 };
 use types::{Errno, Ino, TierId};
 
@@ -25,6 +29,7 @@ pub(crate) struct Shared {
     /// Reads that refuse to wait are understood by the file system below.
     pub nowait: AtomicBool,
     pub faults: Faults,
+    pub descriptors: Arc<Descriptors>,
     pub dirs: Vec<FanOut>,
 }
 

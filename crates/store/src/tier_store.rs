@@ -1,6 +1,7 @@
 //! The objects of one tier, in one directory.
 
 use crate::{
+    descriptors::Descriptors,
     error::{StoreError, errno},
     faults::{Faults, IoKind},
     fd_cache::{FdCache, Inserted},
@@ -39,6 +40,8 @@ pub struct TierStoreOptions {
     pub read_only: bool,
     /// Descriptors of objects kept open, beside the 256 of the fan-out directories.
     pub fd_cache: usize,
+    /// How many objects may be open, in all stores that share this.
+    pub descriptors: Arc<Descriptors>,
     /// For tests.
     pub faults: Faults,
 }
@@ -52,6 +55,7 @@ impl TierStoreOptions {
             create: true,
             read_only: false,
             fd_cache: 1024,
+            descriptors: Arc::new(Descriptors::new(usize::MAX)),
             faults: Faults::default(),
         }
     }
@@ -72,6 +76,15 @@ pub enum ScanEntry {
     Object { ino: Ino, size: u64, blocks: u64 },
     /// A name that no object has; relative to the tier's directory.
     Stranger(PathBuf),
+}
+
+/// Until an object has it.
+struct Taken<'a>(&'a Descriptors);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.give();
+    }
 }
 
 /// The objects in one tier's directory.
@@ -96,10 +109,16 @@ impl TierStore {
             can_punch,
             nowait: AtomicBool::new(true),
             faults: options.faults,
+            descriptors: options.descriptors,
             dirs,
         };
         let cache = FdCache::new(options.fd_cache);
         Ok(TierStore { path: dir.to_owned(), shared: Arc::new(shared), cache, root, _lock: lock })
+    }
+
+    /// Two tiers with the same number share a file system, and its free space.
+    pub fn device(&self) -> Result<u64, Errno> {
+        rustix::fs::fstat(&self.root).map(|stat| stat.st_dev).map_err(errno)
     }
 
     pub fn path(&self) -> &Path {
@@ -120,7 +139,8 @@ impl TierStore {
         self.cache.len()
     }
 
-    /// The object, opened or from the cache. `None` when it is not there and is not to be created.
+    /// The object, opened or from the cache. `None` when it is not there and is not to be created. `EMFILE`: too many are
+    /// open, and those that the cache kept were not enough.
     pub fn open_object(&self, ino: Ino, create: bool) -> Result<Option<Arc<ObjectFd>>, Errno> {
         // Another object's removal makes the cache refuse what was opened meanwhile; the file is ours all the same.
         let mut created = false;
@@ -130,6 +150,7 @@ impl TierStore {
                 Err(ticket) => ticket,
             };
             self.shared.faults.check(IoKind::Open)?;
+            let taken = self.take_descriptor()?;
             let opened = if create { self.create_file(ino)? } else { None };
             let (fd, newly_created) = match opened {
                 Some(fd) => (fd, true),
@@ -141,11 +162,21 @@ impl TierStore {
                 },
             };
             created |= newly_created;
+            std::mem::forget(taken);
             let object = Arc::new(ObjectFd::new(fd, ino, newly_created, self.shared.clone()));
             if let Inserted::Is(object) = self.cache.insert(ticket, &object) {
                 return Ok(Some(object));
             }
         }
+    }
+
+    fn take_descriptor(&self) -> Result<Taken<'_>, Errno> {
+        let descriptors = &*self.shared.descriptors;
+        if descriptors.take().is_err() {
+            self.cache.clear();
+            descriptors.take()?;
+        }
+        Ok(Taken(descriptors))
     }
 
     fn open_file(&self, ino: Ino) -> Result<Option<OwnedFd>, Errno> {

@@ -177,9 +177,9 @@ pub enum MoveFailure {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Copy what `from` holds of the object to `to` (bytes that `to` has already need no copy), and free it in `from`
-    /// unless `keep_source`. Bytes placed later stay in `from`: no room is reserved for them; bytes overwritten
-    /// meanwhile are copied again. Report progress with `Stored` on both sides, then `Clean` where it holds, then
-    /// `MoveDone` or `MoveFailed`.
+    /// unless `keep_source`. Whole SAUs from the front, `most` bytes in all: more than a SAU, so that one always fits.
+    /// Bytes placed later stay in `from`: no room is reserved for them; bytes overwritten meanwhile are copied again.
+    /// Report progress with `Stored` on both sides, then `Clean` where it holds, then `MoveDone` or `MoveFailed`.
     StartMove {
         id: MoveId,
         ino: Ino,
@@ -187,13 +187,15 @@ pub enum Effect {
         to: TierId,
         kind: MoveKind,
         keep_source: bool,
+        most: u64,
     },
-    /// Free what `tier` holds: slower tiers have it all (check it, and answer `MoveFailed{Uncovered}` if not). Ends
-    /// like a movement.
+    /// Free what `tier` holds, whole SAUs from the front and `most` bytes in all: slower tiers have it (check that, and
+    /// answer `MoveFailed{Uncovered}` if not). Ends like a movement.
     DropCopy {
         id: MoveId,
         ino: Ino,
         tier: TierId,
+        most: u64,
     },
     /// Stop as soon as may be. The answer is still `MoveDone` or `MoveFailed`.
     CancelMove {
@@ -359,6 +361,8 @@ pub struct MoveReport {
     pub kind: Option<MoveKind>,
     /// Estimate at the start.
     pub bytes: u64,
+    /// What of it is still to come, as far as the shell has said.
+    pub left: u64,
     pub started: Time,
 }
 

@@ -5,12 +5,13 @@
 //! - A choice compares windows of [`crate::Settings::window`] objects from the heads of the LRU tables of clean and of
 //!   dirty objects, and takes the coolest of those that can leave now. Forced out prefers closed files to open ones, and clean to dirty ones: dropping
 //!   a copy frees memory at once. Transient objects leave only when forced, after the others of their state.
+//! - No more leaves than is lacking: a large file leaves in part, from its front, and is the first to go on.
 //! - Destination: closed -> near-line; open, or forced -> SSD; and closed files through SSD too while memory is filled
 //!   faster than near-line takes it. An object with nowhere to go rests, so that it does not hold up the next one.
 
 use std::time::Duration;
 
-use types::{TierId, TierSet};
+use types::{SAU_BYTES, TierId, TierSet};
 
 use crate::api::MoveKind;
 use crate::coolness;
@@ -57,6 +58,19 @@ impl Tiering {
         }
     }
 
+    /// How much should leave: to a step above C_n-m, so that the next write does not begin the next movement, and to what is
+    /// asked for; whole SAUs. A file that is larger leaves in part: emptying a tier for the last byte helps nobody.
+    fn lacking(&self, tier: TierId) -> u64 {
+        let Some(space) = self.space(tier) else { return u64::MAX };
+        let at = space.thresholds;
+        let step = (at.n_m - at.f_m).min(space.limit / 8).max(SAU_BYTES);
+        let needed = space.wait_most.max(space.asked);
+        let level = at.n_m.saturating_add(step).max(needed.saturating_add(at.s_w)).min(space.limit);
+        let soon = space.available().saturating_add_unsigned(space.draining);
+        let lack = i64::try_from(level).unwrap_or(i64::MAX).saturating_sub(soon);
+        u64::try_from(lack).unwrap_or(0).next_multiple_of(SAU_BYTES).max(SAU_BYTES)
+    }
+
     /// Starts movements out of `tier` until enough is on its way, or nothing more can start.
     pub(crate) fn evict(&mut self, tier: TierId) {
         if self.slower(tier).next().is_none() {
@@ -77,12 +91,13 @@ impl Tiering {
                 }
                 return;
             };
+            let most = self.lacking(tier);
             match choice.exit {
-                Exit::Drop => self.start_drop(choice.ob, tier),
+                Exit::Drop => self.start_drop(choice.ob, tier, most),
                 Exit::Move(to) => {
                     let kind = if forced { MoveKind::ForcedOut } else { MoveKind::NormalOut };
                     let (from, keep_source, then) = (tier, false, TierSet::EMPTY);
-                    self.start(choice.ob, Start { from, to, kind, keep_source, request: None, then });
+                    self.start(choice.ob, Start { from, to, kind, keep_source, request: None, then, most });
                 }
             }
         }
@@ -160,15 +175,16 @@ impl Tiering {
         if !object.dirty.contains(tier) {
             return self.free_drop().then_some(Exit::Drop);
         }
+        let most = self.lacking(tier);
         let takes = |to: TierId| {
-            let bytes = self.estimate(object, tier, to);
+            let bytes = self.estimate(object, tier, to).min(most);
             self.free_slot(MoveKind::NormalOut, to) && self.space(to).is_some_and(|s| s.fits(bytes))
         };
         let mut slower: Vec<TierId> = self.slower(tier).collect();
         if object.is_open() || forced || slower.len() < 2 {
             return slower.into_iter().find(|to| takes(*to)).map(Exit::Move);
         }
-        let through_ssd = self.space(slower[0]).is_some_and(|s| s.fits_easily(object.holds(tier)));
+        let through_ssd = self.space(slower[0]).is_some_and(|s| s.fits_easily(object.holds(tier).min(most)));
         if !through_ssd {
             slower.remove(0);
         } else if !self.nearline_behind(tier) {

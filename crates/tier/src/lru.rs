@@ -25,15 +25,27 @@ impl List {
 
     /// Puts `ob` at the end of the closed part if it is closed, at the Tail if it is open.
     pub fn link(&mut self, table: &mut ObjectTable, ob: Ob) {
+        let open = table.get(ob).is_some_and(Object::is_open);
+        self.link_after(table, ob, if open { self.tail } else { self.closed_tail });
+    }
+
+    /// Puts `ob` at the head of its part.
+    pub fn link_first(&mut self, table: &mut ObjectTable, ob: Ob) {
+        let open = table.get(ob).is_some_and(Object::is_open);
+        self.link_after(table, ob, if open { self.closed_tail } else { NIL });
+    }
+
+    fn link_after(&mut self, table: &mut ObjectTable, ob: Ob, prev: Ob) {
         let Some(object) = table.get_mut(ob) else { return };
         object.set(Object::LINKED[self.lane], true);
-        let prev = if object.is_open() {
+        if object.is_open() {
             self.open += 1;
-            self.tail
         } else {
             self.closed += 1;
-            std::mem::replace(&mut self.closed_tail, ob)
-        };
+            if prev == self.closed_tail {
+                self.closed_tail = ob;
+            }
+        }
         let next = self.next_of(table, prev);
         if let Some(object) = table.get_mut(ob) {
             object.links[self.lane].prev = prev;
@@ -115,14 +127,17 @@ mod tests {
         Open(u64),
         Close(u64),
         Touch(u64),
+        /// Back to the head of its part.
+        First(u64),
         Drop(u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        (0..4u8, 1..12u64).prop_map(|(k, n)| match k {
+        (0..5u8, 1..12u64).prop_map(|(k, n)| match k {
             0 => Step::Open(n),
             1 => Step::Close(n),
             2 => Step::Touch(n),
+            3 => Step::First(n),
             _ => Step::Drop(n),
         })
     }
@@ -134,7 +149,7 @@ mod tests {
             let (mut table, mut list) = (ObjectTable::new(), List::new(1));
             let (mut closed, mut open) = (Vec::<u64>::new(), Vec::<u64>::new());
             for step in steps {
-                let (Step::Open(n) | Step::Close(n) | Step::Touch(n) | Step::Drop(n)) = step;
+                let (Step::Open(n) | Step::Close(n) | Step::Touch(n) | Step::First(n) | Step::Drop(n)) = step;
                 let ob = table.ensure(Ino::from_raw(n).unwrap(), 0);
                 let was_open = table.get(ob).unwrap().is_open();
                 if matches!(step, Step::Touch(_)) && !was_open {
@@ -149,8 +164,13 @@ mod tests {
                     Step::Drop(_) => { table.remove(ob); continue }
                     Step::Open(_) | Step::Touch(_) => { table.get_mut(ob).unwrap().opens = 1; open.push(n) }
                     Step::Close(_) => { table.get_mut(ob).unwrap().opens = 0; closed.push(n) }
+                    Step::First(_) => if was_open { open.insert(0, n) } else { closed.insert(0, n) }
                 }
-                list.link(&mut table, ob);
+                if matches!(step, Step::First(_)) {
+                    list.link_first(&mut table, ob);
+                } else {
+                    list.link(&mut table, ob);
+                }
                 let names = |v: Vec<(Ob, &Object)>| v.iter().map(|(_, o)| o.ino.get()).collect::<Vec<_>>();
                 prop_assert_eq!(&names(list.closed_part(&table).collect()), &closed);
                 prop_assert_eq!(&names(list.open_part(&table).collect()), &open);

@@ -161,6 +161,21 @@ impl Tiering {
         Some(coolness::report(object, micros(now), rank))
     }
 
+    /// The tiers where an object has a file, as the shell said with [`Self::note_files`]; `None`: it did not, or the record
+    /// is gone since. Nothing is decided by it: the record is where a shell that drops its own state finds it again.
+    pub fn files(&self, ino: Ino) -> Option<TierSet> {
+        let object = self.table.get(self.table.find(ino)?)?;
+        object.has(Object::FILES).then_some(object.files)
+    }
+
+    pub fn note_files(&mut self, ino: Ino, files: TierSet) {
+        let ob = self.table.find(ino).unwrap_or(NIL);
+        if let Some(object) = self.table.get_mut(ob) {
+            object.files = files;
+            object.set(Object::FILES, true);
+        }
+    }
+
     /// `None`: there is no such tier.
     pub fn tier(&self, tier: TierId) -> Option<TierReport> {
         let space = self.space(tier)?;
@@ -190,13 +205,16 @@ impl Tiering {
             to: m.to,
             kind: m.kind,
             bytes: m.bytes,
+            left: if m.kind.is_some() { m.reserved } else { m.draining },
             started: m.started,
         })
     }
 
-    /// Objects with bytes that are only in memory, and how many bytes were so at their last close.
+    /// Objects with bytes that are only in memory, and how many bytes: as many as at their last close, or what has not moved
+    /// out since.
     pub fn dirty(&self) -> (u64, u64) {
-        (self.unsaved.len() as u64, self.unsaved.values().map(|u| u.bytes).sum())
+        let held = |ob: Ob| self.table.get(ob).map_or(0, |o| o.holds(TierId::Memory));
+        (self.unsaved.len() as u64, self.unsaved.iter().map(|(ob, u)| u.bytes.min(held(*ob))).sum())
     }
 
     /// Starts all movement that the state calls for. Requests come first: people wait for them.
@@ -284,6 +302,11 @@ impl Tiering {
 
     /// Brings the object's place in the LRU tables in line with its state.
     pub(crate) fn relink(&mut self, ob: Ob) {
+        self.relink_at(ob, false);
+    }
+
+    /// As [`Self::relink`]; what comes back goes to the head of its part if `first`, else to its end.
+    pub(crate) fn relink_at(&mut self, ob: Ob, first: bool) {
         for lane in 0..2 {
             let Some(object) = self.table.get(ob) else { return };
             let tier = TierId::ALL[lane];
@@ -295,7 +318,11 @@ impl Tiering {
             let linked = object.has(Object::LINKED[lane]);
             let list = &mut self.lists[lane][class(object, TierId::ALL[lane])];
             if wanted && !linked {
-                list.link(&mut self.table, ob);
+                if first {
+                    list.link_first(&mut self.table, ob);
+                } else {
+                    list.link(&mut self.table, ob);
+                }
                 if let Some(space) = self.spaces[lane].as_mut() {
                     space.stuck = Pressure::None;
                 }

@@ -62,9 +62,9 @@ impl Tiering {
         let Some(object) = self.table.get(ob) else { return id };
         debug_assert!(!object.has(Object::MOVING), "I-TIER-2");
         self.next_move += 1;
-        let Start { from, to, kind, keep_source, request, then } = start;
-        let bytes = self.estimate(object, from, to);
-        let draining = if keep_source { 0 } else { object.holds(from) };
+        let Start { from, to, kind, keep_source, request, then, most } = start;
+        let bytes = self.estimate(object, from, to).min(most);
+        let draining = if keep_source { 0 } else { object.holds(from).min(most) };
         let ino = object.ino;
         self.hold(
             id,
@@ -84,13 +84,13 @@ impl Tiering {
                 then,
             },
         );
-        self.effects.push_back(Effect::StartMove { id, ino, from, to, kind, keep_source });
+        self.effects.push_back(Effect::StartMove { id, ino, from, to, kind, keep_source, most });
         id
     }
 
-    pub(crate) fn start_drop(&mut self, ob: Ob, tier: TierId) {
+    pub(crate) fn start_drop(&mut self, ob: Ob, tier: TierId, most: u64) {
         let Some(object) = self.table.get(ob) else { return };
-        let (id, ino, bytes) = (MoveId(self.next_move), object.ino, object.holds(tier));
+        let (id, ino, bytes) = (MoveId(self.next_move), object.ino, object.holds(tier).min(most));
         self.next_move += 1;
         self.hold(
             id,
@@ -110,7 +110,7 @@ impl Tiering {
                 then: TierSet::EMPTY,
             },
         );
-        self.effects.push_back(Effect::DropCopy { id, ino, tier });
+        self.effects.push_back(Effect::DropCopy { id, ino, tier, most });
     }
 
     fn hold(&mut self, id: MoveId, m: Move) {
@@ -166,7 +166,8 @@ impl Tiering {
             Ok(_) => self.moved(&m),
             Err(failure) => self.not_moved(&m, failure),
         }
-        self.relink(m.ob);
+        // A part of it left: the rest is still the first to leave.
+        self.relink_at(m.ob, result.is_ok() && !m.keep_source);
         self.arm_copy(m.ob);
         if let Some(seq) = m.request {
             self.request_moved(seq, id, &m, result.map(|(bytes, _)| bytes));
@@ -192,7 +193,8 @@ impl Tiering {
 
     /// Decides how long the object rests: not at all when we stopped it ourselves.
     fn not_moved(&mut self, m: &Move, failure: MoveFailure) {
-        if m.ob == NIL || failure == MoveFailure::Gone || (failure == MoveFailure::Cancelled && m.cancelled) {
+        // One that is gone is on its way out, and that takes as long as its files: not to be tried again meanwhile.
+        if m.ob == NIL || (failure == MoveFailure::Cancelled && m.cancelled) {
             return;
         }
         if failure == MoveFailure::Uncovered {

@@ -245,7 +245,15 @@ impl Tiering {
             let then = sources.without(from);
             self.start(
                 ob,
-                Start { from, to, kind: MoveKind::Promote, keep_source: true, request: None, then },
+                Start {
+                    from,
+                    to,
+                    kind: MoveKind::Promote,
+                    keep_source: true,
+                    request: None,
+                    then,
+                    most: u64::MAX,
+                },
             );
         }
     }

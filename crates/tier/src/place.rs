@@ -3,7 +3,8 @@
 //! A write goes to the fastest tier that has its bytes above C_s-w. Where that tier is full, it waits for it only if
 //! movement under way is expected to make the room within [`crate::Settings::write_wait_max`], counted over all its waits;
 //! otherwise it flows on to the next tier. An object that has an eighth of the tier already is a stream: it flows on at
-//! once, since waiting would push everyone else's files out in front of it and go no faster. Only when every tier is
+//! once, since waiting would push everyone else's files out in front of it and go no faster. Out of memory it flows on to
+//! the SSD as soon as memory is at C_n-m: what it put there beyond that would be moved out again at once, and written twice. Only when every tier is
 //! full does a write wait for longer, as long as anything moves; with nothing moving it is `NoSpace`
 //! (I-TIER-5).
 
@@ -25,11 +26,15 @@ impl Tiering {
         let ob = self.table.ensure(need.ino, self.now_us());
         let tiers: Vec<TierId> = self.order(ob, need.sync);
         for (i, tier) in tiers.iter().copied().enumerate() {
+            let next = tiers.get(i + 1).copied();
+            let stream = next.is_some() && self.is_stream(ob, tier);
+            if stream && self.flows_on(ob, tier, next, need.bytes) {
+                continue;
+            }
             if self.charge(ob, tier, need.bytes) {
                 return Placement::Tier(tier);
             }
             let left = self.settings.write_wait_max.saturating_sub(need.waited);
-            let stream = tiers.len() > i + 1 && self.is_stream(ob, tier);
             if left.is_zero() || stream {
                 continue;
             }
@@ -89,6 +94,17 @@ impl Tiering {
     fn is_stream(&self, ob: Ob, tier: TierId) -> bool {
         let held = self.table.get(ob).map_or(0, |o| o.holds(tier));
         self.space(tier).is_some_and(|s| held > s.limit / 8)
+    }
+
+    /// Does a stream leave the rest of this tier to others? Only where the next tier is nearly as fast and has room, and the
+    /// object would have to go there anyway.
+    fn flows_on(&self, ob: Ob, tier: TierId, next: Option<TierId>, bytes: u64) -> bool {
+        let stays = |o: &Object| o.has(Object::TRANSIENT) || o.pinned.contains(tier);
+        tier == TierId::Memory
+            && next == Some(TierId::Ssd)
+            && self.space(tier).is_some_and(|s| !s.fits_easily(bytes))
+            && self.space(TierId::Ssd).is_some_and(|s| s.fits(bytes))
+            && self.table.get(ob).is_some_and(|o| !stays(o))
     }
 
     /// Starts what can make room for `bytes`, as if a writer waited for it.

@@ -202,7 +202,9 @@ impl Tiering {
         }
         let (to, keep_source) = (item.to, item.to < from);
         let (kind, then) = (MoveKind::Request, TierSet::EMPTY);
-        Step::Started(self.start(ob, Start { from, to, kind, keep_source, request: Some(seq), then }))
+        Step::Started(
+            self.start(ob, Start { from, to, kind, keep_source, request: Some(seq), then, most: u64::MAX }),
+        )
     }
 
     fn step_flush(&mut self, seq: u64, item: &mut Item) -> Step {
@@ -231,7 +233,12 @@ impl Tiering {
             return step;
         }
         let (from, kind, then) = (TierId::Memory, MoveKind::Request, TierSet::EMPTY);
-        Step::Started(self.start(ob, Start { from, to, kind, keep_source: true, request: Some(seq), then }))
+        Step::Started(
+            self.start(
+                ob,
+                Start { from, to, kind, keep_source: true, request: Some(seq), then, most: u64::MAX },
+            ),
+        )
     }
 
     /// The fastest persistent tier with room.

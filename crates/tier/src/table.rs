@@ -41,6 +41,8 @@ pub struct Object {
     /// Tiers that hold bytes which no slower tier has.
     pub dirty: TierSet,
     pub pinned: TierSet,
+    /// Kept for the shell, with [`Object::FILES`].
+    pub files: TierSet,
 }
 
 impl Object {
@@ -57,6 +59,8 @@ impl Object {
     /// Found no room anywhere when it had to leave; left alone for a while. Copies and requests may still try.
     pub const HOMELESS: u16 = 256;
     pub const STAY: u16 = 512;
+    /// `files` is known.
+    pub const FILES: u16 = 1024;
     /// The shell has no state of it.
     pub const DETACHED: u16 = 128;
 
@@ -77,6 +81,7 @@ impl Object {
             flags: 0,
             dirty: TierSet::EMPTY,
             pinned: TierSet::EMPTY,
+            files: TierSet::EMPTY,
         }
     }
     pub fn has(&self, flag: u16) -> bool {

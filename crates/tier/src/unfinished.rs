@@ -48,6 +48,8 @@ pub struct Start {
     pub keep_source: bool,
     pub request: Option<u64>,
     pub then: TierSet,
+    /// Bytes that may leave `from`: what an eviction lacks, else all.
+    pub most: u64,
 }
 
 /// An object whose last movement failed.

@@ -126,6 +126,7 @@ impl Tiering {
                     keep_source: true,
                     request: None,
                     then: types::TierSet::EMPTY,
+                    most: u64::MAX,
                 },
             );
         }

@@ -64,6 +64,8 @@ struct Running {
     /// Units that existed at the start.
     units: usize,
     done: usize,
+    /// Bytes that may leave.
+    most: u64,
     cancelled: bool,
 }
 
@@ -129,7 +131,7 @@ impl World {
     fn drain(&mut self) {
         while let Some(effect) = self.machine.poll_effect() {
             match effect {
-                Effect::StartMove { id, ino, from, to, kind, keep_source } => {
+                Effect::StartMove { id, ino, from, to, kind, keep_source, most } => {
                     self.seen.insert(match kind {
                         MoveKind::NormalOut => "normal out",
                         MoveKind::ForcedOut => "forced out",
@@ -137,11 +139,11 @@ impl World {
                         MoveKind::Promote => "promote",
                         MoveKind::Request => "request",
                     });
-                    self.start(id, Running::of(ino, from, to, keep_source))
+                    self.start(id, Running { most, ..Running::of(ino, from, to, keep_source) })
                 }
-                Effect::DropCopy { id, ino, tier } => {
+                Effect::DropCopy { id, ino, tier, most } => {
                     self.seen.insert("drop");
-                    self.start(id, Running { drop: true, ..Running::of(ino, tier, tier, false) });
+                    self.start(id, Running { drop: true, most, ..Running::of(ino, tier, tier, false) });
                     let file = &self.files[&ino];
                     assert!(!file.dirty(tier), "I-TIER-3: a drop of the only copy of {ino:?}");
                 }
@@ -187,7 +189,9 @@ impl World {
         let Some(file) = self.files.get_mut(&ino) else {
             return self.end(id, Err(MoveFailure::Gone));
         };
-        let last = running.units.min(file.units.len());
+        assert!(running.most >= UNIT, "a movement that cannot move anything");
+        let over = (running.done as u64 + 1) * UNIT > running.most;
+        let last = if over { 0 } else { running.units.min(file.units.len()) };
         let left = |u: &TierSet| u.contains(from) && (!u.contains(to) || !running.keep);
         let Some(unit) = file.units[..last].iter_mut().find(|u| left(u)) else {
             let bytes = running.done as u64 * UNIT;
@@ -512,7 +516,7 @@ impl World {
 
 impl Running {
     fn of(ino: Ino, from: TierId, to: TierId, keep: bool) -> Running {
-        Running { ino, from, to, drop: false, keep, units: 0, done: 0, cancelled: false }
+        Running { ino, from, to, drop: false, keep, units: 0, done: 0, most: u64::MAX, cancelled: false }
     }
 }
 

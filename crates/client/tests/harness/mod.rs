@@ -49,6 +49,7 @@ pub struct Site {
     dir: tempfile::TempDir,
     pub memory_limit: u64,
     pub passthrough: bool,
+    pub no_atime: bool,
     pub transport: TransportChoice,
     pub policy: client::Policy,
     pub tiering: tier::Settings,
@@ -90,6 +91,7 @@ impl Site {
             dir,
             memory_limit: 64 << 20,
             passthrough: true,
+            no_atime: false,
             transport: match std::env::var_os("ONFS_TEST_TRANSPORT") {
                 Some(name) if name == "device" => TransportChoice::Device,
                 Some(_) | None => TransportChoice::Auto,
@@ -146,21 +148,28 @@ impl Site {
         let memory_store = open(TierId::Memory, memory.path());
         let meta =
             Arc::new(MetaStore::open_default(&self.make("meta"), MetaStoreOptions::default()).unwrap());
+        let mds_options = MdsOptions { memory_generation: self.generation, ..MdsOptions::default() };
+        let mds = Arc::new(Mds::new(meta.clone(), mds_options).unwrap());
+        let first = Arc::downgrade(&mds);
         let ds = DataServer::start(DsOptions {
             memory: Some((memory, memory_store)),
             ssd: Some(DeviceTier { store: open(TierId::Ssd, &self.make("ssd")), limit: None }),
             nearline: Some(DeviceTier { store: open(TierId::Nearline, &self.make("nearline")), limit: None }),
             memory_generation: self.generation,
-            maps: Arc::new(KvMaps::new(meta.clone())),
+            maps: Arc::new(KvMaps::new(
+                meta.clone(),
+                Box::new(move |ino, entries| first.upgrade().unwrap().begin_write_with(ino, entries)),
+            )),
             tiering: self.tiering.clone(),
             movers: 2,
             sync_period: Duration::from_millis(50),
+            waiting_max: 512,
         })
         .unwrap();
-        let mds_options = MdsOptions { memory_generation: self.generation, ..MdsOptions::default() };
-        let mds = Arc::new(Mds::new(meta.clone(), mds_options).unwrap());
         let options = ClientOptions {
             passthrough: self.passthrough,
+            no_atime: self.no_atime,
+            passthrough_min_bytes: 0,
             in_use: Some(in_use),
             control_socket: Some(b"/run/onfs/control".to_vec()),
             policy: self.policy,
@@ -234,6 +243,16 @@ impl Site {
         running.meta.close().unwrap();
         if !std::thread::panicking() {
             clean.unwrap();
+        }
+    }
+
+    /// The kernel tells of a close when it likes: returns when it has told of all, and what was closed is settled.
+    pub fn settle_closed(&self) {
+        let begun = std::time::Instant::now();
+        while self.client().stats().open_inodes > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "a file stays open");
+            self.client().settle_closed();
+            std::thread::yield_now();
         }
     }
 

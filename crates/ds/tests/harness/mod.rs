@@ -1,6 +1,7 @@
 //! A data server on temporary directories, which can be restarted and rebooted.
+#![cfg_attr(test, allow(dead_code, reason = "each test file uses a part"))]
 
-use ds::{DataServer, DeviceTier, DsOptions, KvMaps};
+use ds::{DataServer, DeviceTier, DsOptions, KvMaps, MapStore};
 use kv::{MetaStore, MetaStoreOptions};
 use std::{
     path::{Path, PathBuf},
@@ -20,6 +21,8 @@ pub struct Site {
     generation: u32,
     pub faults: Faults,
     running: Option<(Arc<DataServer>, Arc<MetaStore>)>,
+    /// While somebody else holds it, no map is saved: as when the journal has no room.
+    pub gate: Arc<std::sync::Mutex<()>>,
 }
 
 impl Site {
@@ -34,6 +37,7 @@ impl Site {
             generation: 0,
             faults: Faults::default(),
             running: None,
+            gate: Arc::default(),
         }
     }
 
@@ -75,10 +79,14 @@ impl Site {
             ssd: device(TierId::Ssd, "ssd", self.ssd_limit),
             nearline: device(TierId::Nearline, "nearline", self.nearline_limit),
             memory_generation: self.generation,
-            maps: Arc::new(KvMaps::new(meta.clone())),
+            maps: Arc::new(GatedMaps {
+                kv: KvMaps::new(meta.clone(), Box::new(|_, _| Err(types::Errno::EIO))),
+                gate: self.gate.clone(),
+            }),
             tiering: tier::Settings::default(),
             movers: 2,
             sync_period: Duration::from_millis(50),
+            waiting_max: 512,
         })
         .unwrap();
         self.running = Some((server, meta));
@@ -124,4 +132,37 @@ fn shared_root() -> PathBuf {
 
 pub fn ino(n: u64) -> Ino {
     Ino::new(UgsdId::ROOT, LocalId::new(n).unwrap())
+}
+
+struct GatedMaps {
+    kv: KvMaps,
+    gate: Arc<std::sync::Mutex<()>>,
+}
+
+impl MapStore for GatedMaps {
+    fn load(&self, ino: Ino) -> Result<Option<layout::ObjectRecord>, types::Errno> {
+        self.kv.load(ino)
+    }
+    fn save(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, types::Errno> {
+        let _open = self.gate.lock().unwrap();
+        self.kv.save(ino, record)
+    }
+    fn save_first(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, types::Errno> {
+        self.kv.save_first(ino, record)
+    }
+    fn drop_chunks(&self, ino: Ino) -> Result<(), types::Errno> {
+        self.kv.drop_chunks(ino)
+    }
+    fn save_pin(&self, ino: Ino, tier: Option<TierId>) -> Result<(), types::Errno> {
+        self.kv.save_pin(ino, tier)
+    }
+    fn pins(&self) -> Result<Vec<(Ino, TierId)>, types::Errno> {
+        self.kv.pins()
+    }
+    fn synced(&self) -> u64 {
+        self.kv.synced()
+    }
+    fn sync(&self) -> Result<(), types::Errno> {
+        self.kv.sync()
+    }
 }

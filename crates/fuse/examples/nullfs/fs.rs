@@ -93,6 +93,8 @@ pub struct NullOptions {
     pub keep: bool,
     /// Bypass the page cache.
     pub direct_io: bool,
+    /// Bypass it for those who may write, as ONFS does; who only reads has pages kept.
+    pub direct_writes: bool,
 }
 
 pub struct NullFs {
@@ -167,8 +169,10 @@ impl NullFs {
         EntryOut { node: attr.ino.get(), generation: 0, entry_timeout: timeout, attr_timeout: timeout, attr }
     }
 
-    fn open_flags(&self) -> OpenFlags {
-        if self.options.direct_io {
+    /// `flags` as in open(2).
+    fn open_flags(&self, flags: u32) -> OpenFlags {
+        let writes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
+        if self.options.direct_io || self.options.direct_writes && writes {
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
         } else {
             OpenFlags::KEEP_CACHE
@@ -400,7 +404,7 @@ impl Filesystem for NullFs {
             }
             Operation::Create(args) => {
                 let made = self.make(&call, args.name, args.mode & !args.umask, &[]);
-                let open = OpenOut { flags: self.open_flags(), ..OpenOut::default() };
+                let open = OpenOut { flags: self.open_flags(args.flags), ..OpenOut::default() };
                 answer(call, made, |call, entry| call.reply_create(&entry, &open));
             }
             Operation::Mknod { name, mode, umask, .. } => {
@@ -437,7 +441,7 @@ impl Filesystem for NullFs {
                 } else {
                     Ok(())
                 };
-                let open = OpenOut { flags: self.open_flags(), ..OpenOut::default() };
+                let open = OpenOut { flags: self.open_flags(flags), ..OpenOut::default() };
                 answer(call, truncated, |call, ()| call.reply_open(&open));
             }
             Operation::Read(args) => {

@@ -1,4 +1,5 @@
-//! `nullfs [--transport auto|io_uring|dev] [--timeout SECONDS] [--keep] [--direct] [--depth N] [--threads N] DIR`
+//! `nullfs [--transport auto|io_uring|dev] [--timeout SECONDS] [--keep] [--direct]
+//! [--like-onfs] [--depth N] [--threads N] DIR`
 //!
 //! Mounts a file system that does as little as it can, and serves it until it is unmounted.
 
@@ -20,7 +21,12 @@ fn main() -> ExitCode {
 
 fn run(mut args: impl Iterator<Item = String>) -> Result<(), String> {
     let mut options = MountOptions::new("");
-    let mut null = fs::NullOptions { timeout: Duration::from_secs(1), keep: false, direct_io: false };
+    let mut null = fs::NullOptions {
+        timeout: Duration::from_secs(1),
+        keep: false,
+        direct_io: false,
+        direct_writes: false,
+    };
     let mut mountpoint = None;
     options.fsname = "nullfs".to_owned();
     options.subtype = "nullfs".to_owned();
@@ -34,6 +40,11 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<(), String> {
             "--threads" => options.threads = usize::try_from(number(value()?)?).map_err(|e| e.to_string())?,
             "--keep" => null.keep = true,
             "--direct" => null.direct_io = true,
+            // The kernel checks permissions, and writes go past the page cache: the same work for the kernel.
+            "--like-onfs" => {
+                null.direct_writes = true;
+                options.default_permissions = true;
+            }
             "--allow-other" => options.allow_other = true,
             _ if arg.starts_with('-') => return Err(format!("unknown option {arg}")),
             _ => mountpoint = Some(arg),

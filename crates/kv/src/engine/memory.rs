@@ -6,7 +6,7 @@ use bytes::Bytes;
 use namespace::txn::{KvError, Visit};
 use parking_lot::RwLock;
 
-use super::{Batch, Engine};
+use super::{ApplyError, Batch, Engine};
 use crate::Lsn;
 
 type Map = BTreeMap<Vec<u8>, Bytes>;
@@ -48,7 +48,7 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
-    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), KvError> {
+    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), ApplyError> {
         let mut content = self.content.write();
         let map = Arc::make_mut(&mut content.0);
         for (key, value) in batch {

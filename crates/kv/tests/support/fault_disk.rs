@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use kv::{Batch, BootId, Disk, DiskFile, Engine, Lsn, MemoryEngine};
+use kv::{ApplyError, Batch, BootId, Disk, DiskFile, Engine, Lsn, MemoryEngine, Space};
 use namespace::txn::{KvError, Visit};
 
 /// What the next failing operation reports.
@@ -36,8 +36,10 @@ struct State {
     /// Only every operation from `fail_at` on, or just that one.
     fail_for_good: bool,
     failed: u64,
-    /// Bytes in use, as far as `free_bytes` tells.
+    /// Bytes in use, as far as `space` tells.
     used: u64,
+    /// Of it, by the file that keeps room.
+    reserved: u64,
     /// Power cuts so far.
     boots: u8,
 }
@@ -141,7 +143,7 @@ impl FaultDisk {
         self.lock().failed
     }
 
-    /// From now on `free_bytes` is this.
+    /// From now on that much is free.
     pub fn set_free(&self, bytes: u64) {
         self.lock().used = u64::MAX - bytes;
     }
@@ -233,8 +235,13 @@ impl Disk for FaultDisk {
         Ok(())
     }
 
-    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
-        self.operate().map(|state| u64::MAX - state.used)
+    fn open_or_create(&self, _path: &Path) -> io::Result<(Arc<dyn DiskFile>, u64)> {
+        let held = self.operate()?.reserved;
+        Ok((Arc::new(Reserve(self.clone())), held))
+    }
+
+    fn space(&self, _dir: &Path) -> io::Result<Space> {
+        self.operate().map(|state| Space { free: u64::MAX - state.used, total: u64::MAX })
     }
 
     fn boot_id(&self) -> Option<BootId> {
@@ -283,6 +290,15 @@ impl DiskFile for FaultFile {
         Ok(())
     }
 
+    fn shrink(&self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.operate()?;
+        let content = state.files.entry(self.file).or_default();
+        content.durable = content.current();
+        content.durable.truncate(len as usize);
+        content.pending.clear();
+        Ok(())
+    }
+
     /// After one that fails, a power cut still keeps anything of what was pending.
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.operate()?;
@@ -290,6 +306,34 @@ impl DiskFile for FaultFile {
         content.durable = content.current();
         content.pending.clear();
         Ok(())
+    }
+}
+
+/// The reserve: nobody reads what is in it, so only its length is there.
+struct Reserve(FaultDisk);
+
+impl DiskFile for Reserve {
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        self.0.operate().map(drop)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut state = self.0.operate()?;
+        let more = (offset + len).saturating_sub(state.reserved);
+        if more > u64::MAX - state.used {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.reserved += more;
+        state.used += more;
+        Ok(())
+    }
+    fn shrink(&self, len: u64) -> io::Result<()> {
+        let mut state = self.0.operate()?;
+        state.used = state.used.saturating_sub(state.reserved - len);
+        state.reserved = len;
+        Ok(())
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.0.operate().map(drop)
     }
 }
 
@@ -310,7 +354,7 @@ impl Engine for FaultEngine {
         self.inner.scan(from, to, visit)
     }
     /// A failing batch is there or not: each second operation another.
-    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), KvError> {
+    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), ApplyError> {
         match self.disk.operate().map(|_| ()) {
             Ok(()) => self.inner.apply(batch, lsn),
             Err(error) => {
@@ -318,7 +362,7 @@ impl Engine for FaultEngine {
                 if state.life == self.disk.life && state.operations.is_multiple_of(2) {
                     self.inner.apply(batch, lsn)?;
                 }
-                Err(KvError::Io(error.to_string()))
+                Err(ApplyError::Unknown(KvError::Io(error.to_string())))
             }
         }
     }

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use kv::{Batch, Engine, Lsn};
+use kv::{ApplyError, Batch, Engine, Lsn};
 use namespace::txn::{KvError, Visit};
 use redb::{Database, ReadableDatabase, TableDefinition};
 
@@ -26,6 +26,21 @@ impl RedbEngine {
         txn.open_table(APPLIED).unwrap();
         txn.commit().unwrap();
         RedbEngine { db, path }
+    }
+
+    fn try_apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), KvError> {
+        let txn = self.db.begin_write().map_err(failed)?;
+        {
+            let mut table = txn.open_table(ENTRIES).map_err(failed)?;
+            for (key, value) in batch {
+                match value {
+                    Some(value) => drop(table.insert(*key, *value).map_err(failed)?),
+                    None => drop(table.remove(*key).map_err(failed)?),
+                }
+            }
+            txn.open_table(APPLIED).map_err(failed)?.insert((), lsn.0).map_err(failed)?;
+        }
+        txn.commit().map_err(failed)
     }
 }
 
@@ -59,19 +74,8 @@ impl Engine for RedbEngine {
         Ok(())
     }
 
-    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), KvError> {
-        let txn = self.db.begin_write().map_err(failed)?;
-        {
-            let mut table = txn.open_table(ENTRIES).map_err(failed)?;
-            for (key, value) in batch {
-                match value {
-                    Some(value) => drop(table.insert(*key, *value).map_err(failed)?),
-                    None => drop(table.remove(*key).map_err(failed)?),
-                }
-            }
-            txn.open_table(APPLIED).map_err(failed)?.insert((), lsn.0).map_err(failed)?;
-        }
-        txn.commit().map_err(failed)
+    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), ApplyError> {
+        self.try_apply(batch, lsn).map_err(ApplyError::Unknown)
     }
 
     fn applied_lsn(&self) -> Result<Lsn, KvError> {

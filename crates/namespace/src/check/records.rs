@@ -210,7 +210,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 self.whole.ugsd_next = Some(superblock.next_ugsd);
                 true
             }
-            Some(Stored::Nothing | Stored::Newer { .. }) | None => false,
+            Some(Stored::Nothing | Stored::OtherFormat { .. }) | None => false,
         }
     }
 

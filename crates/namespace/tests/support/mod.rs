@@ -116,7 +116,7 @@ impl Fs {
     }
 
     pub fn unlink(&mut self, dir: Ino, name: &str) -> Result<namespace::Unlinked> {
-        self.run(|txn, env| namespace::unlink(txn, env, Place { dir, name: name.as_bytes() }))
+        self.run(|txn, env| namespace::unlink(txn, env, Place { dir, name: name.as_bytes() }, &|_| true))
     }
 
     pub fn rmdir(&mut self, dir: Ino, name: &str) -> Result<Ino> {

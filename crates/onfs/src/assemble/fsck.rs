@@ -7,7 +7,7 @@ use std::{
 };
 
 use kv::{MetaStore, OpenError};
-use layout::{ObjectRecord, Sau, SauIndex};
+use layout::{Sau, SauIndex};
 use namespace::{Inode, InodeFlags, key, superblock, txn::KvError};
 use store::{FsUuid, ScanEntry, TierStore, TierStoreOptions};
 use types::{FileKind, Ino, TierId, Timestamp};
@@ -40,7 +40,15 @@ pub fn fsck(
     let store = match open_metadata(config, 0, repair) {
         Ok(store) => store,
         Err(error @ (OpenError::Damaged { .. } | OpenError::Engine(KvError::Corrupt(_)))) => {
-            let what = format!("{error}; nothing else can be checked before that is repaired");
+            let what = format!(
+                "{error}; nothing else can be checked before that is repaired (fsck --repair opens what comes before the damage)"
+            );
+            check.add(Severity::Damage, "metadata store".to_owned(), what, false);
+            return Ok(check.report);
+        }
+        Err(error @ OpenError::EngineDamaged { .. }) => {
+            let what =
+                format!("{error}; there is no repair for that: put back a copy of meta/ if there is one");
             check.add(Severity::Damage, "metadata store".to_owned(), what, false);
             return Ok(check.report);
         }
@@ -127,7 +135,7 @@ impl Check<'_> {
         let failed = |e: &dyn std::fmt::Display| StartError::Damaged(e.to_string());
         let superblock = match superblock::read(store).map_err(|e| failed(&e))? {
             superblock::Stored::Here(superblock) => superblock,
-            superblock::Stored::Newer { .. } | superblock::Stored::Nothing => return Ok(()),
+            superblock::Stored::OtherFormat { .. } | superblock::Stored::Nothing => return Ok(()),
         };
         let site = Site::load(&config.mount.state)?;
         let uuid = FsUuid(superblock.uuid);
@@ -207,8 +215,8 @@ impl Check<'_> {
         if inode.nlink == 0 {
             return Ok(());
         }
-        let stored = store.get(&key::object(ino)).map_err(|e| StartError::Damaged(e.to_string()))?;
-        let map = match stored.as_deref().map(ObjectRecord::decode) {
+        let stored = ds::load_record(store, ino).map_err(|e| StartError::Damaged(e.to_string()))?;
+        let map = match stored {
             Some(Ok(record)) => {
                 let mut map = record.map;
                 if Some(record.memory_generation) != generation {

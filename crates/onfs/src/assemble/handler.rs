@@ -1,11 +1,16 @@
 //! Answers the requests of commands.
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    ops::ControlFlow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use ds::{Object, RequestError};
 use mds::Found;
 use parking_lot::Mutex;
-use types::{Errno, FileKind, Ino, TierId};
+use types::{ByteSize, Errno, FileKind, Ino, TierId};
 
 use super::{
     mounted::Mounted,
@@ -15,6 +20,7 @@ use super::{
     report,
 };
 use crate::{
+    config::Host,
     control::{
         ControlError, ControlHandler, ErrorCode, FileOutcome, FileRef, MoveReport, Owner, Peer, Progress,
         ProgressSink, Request, Response,
@@ -125,6 +131,10 @@ impl Ask<'_> {
             | FileKind::BlockDevice => return Err(Errno::EINVAL),
         }
         let object = attach(self.parts, ino, &found)?;
+        // It may have been removed before it was attached; from now on the data server tells its users.
+        if self.parts.mds.find(ino)?.attr.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
         Ok(One { parts: self.parts, ino, object })
     }
 
@@ -133,13 +143,14 @@ impl Ask<'_> {
         &self,
         files: &[FileRef],
         progress: &mut dyn ProgressSink,
-        act: impl Fn(&One<'_>, &mut dyn FnMut(u64) -> Result<(), ControlError>) -> Result<Step, Stop>,
+        act: impl Fn(&One<'_>, &mut Beat<'_>) -> Result<Step, Stop>,
     ) -> Result<Response, ControlError> {
         let mut sum = MoveReport::default();
-        for file in files {
+        let sizes: Vec<u64> = files.iter().map(|file| self.find(file).map_or(0, |f| f.attr.size)).collect();
+        let (mut before, total) = (0, sizes.iter().sum());
+        for (file, size) in files.iter().zip(sizes) {
             let mut beat = |bytes: u64| {
-                sum.bytes += bytes;
-                progress.report(Progress { done: sum.bytes, total: 0, what: file.path.clone() })
+                progress.report(Progress { done: before + bytes.min(size), total, what: file.path.clone() })
             };
             beat(0)?;
             let result = self.one(file).map_err(Stop::Errno).and_then(|one| {
@@ -147,9 +158,11 @@ impl Ask<'_> {
                 let now = self.parts.ds.report(&one.object);
                 Ok((step, now.at_risk))
             });
+            before += size;
             match result {
-                Ok((Step::Done, at_risk)) => {
+                Ok((Step::Done { bytes }, at_risk)) => {
                     sum.files_done += 1;
+                    sum.bytes += bytes;
                     sum.at_risk_bytes += at_risk;
                 }
                 Ok((Step::Queued, _)) => sum.files_queued += 1,
@@ -181,11 +194,18 @@ impl Ask<'_> {
             self.parts.ds.prefetch_later(inos);
             return Ok(Response::Moved(sum));
         }
-        progress.report(Progress::default())?;
-        let result = self.parts.ds.prefetch(inos, Some(progress.remaining().unwrap_or(PATIENCE)));
+        let total = list.iter().map(|(one, _)| one.object.size()).sum();
+        let patience = progress.remaining().unwrap_or(PATIENCE);
+        let result = watched(
+            self.parts,
+            &inos,
+            &mut |done| progress.report(Progress { done, total, what: String::new() }),
+            || self.parts.ds.prefetch(inos.clone(), Some(patience)),
+        )?;
         match result {
             Ok(done) => {
-                sum.files_done = list.len() as u64 - done.files_skipped.min(list.len() as u64);
+                sum.files_skipped = done.files_skipped.min(list.len() as u64);
+                sum.files_done = list.len() as u64 - sum.files_skipped;
                 sum.bytes = done.bytes_moved;
                 Ok(Response::Moved(sum))
             }
@@ -223,6 +243,9 @@ impl Ask<'_> {
     }
 
     fn memory_set(&self, bytes: u64, progress: &mut dyn ProgressSink) -> Result<Response, ControlError> {
+        Host::detect()
+            .check_memory_tier(ByteSize(bytes))
+            .map_err(|why| ControlError::new(ErrorCode::BadRequest, format!("the memory tier: {why}")))?;
         let begun_with =
             self.parts.ds.tiers().iter().find(|t| t.tier == TierId::Memory).map_or(0, |t| t.report.used);
         let total = begun_with.saturating_sub(bytes);
@@ -248,8 +271,11 @@ impl Ask<'_> {
     }
 }
 
+/// Hears how many bytes of a file have been moved; its error ends the command.
+type Beat<'a> = dyn FnMut(u64) -> Result<(), ControlError> + 'a;
+
 enum Step {
-    Done,
+    Done { bytes: u64 },
     Queued,
 }
 
@@ -261,12 +287,7 @@ enum Stop {
 }
 
 impl One<'_> {
-    fn migrate(
-        &self,
-        to: TierId,
-        wait: bool,
-        beat: &mut dyn FnMut(u64) -> Result<(), ControlError>,
-    ) -> Result<Step, Stop> {
+    fn migrate(&self, to: TierId, wait: bool, beat: &mut Beat<'_>) -> Result<Step, Stop> {
         if !self.parts.ds.present().contains(to) {
             return Err(Stop::Refused(Errno::ENODEV, "there is no such tier in this mount"));
         }
@@ -274,20 +295,9 @@ impl One<'_> {
             self.parts.ds.migrate_later(self.ino, to);
             return Ok(Step::Queued);
         }
-        // In beats, so that the command's deadline counts while the request runs.
-        let result = std::thread::scope(|scope| {
-            let request = scope.spawn(|| self.parts.ds.migrate(self.ino, to, Some(PATIENCE)));
-            while !request.is_finished() {
-                std::thread::park_timeout(Duration::from_millis(2));
-                beat(0).map_err(Stop::Command)?;
-            }
-            request.join().map_err(|_| Stop::Errno(Errno::EIO))
-        })?;
-        match result {
-            Ok(done) => {
-                beat(done.bytes_moved).map_err(Stop::Command)?;
-                Ok(Step::Done)
-            }
+        let ask = || self.parts.ds.migrate(self.ino, to, Some(PATIENCE));
+        match watched(self.parts, &[self.ino], beat, ask).map_err(Stop::Command)? {
+            Ok(done) => Ok(Step::Done { bytes: done.bytes_moved }),
             Err(error) => {
                 let (errno, why) = request_error(error);
                 Err(Stop::Refused(errno, why))
@@ -295,40 +305,66 @@ impl One<'_> {
         }
     }
 
-    fn flush(&self, beat: &mut dyn FnMut(u64) -> Result<(), ControlError>) -> Result<Step, Stop> {
-        let mut gone = None;
+    fn flush(&self, beat: &mut Beat<'_>) -> Result<Step, Stop> {
+        let (mut gone, mut copied) = (None, 0);
         let flushed = self.parts.ds.flush(&self.object, &mut |bytes| {
-            if let Err(error) = beat(bytes) {
+            copied += bytes;
+            if let Err(error) = beat(copied) {
                 gone = Some(error);
             }
         });
         if let Some(error) = gone {
             return Err(Stop::Command(error));
         }
+        self.parts.client.settle_closed();
         flushed.and_then(|()| self.parts.mds.sync()).map_err(Stop::Errno)?;
-        Ok(Step::Done)
+        Ok(Step::Done { bytes: copied })
     }
 
-    fn pin(
-        &self,
-        to: Option<TierId>,
-        beat: &mut dyn FnMut(u64) -> Result<(), ControlError>,
-    ) -> Result<Step, Stop> {
+    fn pin(&self, to: Option<TierId>, beat: &mut Beat<'_>) -> Result<Step, Stop> {
         let now = self.parts.ds.report(&self.object);
         let tier = to
             .or_else(|| TierId::ALL.into_iter().find(|t| now.saus[t.index()] > 0))
             .unwrap_or(TierId::Memory);
-        if now.bytes[tier.index()] < now.size {
-            self.migrate(tier, true, beat)?;
-        }
+        let whole = now.bytes[tier.index()] >= now.size;
+        let step = if whole { Step::Done { bytes: 0 } } else { self.migrate(tier, true, beat)? };
         self.parts.ds.pin(&self.object, tier).map_err(Stop::Errno)?;
-        Ok(Step::Done)
+        Ok(step)
     }
 
     fn unpin(&self) -> Result<Step, Stop> {
         self.parts.ds.unpin(&self.object).map_err(Stop::Errno)?;
-        Ok(Step::Done)
+        Ok(Step::Done { bytes: 0 })
     }
+}
+
+/// Runs a request for movements, and tells `beat` now and then how many bytes of these files have come; an error of it,
+/// such as a deadline that passed, is returned once the request has ended.
+fn watched<T: Send>(
+    parts: &Parts,
+    inos: &[Ino],
+    beat: &mut Beat<'_>,
+    request: impl FnOnce() -> T + Send,
+) -> Result<T, ControlError> {
+    const LOOK: Duration = Duration::from_millis(100);
+    let mut came: HashMap<Ino, u64> = inos.iter().map(|ino| (*ino, 0)).collect();
+    std::thread::scope(|scope| {
+        let request = scope.spawn(request);
+        let (mut looked, mut done) = (Instant::now(), 0);
+        while !request.is_finished() {
+            std::thread::park_timeout(Duration::from_millis(2));
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                for step in parts.ds.moves().iter().filter(|step| step.from != step.to) {
+                    came.entry(step.ino)
+                        .and_modify(|n| *n = (*n).max(step.bytes - step.left.min(step.bytes)));
+                }
+                done = came.values().sum();
+            }
+            beat(done)?;
+        }
+        request.join().map_err(|_| failed("the request", Errno::EIO))
+    })
 }
 
 fn outcome(file: &FileRef, errno: Errno, message: String) -> FileOutcome {

@@ -47,7 +47,7 @@ pub(super) fn open_mds(store: &Arc<MetaStore>, owner_uid: u32) -> Result<Mds, St
     let gid = rustix::process::getegid().as_raw();
     let options = MdsOptions { root_uid: owner_uid, root_gid: gid, ..MdsOptions::default() };
     Mds::new(store.clone(), options).map_err(|error| match error {
-        mds::Error::NewerFormat { .. } | mds::Error::Store(_) => StartError::Damaged(error.to_string()),
+        mds::Error::OtherFormat { .. } | mds::Error::Store(_) => StartError::Damaged(error.to_string()),
         mds::Error::Random(_) => StartError::Failed(error.to_string()),
     })
 }

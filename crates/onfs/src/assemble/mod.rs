@@ -67,6 +67,7 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         deadline: config.mount.request_deadline,
         entry_timeout: config.mount.cache_timeout,
         attr_timeout: config.mount.cache_timeout,
+        no_atime: config.mount.flags.no_atime,
         passthrough: config.mount.passthrough,
         in_use: Some(store::is_used_elsewhere),
         passthrough_budget: [half, u64::MAX, u64::MAX],

@@ -12,7 +12,7 @@ use super::{
     site::Site,
 };
 use crate::{
-    control::{ControlError, MoveReport, Progress, ProgressSink},
+    control::{ControlError, ErrorCode, MoveReport, Progress, ProgressSink},
     running::{MountedFs, UnmountError},
 };
 
@@ -39,7 +39,7 @@ impl Mounted {
 impl MountedFs for Mounted {
     fn flush_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
         let parts = self.parts()?;
-        let (_, total) = parts.ds.dirty();
+        let (files_done, total) = parts.ds.dirty();
         let mut done = 0;
         let mut stopped = None;
         let at_risk = parts.ds.flush_all(&mut |bytes| {
@@ -56,9 +56,13 @@ impl MountedFs for Mounted {
         if let Some(error) = stopped {
             return Err(error);
         }
-        let at_risk_bytes = at_risk.map_err(|errno| failed("making data safe", errno))?;
+        let at_risk_bytes = at_risk.map_err(|errno| {
+            ControlError::new(ErrorCode::DataAtRisk, format!("making data safe: {errno}"))
+        })?;
+        parts.client.settle_closed();
         parts.mds.sync().map_err(|errno| failed("making metadata durable", errno))?;
-        Ok(MoveReport { bytes: done, at_risk_bytes, ..MoveReport::default() })
+        let files_done = files_done.saturating_sub(parts.ds.dirty().0);
+        Ok(MoveReport { files_done, bytes: done, at_risk_bytes, ..MoveReport::default() })
     }
 
     fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {

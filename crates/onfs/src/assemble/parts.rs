@@ -27,6 +27,10 @@ pub(super) fn failed(what: &str, errno: Errno) -> ControlError {
 }
 
 pub(super) fn attach(parts: &Parts, ino: Ino, found: &Found) -> Result<Arc<Object>, Errno> {
+    // A file in use may be unsettled without any crash, and what the client knows of its object is right.
+    if let Some(object) = parts.client.object(ino) {
+        return Ok(object);
+    }
     let hint = ObjectHint {
         size: found.attr.size,
         written: found.data.written,

@@ -61,6 +61,7 @@ impl Quotas<'_> {
     pub fn show(&self, dir: &FileRef) -> Result<QuotaReport, ControlError> {
         let wrong = |errno| failed(&dir.path, errno);
         let ino = Ino::from_raw(dir.ino).ok_or_else(|| wrong(Errno::EINVAL))?;
+        self.parts.client.settle_closed();
         let project = self.parts.mds.find(ino).map_err(wrong)?.attr.project;
         let quota = self.parts.mds.quota_get(project).map_err(wrong)?;
         match quota.dir {
@@ -71,6 +72,7 @@ impl Quotas<'_> {
     }
 
     pub fn list(&self) -> Result<Response, ControlError> {
+        self.parts.client.settle_closed();
         let list = self.parts.mds.quota_list().map_err(|e| failed("quotas", e))?;
         let rows = list.into_iter().filter_map(|(project, quota)| {
             // Without a directory only what still counts for it is left.

@@ -33,6 +33,10 @@ pub(super) fn of_open(error: OpenError) -> StartError {
         OpenError::Damaged { .. } => StartError::Damaged(format!(
             "{text}\nonfs fsck --repair --state DIR opens it without what follows the damage, and says what is lost"
         )),
+        OpenError::EngineDamaged { .. } => StartError::Damaged(format!(
+            "{text}\nnothing was changed; onfs has no repair for these files: put back a copy of the state directory's meta/ \
+             if there is one"
+        )),
         OpenError::OtherEngine { .. } | OpenError::NotAStore { .. } => StartError::Config(text),
         OpenError::Engine(KvError::Corrupt(_)) => StartError::Damaged(text),
         OpenError::Io { .. } | OpenError::Engine(_) => StartError::Failed(text),

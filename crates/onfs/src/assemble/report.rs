@@ -34,6 +34,9 @@ pub(super) fn status(parts: &Parts) -> StatusReport {
     let (passthrough, why) = passthrough(parts);
     let mut warnings: Vec<String> =
         meta.read_only.iter().map(|w| format!("metadata is read-only: {w}")).collect();
+    if meta.short_of_space {
+        warnings.push("the disk under the metadata is full: only removals are possible".to_owned());
+    }
     let counters = parts.ds.counters();
     if counters.damaged_saus > 0 {
         warnings.push(format!(
@@ -66,7 +69,7 @@ pub(super) fn status(parts: &Parts) -> StatusReport {
         open_files: client.open_files,
         memory_budget: budget(parts),
         metadata: MetadataReport {
-            engine: "fjall".to_owned(),
+            engine: parts.store.engine_name().to_owned(),
             inodes: usage.inodes,
             journal_bytes: meta.journal_bytes,
             disk_bytes: meta.engine_bytes,

@@ -6,11 +6,13 @@
 
 use std::{path::Path, path::PathBuf, sync::Arc};
 
-use ds::{DataServer, DeviceTier, DsOptions, KvMaps};
+use ds::{DataServer, DeviceTier, DsOptions, FirstRecord, KvMaps};
 use kv::MetaStore;
 use mds::Mds;
+use rustix::process::{Resource, getrlimit};
 use store::{
-    Backing, FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, StoreError, TierStore, TierStoreOptions,
+    Backing, Descriptors, FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, StoreError, TierStore,
+    TierStoreOptions,
 };
 use types::{TierId, TierSet};
 
@@ -21,10 +23,17 @@ use crate::{
     running::StartError,
 };
 
-/// Descriptors that each tier keeps at hand: this share of what the process may have, and no more than so many. Most are
-/// for files that programs have open, and some must be left for the metadata.
-const FD_SHARE: u64 = 32;
-const FD_CACHE_MAX: u64 = 4096;
+/// What the process opens beside objects: each tier's directories, and the metadata's files, threads and connections.
+const OWN_FILES: u64 = 3 * 256 + 256;
+/// With fewer for objects, ordinary programs could not work.
+const OBJECTS_MIN: u64 = 256;
+/// Descriptors that each tier keeps at hand: this share of what objects may have, and no more than so many. Most are for
+/// files that programs have open.
+const CACHED_SHARE: usize = 16;
+const CACHED_MAX: usize = 4096;
+/// And this share may wait for a sync of a device, or of the journal, as many again being synced.
+const WAITING_SHARE: usize = 16;
+const WAITING_MAX: usize = 16 << 10;
 
 /// Opening the metadata makes durable what a killed daemon had in its journal; the bytes that it speaks of come first.
 pub(super) fn sync_tiers(config: &Config) {
@@ -35,6 +44,12 @@ pub(super) fn sync_tiers(config: &Config) {
             tracing::warn!(dir = %tier.dir.display(), %error, "bytes on the device could not be made durable");
         }
     }
+}
+
+/// What all tiers of a start have in common.
+struct Common {
+    uuid: FsUuid,
+    descriptors: Arc<Descriptors>,
 }
 
 /// The data server, and whether the memory below it was made by this start.
@@ -68,11 +83,11 @@ fn note_given_back(state: &Path) {
 pub(super) fn open_tiers(
     config: &Config,
     store: &Arc<MetaStore>,
-    mds: &Mds,
+    mds: &Arc<Mds>,
     note: &mut dyn FnMut(&str),
 ) -> Result<Tiers, StartError> {
     let mut site = Site::load(&config.mount.state)?;
-    let uuid = FsUuid(mds.uuid());
+    let common = Common { uuid: FsUuid(mds.uuid()), descriptors: Arc::new(descriptors()?) };
     let given = [(TierId::Ssd, &config.ssd), (TierId::Nearline, &config.nearline)];
     for (tier, given) in given {
         if let (Some(dir), None) = (site.tier(tier), given) {
@@ -91,7 +106,7 @@ pub(super) fn open_tiers(
                 && site.tier(*tier).is_some() == known
                 && device.is_none()
             {
-                *device = Some(open_device(*tier, given, uuid, site.tier(*tier))?);
+                *device = Some(open_device(*tier, given, &common, site.tier(*tier))?);
             }
         }
     }
@@ -101,7 +116,7 @@ pub(super) fn open_tiers(
         }
     }
     let [ssd, nearline] = devices;
-    let (memory, fresh) = open_memory(config, uuid, mds, &mut site, note)?;
+    let (memory, fresh) = open_memory(config, &common, mds, &mut site, note)?;
     if ssd.is_none() && nearline.is_none() {
         note("there is no SSD and no near-line tier: all data is in memory and is lost at a reboot");
     }
@@ -111,10 +126,11 @@ pub(super) fn open_tiers(
         ssd,
         nearline,
         memory_generation: mds.memory_generation(),
-        maps: Arc::new(KvMaps::new(store.clone())),
+        maps: Arc::new(KvMaps::new(store.clone(), first_record(mds))),
         tiering: tiering(config),
         movers: config.policy.movers.max(1) as usize,
         sync_period: config.metadata.sync_period,
+        waiting_max: (common.descriptors.max() / WAITING_SHARE).min(WAITING_MAX),
     });
     match started {
         Ok(ds) => Ok(Tiers { ds, fresh, state: config.mount.state.clone() }),
@@ -126,6 +142,16 @@ pub(super) fn open_tiers(
             Err(StartError::Failed(format!("the tiers cannot be read: {errno}")))
         }
     }
+}
+
+/// An object's first record and the word that its file is being written are one commit. Weak: the metadata are closed
+/// first.
+fn first_record(mds: &Arc<Mds>) -> Box<FirstRecord> {
+    let mds = Arc::downgrade(mds);
+    Box::new(move |ino, entries| match mds.upgrade() {
+        Some(mds) => mds.begin_write_with(ino, entries),
+        None => Err(types::Errno::EIO),
+    })
 }
 
 fn tiering(config: &Config) -> tier::Settings {
@@ -155,7 +181,7 @@ fn tiering(config: &Config) -> tier::Settings {
 fn open_device(
     tier: TierId,
     given: &DirTier,
-    uuid: FsUuid,
+    common: &Common,
     known: Option<&Path>,
 ) -> Result<DeviceTier, StartError> {
     let dir = &given.dir;
@@ -163,7 +189,7 @@ fn open_device(
         std::fs::create_dir_all(dir)
             .map_err(|e| StartError::Config(format!("{}: cannot be made: {e}", dir.display())))?;
     }
-    let opened = open_store(tier, dir, uuid, known.is_none());
+    let opened = open_store(tier, dir, common, known.is_none());
     let store = opened.map_err(|error| match (&error, known) {
         (StoreError::Missing { .. } | StoreError::NoMarker { .. }, Some(last)) => {
             StartError::Config(missing(tier, dir, last))
@@ -195,12 +221,12 @@ fn missing(tier: TierId, dir: &Path, last: &Path) -> String {
 /// The memory tier, and whether it was made now.
 fn open_memory(
     config: &Config,
-    uuid: FsUuid,
+    common: &Common,
     mds: &Mds,
     site: &mut Site,
     note: &mut dyn FnMut(&str),
 ) -> Result<((MemoryTier, TierStore), bool), StartError> {
-    let mut options = MemoryTierOptions::new(config.memory.dir.clone(), config.memory.size.0, uuid);
+    let mut options = MemoryTierOptions::new(config.memory.dir.clone(), config.memory.size.0, common.uuid);
     options.known_instance = site.memory_instance();
     options.own_tmpfs = config.memory.own_tmpfs;
     if !config.memory.own_tmpfs {
@@ -216,7 +242,7 @@ fn open_memory(
             "the memory tier of the last mount is gone (a reboot?): what was only in it reads as EIO; onfs fsck lists it",
         );
     }
-    match settle_memory(&memory, uuid, mds, site) {
+    match settle_memory(&memory, common, mds, site) {
         Ok(store) => Ok(((memory, store), fresh)),
         Err(error) => {
             if fresh {
@@ -232,7 +258,7 @@ fn open_memory(
 
 fn settle_memory(
     memory: &MemoryTier,
-    uuid: FsUuid,
+    common: &Common,
     mds: &Mds,
     site: &mut Site,
 ) -> Result<TierStore, StartError> {
@@ -243,7 +269,7 @@ fn settle_memory(
     }
     site.set_tier(TierId::Memory, memory.path())?;
     site.set_memory_instance(memory.instance())?;
-    open_store(TierId::Memory, memory.path(), uuid, true).map_err(of_store)
+    open_store(TierId::Memory, memory.path(), common, true).map_err(of_store)
 }
 
 /// Of a memory tier that this start made and nothing was written to.
@@ -259,12 +285,27 @@ fn take_away(path: &Path, backing: Backing) {
     }
 }
 
-fn open_store(tier: TierId, dir: &Path, uuid: FsUuid, create: bool) -> Result<TierStore, StoreError> {
-    let mut options = TierStoreOptions::new(tier, uuid);
+fn open_store(tier: TierId, dir: &Path, common: &Common, create: bool) -> Result<TierStore, StoreError> {
+    let mut options = TierStoreOptions::new(tier, common.uuid);
     options.create = create;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
-    options.fd_cache = (limit / FD_SHARE).min(FD_CACHE_MAX) as usize;
+    options.fd_cache = (common.descriptors.max() / CACHED_SHARE).min(CACHED_MAX);
+    options.descriptors = common.descriptors.clone();
     TierStore::open(dir, options)
+}
+
+/// How many objects may be open at once, or how high the limit must be.
+fn descriptors() -> Result<Descriptors, StartError> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    match limit.checked_sub(OWN_FILES) {
+        Some(left) if left >= OBJECTS_MIN => {
+            Ok(Descriptors::new(usize::try_from(left).unwrap_or(usize::MAX)))
+        }
+        Some(_) | None => Err(StartError::Config(format!(
+            "the daemon may open {limit} files at once, and needs at least {}: raise the hard limit (ulimit -Hn, or \
+             LimitNOFILE= of the service)",
+            OWN_FILES + OBJECTS_MIN
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -300,7 +341,7 @@ mod tests {
         fn open(&self, tiers: &[(&str, &str)]) -> Result<(), StartError> {
             let config = self.config(tiers);
             let store = Arc::new(open_metadata(&config, 0, false).unwrap());
-            let mds = open_mds(&store, 0).unwrap();
+            let mds = Arc::new(open_mds(&store, 0).unwrap());
             let opened = open_tiers(&config, &store, &mds, &mut |_| {});
             let result = opened.map(Tiers::give_up);
             store.close().unwrap();

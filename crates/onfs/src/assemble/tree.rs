@@ -122,14 +122,14 @@ mod tests {
 
         // The last name given is the hint; without it the first one must be searched for.
         mds.link(other, a, b"second").unwrap();
-        mds.unlink(a, b"second").unwrap();
+        mds.unlink(a, b"second", &|_| true).unwrap();
         let mut names = Names::new(&*store, 100);
         assert_eq!(names.path(other), None);
         names.search(&HashSet::from([other]));
         assert_eq!(names.path(other), Some(PathBuf::from("/a/b/other")));
 
         mds.hold(file, 1);
-        mds.unlink(b, b"file").unwrap();
+        mds.unlink(b, b"file", &|_| true).unwrap();
         let mut names = Names::new(&*store, 100);
         assert!(names.path(file).is_none() && names.is_removed(file) && !names.is_removed(other));
     }

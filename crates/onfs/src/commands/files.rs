@@ -147,6 +147,6 @@ fn finish(verb: &str, report: &MoveReport, output: Output, exit: Exit) -> Outcom
     }
     match report.failed.len() {
         0 => Ok(()),
-        n => Err(Failure::new(exit, format!("{n} files failed"))),
+        n => Err(Failure::new(exit, format!("{} failed", render::units::files(n as u64)))),
     }
 }

@@ -6,7 +6,7 @@ use super::settings::{resolve, settings};
 use crate::{
     args::FsckArgs,
     assemble,
-    check::FsckReport,
+    check::{FsckReport, Severity},
     config::Host,
     control::{ControlError, Progress, ProgressSink},
     daemon::StateLock,
@@ -54,7 +54,11 @@ fn verdict(report: &FsckReport, repair: bool) -> Outcome {
         return Ok(());
     }
     let failure = Failure::new(Exit::DataAtRisk, format!("{}: damage was found", report.state_dir));
-    Err(if repair { failure } else { failure.hint("onfs fsck --repair repairs what can be repaired") })
+    let repairable = report.findings.iter().any(|finding| finding.severity == Severity::Repairable);
+    Err(match repairable && !repair {
+        true => failure.hint("onfs fsck --repair repairs what can be repaired"),
+        false => failure,
+    })
 }
 
 fn of_check(error: StartError) -> Failure {

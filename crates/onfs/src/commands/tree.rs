@@ -3,8 +3,10 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
-    os::unix::fs::MetadataExt,
+    io::Read,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -117,16 +119,17 @@ fn sorted(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The paths of a `--list` file: one per line, empty lines and lines that begin with `#` left out.
+/// The paths of a `--list` file, of any bytes: one per line, empty lines and lines that begin with `#` left out.
 pub fn read_list(list: &Path) -> Outcome<Vec<PathBuf>> {
     let failed = |e| Failure::failed(format!("{}: {e}", list.display()));
-    let text = if list == Path::new("-") {
-        std::io::read_to_string(std::io::stdin().lock()).map_err(failed)?
+    let mut text = Vec::new();
+    if list == Path::new("-") {
+        std::io::stdin().lock().read_to_end(&mut text).map_err(failed)?;
     } else {
-        fs::read_to_string(list).map_err(failed)?
-    };
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    Ok(lines.map(PathBuf::from).collect())
+        text = fs::read(list).map_err(failed)?;
+    }
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+    Ok(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).collect())
 }
 
 #[cfg(test)]
@@ -164,6 +167,9 @@ mod tests {
         let list = dir.path().join("list");
         fs::write(&list, "/a b\n\n# comment\nc\n").unwrap();
         assert_eq!(read_list(&list).unwrap(), [PathBuf::from("/a b"), PathBuf::from("c")]);
+        // Names may have any bytes but these two.
+        fs::write(&list, b"/x\xff\r\n/y").unwrap();
+        assert_eq!(read_list(&list).unwrap(), [Path::new(OsStr::from_bytes(b"/x\xff\r")), Path::new("/y")]);
         assert!(read_list(&dir.path().join("missing")).is_err());
     }
 }

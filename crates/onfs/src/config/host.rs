@@ -5,18 +5,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use types::ByteSize;
+
 /// The machine and the user that a mount is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
     pub uid: u32,
     /// `MemAvailable`, in bytes; 0 when unknown.
     pub mem_available: u64,
+    /// `MemTotal` and `SwapTotal`, in bytes; 0 when unknown.
+    pub mem_total: u64,
     pub cpus: u32,
     pub home: Option<PathBuf>,
     pub xdg_state: Option<PathBuf>,
     pub xdg_config: Option<PathBuf>,
 }
 
+/// The smallest limit of a memory tier.
+pub(super) const MEMORY_TIER_MIN: u64 = 16 << 20;
 const MEMORY_MIN: u64 = 64 << 20;
 /// Longer names end in a hash, to fit in `NAME_MAX` with room to spare.
 const STATE_NAME_MAX: usize = 200;
@@ -25,9 +31,11 @@ impl Host {
     /// Reads /proc and the environment.
     pub fn detect() -> Host {
         let dir = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Host {
             uid: rustix::process::geteuid().as_raw(),
-            mem_available: std::fs::read_to_string("/proc/meminfo").map_or(0, |text| mem_available(&text)),
+            mem_available: of_meminfo(&memory, "MemAvailable:"),
+            mem_total: of_meminfo(&memory, "MemTotal:") + of_meminfo(&memory, "SwapTotal:"),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             home: dir("HOME"),
             xdg_state: dir("XDG_STATE_HOME"),
@@ -43,6 +51,18 @@ impl Host {
     pub fn default_memory(&self) -> u64 {
         let quarter = self.mem_available / 4;
         (quarter - quarter % (1 << 20)).max(MEMORY_MIN)
+    }
+
+    /// Can the memory tier have this limit? Says why not.
+    pub fn check_memory_tier(&self, limit: ByteSize) -> Result<(), String> {
+        let (least, most) = (ByteSize(MEMORY_TIER_MIN), ByteSize(self.mem_total));
+        if limit < least {
+            Err(format!("{limit} is too little: at least {least}"))
+        } else if self.mem_total > 0 && limit > most {
+            Err(format!("{limit} is more than this machine's memory and swap, {most:#}"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Where all states are: /var/lib/onfs, or the user's state directory. `None` for a user without a home.
@@ -107,8 +127,8 @@ fn fnv1a(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-fn mem_available(meminfo: &str) -> u64 {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+fn of_meminfo(meminfo: &str, name: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|rest| rest.trim().strip_suffix("kB"))
         .and_then(|kib| kib.trim().parse::<u64>().ok())
         .map_or(0, |kib| kib.saturating_mul(1024))
@@ -121,15 +141,27 @@ mod tests {
 
     fn host(uid: u32, mem: u64) -> Host {
         let home = Some("/home/u".into());
-        Host { uid, mem_available: mem, cpus: 2, home, xdg_state: None, xdg_config: None }
+        Host { uid, mem_available: mem, mem_total: mem, cpus: 2, home, xdg_state: None, xdg_config: None }
     }
 
     #[test]
     fn memory_is_a_quarter_but_never_tiny() {
         assert_eq!(host(0, 8 << 30).default_memory(), 2 << 30);
         assert_eq!(host(0, 0).default_memory(), 64 << 20);
-        assert_eq!(mem_available("MemTotal: 5 kB\nMemAvailable:    2048 kB\n"), 2 << 20);
-        assert_eq!(mem_available("nonsense"), 0);
+        assert_eq!(of_meminfo("MemTotal: 5 kB\nMemAvailable:    2048 kB\n", "MemAvailable:"), 2 << 20);
+        assert_eq!(of_meminfo("nonsense", "MemTotal:"), 0);
+    }
+
+    #[test]
+    fn a_memory_tier_is_neither_tiny_nor_more_than_the_machine() {
+        let machine = host(0, 8 << 30);
+        for good in [16 << 20, 8 << 30] {
+            assert_eq!(machine.check_memory_tier(ByteSize(good)), Ok(()));
+        }
+        assert!(machine.check_memory_tier(ByteSize(1 << 20)).unwrap_err().contains("at least 16MiB"));
+        let why = machine.check_memory_tier(ByteSize(1 << 40)).unwrap_err();
+        assert!(why.contains("1TiB is more than") && why.contains("8.0 GiB"), "{why}");
+        assert_eq!(host(0, 0).check_memory_tier(ByteSize(1 << 40)), Ok(()), "nothing is known");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Every setting, once: section, key, kind with unit and range, default, flag and doc line.
 
-use super::value::Kind;
+use super::{host::MEMORY_TIER_MIN, value::Kind};
 
 /// One setting. The default is text of the same form as in the file.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ settings! {
     mount.cache_timeout: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "1h", None,
         "How long the kernel may answer from its caches of names and attributes; they are invalidated when they change.";
     mount.request_deadline: Kind::Time { min_ms: SECOND, max_ms: HOUR, or: None }, "2min", None,
-        "A request that waits longer fails with ETIMEDOUT and a line in the log.";
+        "A request that takes longer is named in the log, once. It is not cut off.";
     mount.start_deadline: Kind::Time { min_ms: SECOND, max_ms: 24 * HOUR, or: None }, "5min", None,
         "How long `onfs mount` waits until the mount is usable; recovery after a crash counts.";
     mount.stop_deadline: Kind::Time { min_ms: SECOND, max_ms: 24 * HOUR, or: None }, "10min", None,
@@ -91,7 +91,7 @@ settings! {
 
     memory.dir: Kind::Path { or: Some("auto") }, "auto", None,
         "Where the memory tier lives. `auto` is a tmpfs that root mounts in the state directory, or a directory in /dev/shm for others.";
-    memory.size: Kind::Size { min: 16 * MIB, max: 64 * TIB, or: Some("auto") }, "auto", Some("--memory"),
+    memory.size: Kind::Size { min: MEMORY_TIER_MIN, max: 64 * TIB, or: Some("auto") }, "auto", Some("--memory"),
         "Limit of the memory tier; `onfs memory set` changes it while mounted. `auto` is a quarter of MemAvailable at mount, at least 64MiB.";
     memory.stop_write: THRESHOLD, "auto", None,
         "C_s-w: so much stays free; a write that needs new space waits, or goes to the next tier. At most a sixteenth of the tier; `auto` is 0.";

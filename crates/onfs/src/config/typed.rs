@@ -169,6 +169,11 @@ fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Result<MountCon
 fn memory(reader: &Reader<'_>, host: &Host, state: &Path) -> Result<MemoryTier, ConfigError> {
     let dir = reader.path("memory", "dir")?;
     let size = reader.size_or_word("memory", "size")?;
+    if let Some(size) = size {
+        let origin = &reader.entry("memory", "size")?.origin;
+        let refused = |why| ConfigError::new(origin, format!("memory.size: {why}"));
+        host.check_memory_tier(size).map_err(refused)?;
+    }
     Ok(MemoryTier {
         own_tmpfs: dir.is_none() && host.is_root(),
         dir: dir.unwrap_or_else(|| host.default_memory_dir(state)),

@@ -149,6 +149,9 @@ pub struct MoveReport {
     pub files_done: u64,
     /// Files that are queued, when nobody waits.
     pub files_queued: u64,
+    /// Files that a prefetch left where they are: no room above C_n-m, or pinned elsewhere.
+    #[serde(default)]
+    pub files_skipped: u64,
     pub bytes: u64,
     /// Only the files that failed.
     pub failed: Vec<FileOutcome>,
@@ -161,6 +164,7 @@ impl MoveReport {
     pub fn add(&mut self, other: MoveReport) {
         self.files_done += other.files_done;
         self.files_queued += other.files_queued;
+        self.files_skipped += other.files_skipped;
         self.bytes += other.bytes;
         self.failed.extend(other.failed);
         self.at_risk_bytes += other.at_risk_bytes;

@@ -34,7 +34,8 @@ impl Log {
             }
             None => None,
         };
-        let filter = EnvFilter::try_new(&config.level)
+        // The metadata engine tells of each of its files.
+        let filter = EnvFilter::try_new(format!("lsm_tree=warn,{}", config.level))
             .map_err(|e| Failure::usage(format!("log.level {:?}: {e}", config.level)))?;
         let writer = match &file {
             Some((_, file)) => {

@@ -49,9 +49,11 @@ impl StateLock {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(held(state, &mut file)),
             Err(error) => return Err(failed(error.into())),
         }
-        file.set_len(0)
-            .and_then(|()| file.seek(SeekFrom::Start(0)))
-            .and_then(|_| write!(file, "{}\n{purpose}\n", std::process::id()))
+        // Never empty in between: its block is what a full disk would not give again.
+        let text = format!("{}\n{purpose}\n", std::process::id());
+        file.seek(SeekFrom::Start(0))
+            .and_then(|_| file.write_all(text.as_bytes()))
+            .and_then(|()| file.set_len(text.len() as u64))
             .map_err(failed)?;
         Ok(StateLock { file, path })
     }
@@ -59,8 +61,10 @@ impl StateLock {
 
 impl Drop for StateLock {
     fn drop(&mut self) {
-        // Emptied, not removed: another process may already have opened it and wait for nothing.
-        let _ = self.file.set_len(0);
+        // Emptied but for one byte, which keeps its block, and not removed: another process may already have opened it
+        // and wait for nothing.
+        let _ = self.file.seek(SeekFrom::Start(0)).and_then(|_| self.file.write_all(b"\n"));
+        let _ = self.file.set_len(1);
         tracing::debug!(path = %self.path.display(), "the state is unlocked");
     }
 }

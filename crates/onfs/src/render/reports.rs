@@ -2,7 +2,7 @@
 
 use super::{
     table::{Align, Table, pairs},
-    units::{bar, bytes, count},
+    units::{bar, bytes, count, files},
 };
 use crate::{
     bench::BenchReport,
@@ -17,13 +17,17 @@ const FAILED_SHOWN: usize = 50;
 pub fn moved(verb: &str, report: &MoveReport) -> String {
     let mut out = String::new();
     if report.files_queued > 0 {
-        out.push_str(&format!("{} files are queued\n", count(report.files_queued)));
+        out.push_str(&format!("{} queued\n", files(report.files_queued)));
     }
     if *report == MoveReport::default() {
         return "nothing was left to do\n".into();
     }
     if report.files_done > 0 || report.files_queued == 0 {
-        out.push_str(&format!("{} files {verb}, {}\n", count(report.files_done), bytes(report.bytes)));
+        out.push_str(&format!("{} {verb}, {}\n", files(report.files_done), bytes(report.bytes)));
+    }
+    if report.files_skipped > 0 {
+        let why = "not enough room above C_n-m, or pinned elsewhere";
+        out.push_str(&format!("{} left where they are: {why}\n", files(report.files_skipped)));
     }
     for failed in report.failed.iter().take(FAILED_SHOWN) {
         out.push_str(&format!("  {}: {}\n", failed.path, failed.message));

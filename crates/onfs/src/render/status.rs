@@ -2,7 +2,7 @@
 
 use super::{
     table::{Align, Table, pairs},
-    units::{bar, bytes, count, rate, span},
+    units::{bar, bytes, count, files, rate, span},
 };
 use crate::control::{Movement, StatusReport, TierReport};
 
@@ -76,7 +76,7 @@ fn head(s: &StatusReport) -> String {
         ("transport", reason(&s.transport, &s.transport_why)),
         ("passthrough", reason(passthrough, &s.passthrough_why)),
         ("options", if s.mount_options.is_empty() { "-".into() } else { s.mount_options.join(",") }),
-        ("only in memory", format!("{} in {} files", bytes(s.dirty_bytes), count(s.dirty_files))),
+        ("only in memory", format!("{} in {}", bytes(s.dirty_bytes), files(s.dirty_files))),
         ("open files", count(s.open_files)),
         (
             "memory budget",

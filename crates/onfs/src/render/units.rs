@@ -54,6 +54,11 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// `1 file`, `2 000 files`.
+pub fn files(n: u64) -> String {
+    format!("{} file{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     //! Goal: numbers read well at their edges. Method: tables.

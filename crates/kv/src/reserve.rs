@@ -1,0 +1,128 @@
+//! Room on the disk that is kept for bad times: a file that holds nothing, and is given back when the disk is full.
+//!
+//! What a full disk must not stop is the checkpoint, at run time and at the next start, for the journal's room comes back
+//! only then; and removals, for they make room. So the journal never takes more than what the reserve can carry into the
+//! engine ([`Reserve::journal_max`]), whatever others write to the disk; and while the reserve is not whole, only commits
+//! that do not let the store grow are taken ([`crate::WriteSet::use_reserve`]).
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use namespace::txn::KvError;
+use parking_lot::Mutex;
+
+use crate::{
+    Disk, DiskFile, OpenError,
+    error::{is_full, kv_error},
+};
+
+const FILE: &str = "RESERVE";
+/// Below this a store cannot work.
+const BYTES_MIN: u64 = 4 << 20;
+/// The most of a disk that is kept.
+const SHARE_OF_DISK: u64 = 16;
+/// What an engine needs to take a batch, beside the batch: manifests, directories, an index.
+const FIXED_BYTES: u64 = 512 << 10;
+/// Left to others on the disk (and to the files beside the store) when the reserve is taken again.
+const LEFT_FREE_BYTES: u64 = 512 << 10;
+
+pub(crate) struct Reserve {
+    file: Arc<dyn DiskFile>,
+    wanted: u64,
+    held: AtomicU64,
+    short: AtomicBool,
+    /// One change at a time.
+    changing: Mutex<()>,
+}
+
+/// What carrying `journal` bytes into the engine takes.
+pub(crate) fn cost_of(journal: u64) -> u64 {
+    journal.saturating_add(journal / 4).saturating_add(FIXED_BYTES)
+}
+
+impl Reserve {
+    /// Enough for `journal_bytes`, on a disk that is large enough. A new store needs all of it; an older one takes what
+    /// there is.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+        journal_bytes: u64,
+        new: bool,
+    ) -> Result<Reserve, OpenError> {
+        let path = dir.join(FILE);
+        let failed = |e: std::io::Error| OpenError::io(&path, &e);
+        let space = disk.space(dir).map_err(failed)?;
+        let wanted = cost_of(journal_bytes).min(space.total / SHARE_OF_DISK).max(BYTES_MIN);
+        let (file, mut held) = disk.open_or_create(&path).map_err(failed)?;
+        match file.allocate(0, held.max(1)) {
+            Ok(()) => {}
+            // A copy of the directory that left the holes out.
+            Err(e) if is_full(&e) => {
+                file.shrink(0).map_err(failed)?;
+                held = 0;
+            }
+            Err(e) => return Err(failed(e)),
+        }
+        let (held, short) = (AtomicU64::new(held), AtomicBool::new(false));
+        let reserve = Reserve { file, wanted, held, short, changing: Mutex::default() };
+        if new && !reserve.take(space.free).map_err(OpenError::Engine)? {
+            let detail = format!(
+                "the metadata needs {} KiB, and there are {}",
+                (wanted + LEFT_FREE_BYTES) >> 10,
+                space.free >> 10
+            );
+            return Err(OpenError::Io { path: dir.to_owned(), full: true, detail });
+        }
+        Ok(reserve)
+    }
+
+    /// What is held now.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::Acquire)
+    }
+
+    /// It could not be made whole: the disk is full.
+    pub(crate) fn is_short(&self) -> bool {
+        self.short.load(Ordering::Acquire)
+    }
+
+    /// What the journal's files may take, so that they can be carried into the engine on a disk that is full.
+    pub(crate) fn journal_max(&self) -> u64 {
+        (self.wanted - FIXED_BYTES) / 5 * 4
+    }
+
+    /// Gives all of it back; [`Reserve::take`] follows.
+    pub(crate) fn give(&self) -> Result<(), KvError> {
+        let _one = self.changing.lock();
+        self.file.shrink(0).map_err(|e| kv_error("reserve", &e))?;
+        self.held.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes it whole again, or as large as the `free` bytes of the disk allow. Whether it is whole.
+    pub(crate) fn take(&self, free: u64) -> Result<bool, KvError> {
+        let _one = self.changing.lock();
+        let held = self.held();
+        let room = free.saturating_sub(LEFT_FREE_BYTES);
+        let target = self.wanted.min(held.saturating_add(room));
+        if target > held {
+            match self.file.allocate(held, target - held) {
+                Ok(()) => self.held.store(target, Ordering::Release),
+                // Somebody else was faster.
+                Err(e) if is_full(&e) => {}
+                Err(e) => return Err(kv_error("reserve", &e)),
+            }
+        } else if held > self.wanted {
+            self.file.shrink(self.wanted).map_err(|e| kv_error("reserve", &e))?;
+            self.held.store(self.wanted, Ordering::Release);
+        }
+        let whole = self.held() >= self.wanted;
+        self.short.store(!whole, Ordering::Release);
+        Ok(whole)
+    }
+}
