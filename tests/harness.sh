@@ -139,7 +139,7 @@ mover() { # FILE...
     while [ ! -e "$scratch/stop" ]; do
         for file in "$@"; do
             [ -e "$file" ] || continue
-            timeout 120 "$onfs" migrate --wait --to "${tiers[n % 6]}" "$file" >/dev/null 2>>"$logs/mover.txt" || true
+            timeout 120 "$onfs" migrate --wait --to "${tiers[n % 6]}" "$file" >>"$logs/mover.txt" 2>&1 || true
             n=$((n + 1))
         done
         sleep 0.02

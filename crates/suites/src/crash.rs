@@ -20,7 +20,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
 
 use crate::{
-    compare::{Contents, Moment, compare, differ},
+    compare::{Contents, compare, differ},
+    moment::Moment,
     op::{Generator, Op},
     perform::Performer,
     tree::{Body, Mtime, NodeId, Tree},
@@ -34,6 +35,8 @@ pub struct Worker {
     pub in_flight: Option<Op>,
     /// The last operations, for the report of a failure.
     pub history: Vec<Op>,
+    /// The tree after the last sync and after each operation since, if power cuts are played.
+    pub since_sync: Option<Vec<Tree>>,
 }
 
 /// The signs that the workers and the killer give each other.
@@ -52,6 +55,7 @@ impl Worker {
         self.in_flight = None;
         loop {
             let op = self.generator.draw(&self.tree);
+            let since = Moment::now();
             let mut after = self.tree.clone();
             let wanted = after.apply(&op);
             if self.history.len() == HISTORY {
@@ -73,7 +77,25 @@ impl Worker {
             }
             ensure!(real == wanted, "{op:?} gave {}, should give {}", brief(&real), brief(&wanted));
             self.tree = after;
+            self.date_changes(since);
+            self.remember(&op, wanted.is_ok());
         }
+    }
+
+    /// What the last step changed, it changed since it began.
+    fn date_changes(&mut self, since: Moment) {
+        for node in self.tree.nodes.values_mut().filter(|node| node.mtime == Mtime::Changed) {
+            node.mtime = Mtime::Since(since);
+        }
+    }
+
+    /// What a power cut may leave: the state at the last sync, or after any operation since.
+    fn remember(&mut self, op: &Op, done: bool) {
+        let Some(states) = &mut self.since_sync else { return };
+        if done && op.promises() {
+            states.clear();
+        }
+        states.push(self.tree.clone());
     }
 
     /// Checks the tree after a kill and takes over what the in-flight operation did.
@@ -83,11 +105,21 @@ impl Worker {
         let mut after = self.tree.clone();
         let op = self.in_flight.take();
         if let Some(op) = &op
-            && after.apply(op).is_err()
+            && (op.promises() || after.apply(op).is_err())
         {
             after = before.clone();
         }
         let in_part = op.as_ref().is_some_and(changes_data);
+        if rebooted.is_some() {
+            // The time of a write is settled after the last close, a moment later; until then it may be in memory alone.
+            for tree in [&mut before, &mut after] {
+                for node in tree.nodes.values_mut().filter(|node| node.content().is_some()) {
+                    if let Mtime::Since(_) = node.mtime {
+                        node.mtime = Mtime::Unknown;
+                    }
+                }
+            }
+        }
         before.close_all();
         after.close_all();
         let root = self.performer.root().to_owned();
@@ -95,6 +127,7 @@ impl Worker {
         for candidate in [after, before.clone()] {
             let mut tree = candidate;
             for node in tree.nodes.values_mut() {
+                // By the operation in flight, which may have happened in part.
                 if node.mtime == Mtime::Changed {
                     node.mtime = Mtime::Unknown;
                 }
@@ -105,7 +138,10 @@ impl Worker {
             match compare(&root, &mut tree, Contents::None, Moment::now()) {
                 Ok(()) => {
                     self.tree = tree;
-                    return self.check_contents(&root, &before, in_part.then_some(op).flatten(), rebooted);
+                    let partial = op.clone().filter(|_| in_part);
+                    return self
+                        .check_contents(&root, &before, partial, rebooted)
+                        .with_context(|| format!("in flight: {op:?}"));
                 }
                 Err(why) => last = why,
             }
@@ -138,7 +174,7 @@ impl Worker {
             } else {
                 read_whole(&full).and_then(|real| differ(&real, &wanted)).map(|()| State::Intact)
             };
-            match outcome.map_err(|why| anyhow!("{path}: {why:#} (in flight: {partial:?})"))? {
+            match outcome.map_err(|why| anyhow!("{path}: {why:#}"))? {
                 State::Intact => {}
                 State::Mixed(real) => self.adopt(id, real)?,
                 State::Lost => lost.push(id),
@@ -158,7 +194,7 @@ impl Worker {
     }
 
     /// A lost file is removed or written again, as its owner would; both must work.
-    fn remove_lost(&mut self, _root: &Path, lost: &[NodeId]) -> Result<()> {
+    pub(crate) fn remove_lost(&mut self, _root: &Path, lost: &[NodeId]) -> Result<()> {
         let all = self.tree.paths();
         for (n, id) in lost.iter().enumerate() {
             for (index, (path, _)) in all.iter().filter(|(_, at)| at == id).enumerate() {
@@ -171,9 +207,11 @@ impl Worker {
                 } else {
                     Op::Unlink { path: path.clone() }
                 };
+                let since = Moment::now();
                 self.tree.apply(&op)?;
                 let real = self.performer.perform(&op);
                 ensure!(real.is_ok(), "{op:?} of a lost file gave {}", brief(&real));
+                self.date_changes(since);
             }
         }
         Ok(())
@@ -249,7 +287,7 @@ fn ends_with_eio(file: &File, at: u64) -> bool {
     file.read_at(&mut [0], at).is_err_and(|e| is_eio(&e))
 }
 
-fn is_eio(error: &std::io::Error) -> bool {
+pub(crate) fn is_eio(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
 

@@ -5,13 +5,16 @@
 //!
 //! - [`op`] what can be done, and a seeded generator of it; [`tree`] and [`semantics`] the reference file system in
 //!   memory; [`perform`] the same operations as system calls; [`compare`] both side by side.
-//! - [`crash`] a worker that records what was acknowledged, and what may be true after a crash.
-//! - [`rig`] an ONFS mount that can be killed, rebooted and mounted again; [`tally`] one line per test case.
+//! - [`crash`] a worker that records what was acknowledged, and what may be true after a crash; [`cut`] after a power cut.
+//! - [`rig`] an ONFS mount that can be killed, rebooted and mounted again; [`power`] its disk; [`tally`] one line per test case.
 
 pub mod compare;
 pub mod crash;
+pub mod cut;
+pub mod moment;
 pub mod op;
 pub mod perform;
+pub mod power;
 pub mod random;
 pub mod rig;
 pub mod semantics;

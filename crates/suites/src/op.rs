@@ -220,6 +220,13 @@ const MODES: [u32; 8] = [0o644, 0o600, 0o755, 0o700, 0o666, 0o4755, 0o2755, 0o00
 const DIR_MODES: [u32; 6] = [0o755, 0o700, 0o777, 0o1777, 0o2755, 0o500];
 const XATTRS: [&str; 4] = ["user.a", "user.colour", "user.\u{fc}nicode", "trusted.t"];
 
+impl Op {
+    /// A sync: without an answer it promises nothing.
+    pub fn promises(&self) -> bool {
+        matches!(self, Op::Fsync { .. } | Op::SyncOpen { .. })
+    }
+}
+
 /// Draws operations for a tree.
 pub struct Generator {
     pub random: Random,

@@ -1,9 +1,11 @@
 //! An ONFS mount under test: three tiers in one scratch directory, a daemon in the foreground that can be killed,
-//! and the memory tier's tmpfs that a reboot takes away. Every wait has a deadline.
+//! the memory tier's tmpfs that a reboot takes away, and if asked a disk of its own whose power can be cut. Every wait
+//! has a deadline.
 
 use std::{
     collections::BTreeSet,
     fs::{File, OpenOptions},
+    os::unix::net::UnixStream,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -12,6 +14,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::mount::UnmountFlags;
+
+use crate::power;
 
 const MOUNT_DEADLINE: Duration = Duration::from_secs(60);
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(120);
@@ -24,29 +28,44 @@ pub struct RigOptions {
     pub memory: String,
     /// Further options of `onfs mount`.
     pub extra: Vec<String>,
+    /// Bytes of a disk (ext4 in a file) for the state and the device tiers, whose power can be cut.
+    pub disk: Option<u64>,
 }
 
 pub struct Rig {
     options: RigOptions,
     daemon: Option<Child>,
-    /// The tmpfs mounts that appeared with the mount.
+    /// The memory tier's tmpfs.
     memory_mounts: BTreeSet<PathBuf>,
 }
 
 impl Rig {
     /// Makes the directories; nothing is mounted yet.
     pub fn new(options: RigOptions) -> Result<Rig> {
-        for dir in ["ssd", "nearline", "state", "mnt"] {
-            std::fs::create_dir_all(options.scratch.join(dir))?;
+        std::fs::create_dir_all(options.scratch.join("mnt"))?;
+        if let Some(bytes) = options.disk {
+            power::make_disk(&options.scratch, bytes)?;
         }
-        Ok(Rig { options, daemon: None, memory_mounts: BTreeSet::new() })
+        let rig = Rig { options, daemon: None, memory_mounts: BTreeSet::new() };
+        for dir in ["ssd", "nearline", "state"] {
+            std::fs::create_dir_all(rig.devices().join(dir))?;
+        }
+        Ok(rig)
+    }
+
+    /// Where the state and the device tiers are.
+    fn devices(&self) -> PathBuf {
+        match self.options.disk {
+            Some(_) => power::disk_in(&self.options.scratch),
+            None => self.options.scratch.clone(),
+        }
     }
 
     pub fn mountpoint(&self) -> PathBuf {
         self.options.scratch.join("mnt")
     }
     pub fn state(&self) -> PathBuf {
-        self.options.scratch.join("state")
+        self.devices().join("state")
     }
     pub fn log(&self) -> PathBuf {
         self.options.scratch.join("daemon.log")
@@ -55,20 +74,25 @@ impl Rig {
         self.daemon.as_ref().map(Child::id)
     }
 
+    /// Does the daemon run, and is the mount point its?
+    pub fn is_alive(&mut self) -> bool {
+        let runs = self.daemon.as_mut().is_some_and(|d| d.try_wait().is_ok_and(|end| end.is_none()));
+        runs && is_mounted(&self.mountpoint()).unwrap_or(false)
+    }
+
     /// Starts the daemon and waits until the mount point is its.
     pub fn mount(&mut self) -> Result<()> {
-        let before = tmpfs_mounts()?;
         let log = OpenOptions::new().create(true).append(true).open(self.log())?;
-        let scratch = &self.options.scratch;
+        let devices = self.devices();
         let child = Command::new(&self.options.onfs)
             .arg("mount")
             .args(["--foreground", "--memory", &self.options.memory])
             .arg("--ssd")
-            .arg(scratch.join("ssd"))
+            .arg(devices.join("ssd"))
             .arg("--nearline")
-            .arg(scratch.join("nearline"))
+            .arg(devices.join("nearline"))
             .arg("--state")
-            .arg(scratch.join("state"))
+            .arg(devices.join("state"))
             .args(&self.options.extra)
             .arg(self.mountpoint())
             .stdin(Stdio::null())
@@ -78,7 +102,9 @@ impl Rig {
             .with_context(|| format!("start {}", self.options.onfs.display()))?;
         self.daemon = Some(child);
         self.wait_mounted()?;
-        self.memory_mounts.extend(tmpfs_mounts()?.difference(&before).cloned());
+        // Below the state: others may mount at the same time.
+        let state = self.state();
+        self.memory_mounts.extend(tmpfs_mounts()?.into_iter().filter(|at| at.starts_with(&state)));
         Ok(())
     }
 
@@ -86,7 +112,9 @@ impl Rig {
         let deadline = Instant::now() + MOUNT_DEADLINE;
         let mountpoint = self.mountpoint();
         loop {
-            if is_mounted(&mountpoint)? && std::fs::read_dir(&mountpoint).is_ok() {
+            // The socket comes after the mount.
+            let answers = UnixStream::connect(self.state().join("control.sock")).is_ok();
+            if answers && is_mounted(&mountpoint)? && std::fs::read_dir(&mountpoint).is_ok() {
                 return Ok(());
             }
             if let Some(status) = self.daemon.as_mut().and_then(|d| d.try_wait().ok().flatten()) {
@@ -100,6 +128,16 @@ impl Rig {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Mounts again after a daemon that ended by itself, or whose mount is gone.
+    pub fn revive(&mut self) -> Result<()> {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            daemon.wait()?;
+        }
+        self.detach();
+        self.mount()
     }
 
     /// A clean unmount: `onfs umount`, then the daemon ends by itself with success.
@@ -125,6 +163,16 @@ impl Rig {
     /// The pid to send SIGKILL to; `finish_kill` must follow.
     pub fn kill(&mut self) -> Result<()> {
         self.daemon.as_mut().context("no daemon runs")?.kill().context("kill the daemon")
+    }
+
+    /// What the device did not have at this moment it will never have. To be called at the kill.
+    pub fn cut_power(&self) -> Result<()> {
+        power::cut(&self.options.scratch)
+    }
+
+    /// After the cut, the kill and the loss of the memory tier: the disk as it was at the cut.
+    pub fn restore_power(&self) -> Result<()> {
+        power::restore(&self.options.scratch)
     }
 
     /// Waits for the killed daemon and takes its dead mount away.
@@ -201,6 +249,9 @@ impl Rig {
         self.detach();
         for mount in std::mem::take(&mut self.memory_mounts) {
             let _ = rustix::mount::unmount(&mount, UnmountFlags::DETACH);
+        }
+        if self.options.disk.is_some() {
+            power::remove_disk(&self.options.scratch);
         }
     }
 }

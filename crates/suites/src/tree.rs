@@ -9,6 +9,8 @@ use std::{
 
 use rustix::io::Errno;
 
+use crate::moment::Moment;
+
 pub type NodeId = u64;
 pub const ROOT: NodeId = 0;
 
@@ -27,6 +29,8 @@ pub enum Mtime {
     Is(i64, u32),
     /// Changed by the step that has just run: not before that step began.
     Changed,
+    /// Changed by a step that began then.
+    Since(Moment),
     /// POSIX leaves it open, or it was never looked at.
     Unknown,
 }

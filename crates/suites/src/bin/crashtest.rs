@@ -1,5 +1,6 @@
 //! Kills the daemon at random points under load, mounts again and checks every acknowledged operation; with
-//! `--reboot` the memory tier is lost as well, and every fsynced byte must still be there.
+//! `--reboot` the memory tier is lost as well, and every fsynced byte must still be there; with `--power-cut` also what the
+//! disk was not given yet.
 //!
 //! One line per kill. A seed fixes each worker's operations and after how many of them the kill comes; where exactly
 //! it hits is the machine's.
@@ -17,8 +18,9 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use suites::{
-    compare::{Contents, Moment, compare},
+    compare::{Contents, compare},
     crash::{Reboot, Signals, Worker},
+    moment::Moment,
     op::{Generator, Shape},
     perform::{Performer, abilities},
     random::Random,
@@ -54,6 +56,12 @@ struct Args {
     /// Lose the memory tier at each kill, as a reboot does.
     #[arg(long)]
     reboot: bool,
+    /// Lose the memory tier and whatever was not written to the disk.
+    #[arg(long, conflicts_with = "reboot")]
+    power_cut: bool,
+    /// With --power-cut: size of the disk.
+    #[arg(long, default_value_t = 768 << 20)]
+    disk_bytes: u64,
     /// With --reboot: bytes that may be lost together with a changed one.
     #[arg(long, default_value_t = 4096)]
     eio_unit: u64,
@@ -71,7 +79,13 @@ const STALL: Duration = Duration::from_secs(60);
 fn main() -> ExitCode {
     let args = Args::parse();
     rustix::process::umask(rustix::fs::Mode::empty());
-    let mut tally = Tally::new(if args.reboot { "reboot" } else { "crash" });
+    let mut tally = Tally::new(if args.power_cut {
+        "power"
+    } else if args.reboot {
+        "reboot"
+    } else {
+        "crash"
+    });
     let lost = Arc::new(AtomicU64::new(0));
     let mut kill = 0;
     while kill < args.kills {
@@ -82,7 +96,7 @@ fn main() -> ExitCode {
         }
         kill += rounds;
     }
-    if args.reboot {
+    if args.reboot || args.power_cut {
         println!("  {} files were lost at reboots and said so with EIO", lost.load(Ordering::Relaxed));
     }
     tally.exit_code()
@@ -96,6 +110,7 @@ fn one_state(args: &Args, seed: u64, rounds: u64, lost: &Arc<AtomicU64>, tally: 
         scratch: scratch.clone(),
         memory: args.memory.clone(),
         extra: vec![],
+        disk: args.power_cut.then_some(args.disk_bytes),
     };
     let mut rig = Rig::new(options)?;
     let outcome = kill_and_check(args, &mut rig, seed, rounds, lost, tally);
@@ -128,27 +143,33 @@ fn kill_and_check(
     for n in 0..args.workers {
         let dir = rig.mountpoint().join(format!("worker-{n}"));
         std::fs::create_dir(&dir)?;
+        std::fs::File::open(&dir)?.sync_all()?;
         workers.push(Worker {
             tree: Tree::default(),
             performer: Performer::new(&dir),
             generator: Generator::new(random.fork(n), found, shape),
             in_flight: None,
             history: Vec::new(),
+            since_sync: args.power_cut.then(|| vec![Tree::default()]),
         });
     }
     for round in 0..rounds {
         let after = 10 + killer.log_below(args.operations_max);
         run_until_killed(args, rig, &mut workers, after, killer.below(2_000))?;
-        if args.reboot {
+        if args.reboot || args.power_cut {
             rig.lose_memory()?;
         }
-        if args.fsck_every > 0 && (round + 1) % args.fsck_every == 0 && !args.reboot {
+        if args.power_cut {
+            rig.restore_power()?;
+        }
+        if args.fsck_every > 0 && (round + 1) % args.fsck_every == 0 && !args.reboot && !args.power_cut {
             rig.fsck()?;
         }
         rig.mount().context("mount after the kill")?;
         for (n, worker) in workers.iter_mut().enumerate() {
             let reboot = args.reboot.then(|| Reboot { eio_unit: args.eio_unit, lost: lost.clone() });
-            if let Err(why) = worker.check(reboot) {
+            let checked = if args.power_cut { worker.check_cut(lost) } else { worker.check(reboot) };
+            if let Err(why) = checked {
                 let steps = worker.report();
                 bail!(
                     "after kill {round} (operation {after}), worker {n}: {why:#}
@@ -176,7 +197,9 @@ fn run_until_killed(args: &Args, rig: &mut Rig, workers: &mut [Worker], count: u
             .iter_mut()
             .map(|worker| scope.spawn(|| worker.work(&signals, |path, tier| migrate(&args.onfs, path, tier))))
             .collect();
-        let killed = wait_and_kill(rig, &signals, count, spin, &|| running.iter().all(|r| r.is_finished()));
+        let killed = wait_and_kill(rig, (&signals, args.power_cut), count, spin, &|| {
+            running.iter().all(|r| r.is_finished())
+        });
         let mut outcomes = vec![killed];
         for worker in running {
             outcomes.push(worker.join().unwrap_or_else(|_| Err(anyhow!("a worker panicked"))));
@@ -195,7 +218,7 @@ fn run_until_killed(args: &Args, rig: &mut Rig, workers: &mut [Worker], count: u
 
 fn wait_and_kill(
     rig: &mut Rig,
-    signals: &Signals,
+    (signals, cut): (&Signals, bool),
     count: u64,
     spin: u64,
     ended: &dyn Fn() -> bool,
@@ -216,6 +239,9 @@ fn wait_and_kill(
     std::thread::sleep(Duration::from_micros(spin));
     signals.killing.store(true, Ordering::Release);
     rig.kill()?;
+    if cut {
+        rig.cut_power()?;
+    }
     ensure!(!stalled, "no operation was answered for {STALL:?}");
     Ok(())
 }

@@ -12,7 +12,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use suites::{
-    compare::{Contents, Moment, compare},
+    compare::{Contents, compare},
+    moment::Moment,
     op::{Abilities, Generator, Op, Shape},
     perform::{Performer, abilities},
     random::Random,
@@ -70,15 +71,26 @@ impl Place {
             Place::Onfs(rig) => rig.unmount().and_then(|()| rig.mount()),
         }
     }
+    /// After a failure: what follows needs a mount. When it is gone, the daemon's log is the first to ask why.
+    fn revive(&mut self) -> Result<()> {
+        let Place::Onfs(rig) = self else { return Ok(()) };
+        if rig.is_alive() {
+            return Ok(());
+        }
+        let said = rig.log_tail();
+        let again = rig.revive();
+        bail!(
+            "the daemon or its mount is gone; its log ends:\n{said}\nmounted again: {}",
+            again.map_or_else(|e| format!("{e:#}"), |()| "yes".to_owned())
+        )
+    }
     fn migrate(&self, path: &Path, tier: &str) -> Result<()> {
         let Place::Onfs(rig) = self else { return Ok(()) };
         let output = rig.command(&["migrate", "--wait", "--to", tier], &[path])?;
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said =
+            [String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)].concat();
         // A tier that is full refuses; that is not an error of the move.
-        ensure!(
-            output.status.success() || said.contains("full") || said.contains("space"),
-            "migrate: {said}"
-        );
+        ensure!(output.status.success() || said.contains("no room"), "migrate: {said}");
         Ok(())
     }
 }
@@ -103,6 +115,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         Some(_) => Place::Plain(scratch.clone()),
         None => {
             let options = RigOptions {
+                disk: None,
                 onfs: args.onfs.clone(),
                 scratch: scratch.clone(),
                 memory: args.memory.clone(),
@@ -146,12 +159,18 @@ fn one_seed(args: &Args, place: &mut Place, found: Abilities, seed: u64, tally: 
         Ok(succeeded) => return tally.fail(&case, &format!("only {succeeded} steps did something")),
         Err(why) => why,
     };
-    println!("  seed {seed} failed at step {}: {why:#}\n  making it shorter ...", done.len());
+    println!("  seed {seed} failed at step {}: {why:#}", done.len());
+    if let Err(gone) = place.revive() {
+        return tally.fail(&case, &format!("{why:#}\n{gone:#}"));
+    }
+    println!("  making it shorter ...");
     let deadline = Instant::now() + Duration::from_secs(args.shrink_seconds);
     let mut attempt = 0;
     let short = shrink(done, deadline, |steps| {
         attempt += 1;
-        run_steps(place, attempt, &mut Steps::Given(steps.iter())).is_err()
+        let failed = run_steps(place, attempt, &mut Steps::Given(steps.iter())).is_err();
+        // A list that ends the daemon is a counterexample too, and the next one needs a daemon.
+        failed | place.revive().is_err()
     });
     let saved = std::env::temp_dir().join(format!("onfs-model-seed-{seed}.jsonl"));
     let listed: String = short.iter().take(60).map(|op| format!("{op:?}\n")).collect();
@@ -203,8 +222,8 @@ fn run_steps(place: &mut Place, attempt: u64, steps: &mut Steps<'_>) -> Result<u
         }
     };
     performer.close_all();
-    std::fs::remove_dir_all(&dir).context("delete the run's directory")?;
-    outcome.map(|()| succeeded)
+    let deleted = std::fs::remove_dir_all(&dir).context("delete the run's directory");
+    outcome.and(deleted).map(|()| succeeded)
 }
 
 /// True when the step succeeded, false when it failed as it should.
