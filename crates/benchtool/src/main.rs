@@ -12,7 +12,10 @@ mod table;
 mod work;
 mod worker;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::PathBuf,
+    process::{Command, ExitCode, Stdio},
+};
 
 use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
@@ -76,6 +79,9 @@ struct CompareArgs {
     /// MiB of the file that is larger than memory (0: leave it out); the targets named for it
     #[arg(long, default_value_t = 0)]
     large: u64,
+    /// A shell command that is run after the work on each target, so that what it left to be done later burdens nobody else
+    #[arg(long)]
+    settle: Option<String>,
     /// Write the results as JSON to this file
     #[arg(long)]
     json: Option<PathBuf>,
@@ -128,6 +134,7 @@ fn compare(args: &CompareArgs) -> Result<()> {
                     Ok(samples) => table.add(group, &target.name, samples),
                     Err(why) => eprintln!("{} on {}: {why:#}", group.name(), target.name),
                 }
+                settle(args.settle.as_deref())?;
             }
         }
         table.print_group(group);
@@ -136,5 +143,12 @@ fn compare(args: &CompareArgs) -> Result<()> {
     if let Some(path) = &args.json {
         std::fs::write(path, serde_json::to_string_pretty(&table.results())?)?;
     }
+    Ok(())
+}
+
+fn settle(command: Option<&str>) -> Result<()> {
+    let Some(command) = command else { return Ok(()) };
+    let status = Command::new("sh").args(["-c", command]).stdout(Stdio::null()).status()?;
+    ensure!(status.success(), "{command:?} ended with {status}");
     Ok(())
 }

@@ -169,11 +169,11 @@ mod tests {
         let group = Group::Random { jobs: 1 };
         let sample = |rate| Sample { rate, operations: 10, cpu_seconds: Some(0.001) };
         for (a, b) in [(100.0, 50.0), (10.0, 6.0), (1000.0, 100.0)] {
-            table.add(&group, "other", vec![sample(a), sample(a)]);
-            table.add(&group, "judged", vec![sample(b), sample(b)]);
+            table.add(&group, "other", vec![sample(a), sample(a), sample(a)]);
+            table.add(&group, "judged", vec![sample(b), sample(b), sample(b)]);
         }
         let rows = table.rows(&group);
-        assert_eq!(rows.len(), 2);
+        assert_eq!(rows.len(), 3);
         assert_eq!(rows[0].rate["other"], 100.0);
         assert_eq!(rows[0].ratio["other"], 0.5);
         assert!((rows[0].cpu_us_per_operation["judged"] - 100.0).abs() < 1e-6);

@@ -134,7 +134,8 @@ impl Group {
     }
     pub fn phases(&self) -> &'static [&'static str] {
         match self {
-            Group::Sequential { .. } | Group::Random { .. } => &["write", "read"],
+            Group::Sequential { .. } => &["write", "read"],
+            Group::Random { .. } => &["write", "read", "read by a writer"],
             Group::Names { .. } => &["create", "stat", "open", "readdir", "unlink"],
             Group::Small { .. } => &["create, write, close", "open, read, close"],
             Group::Tree => &["untar", "find", "remove"],

@@ -73,7 +73,7 @@ impl Work<'_> {
                 self.write_file(*block, self.scale.file_bytes(*block), false)
             }
             Group::Sequential { block, .. } => self.read_file(*block),
-            Group::Random { .. } => self.random(phase == 0),
+            Group::Random { .. } => self.random(phase),
             Group::Names { shared, .. } => self.names(*shared, phase),
             Group::Small { .. } => self.small(phase == 0),
             Group::Tree => self.tree(phase),
@@ -115,17 +115,12 @@ impl Work<'_> {
         }
     }
 
-    fn random(&self, write: bool) -> Result<Done> {
+    /// Phase 0 writes, 1 reads as who opens a file to read it, 2 as who opened it to write it too (a database).
+    fn random(&self, phase: usize) -> Result<Done> {
         const BLOCK: u64 = 4096;
         let bytes = self.scale.file_bytes(1 << 20);
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.file())?;
-        if file.metadata()?.len() < bytes {
-            let buffer = vec![1; 1 << 20];
-            for at in (0..bytes).step_by(1 << 20) {
-                file.write_all_at(&buffer, at)?;
-            }
-        }
+        let write = phase == 0;
+        let file = OpenOptions::new().read(true).write(phase != 1).open(self.file())?;
         let mut buffer = [7u8; BLOCK as usize];
         let mut state = u64::from(self.job) + 88_172_645_463_325_252;
         let count = self.scale.random_operations();
