@@ -105,6 +105,7 @@ impl Client {
         if policies.is_active() {
             ds.resume_policies(&|ino| policies.object_policy(ino))?;
         }
+        ds.remove_strays(&|ino| mds.find(ino).is_err_and(|error| error == Errno::ESTALE));
         let pool = Pool::start(PoolOptions {
             workers: options.workers,
             queue: options.queue,

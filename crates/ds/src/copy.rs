@@ -253,7 +253,7 @@ impl DataServer {
         drop(verified);
         let end = batch.saus.last().map_or(0, |(sau, ..)| sau.end()).min(state.size);
         reach(&batch.to, end)?;
-        keep_time(batch);
+        keep_time(object, batch);
         let len = &mut state.file_len[plan.to.index()];
         *len = (*len).max(end);
         if moves && !rewritten.is_empty() {
@@ -279,7 +279,7 @@ impl DataServer {
     fn abandon_batch(&self, object: &Object, batch: &Batch, to: TierId) {
         let mut state = object.state.write();
         state.moving = None;
-        keep_time(batch);
+        keep_time(object, batch);
         if let Some(file) = state.files[to.index()].clone()
             && let Ok(stat) = file.stat()
         {
@@ -367,10 +367,11 @@ pub(crate) fn keeping_mtime<T>(
     Ok(changed)
 }
 
-/// After a crash the object's time is that of its latest file: a copy is as old as what it was made from.
-fn keep_time(batch: &Batch) {
-    if let Ok(stat) = batch.from.stat() {
-        let _ = batch.to.set_mtime(stat.mtime);
+/// After a crash the object's time is that of its latest file: a copy is as old as the last write. That may have gone to
+/// another SAU in the copy's own file; when nothing is unsettled, all files have the time that counts.
+fn keep_time(object: &Object, batch: &Batch) {
+    if let Some(time) = object.mtime().or_else(|| batch.from.stat().ok().map(|stat| stat.mtime)) {
+        let _ = batch.to.set_mtime(time);
     }
 }
 

@@ -97,6 +97,8 @@ pub struct DataServer {
     pub(crate) pins: Mutex<HashMap<Ino, TierId>>,
     /// Objects that are gone while their record is still there: who comes upon one must not take it for lost.
     pub(crate) removed: Mutex<HashSet<Ino>>,
+    /// Objects without a record and without a byte, as found at the start.
+    pub(crate) strays: Mutex<Vec<Ino>>,
     pub(crate) stop: AtomicBool,
     pub(crate) sleeping: (Mutex<()>, Condvar),
     pub(crate) sync_period: Duration,
@@ -133,6 +135,7 @@ impl DataServer {
             policies: Mutex::default(),
             pins: Mutex::default(),
             removed: Mutex::default(),
+            strays: Mutex::default(),
             stop: AtomicBool::new(false),
             sleeping: Default::default(),
             sync_period: options.sync_period,

@@ -138,20 +138,38 @@ impl DataServer {
             self.driver.tell(Input::Space { tier, limit, used });
             self.refresh_limit(tier);
         }
+        let mut strays = Vec::new();
         for (ino, bytes) in movable {
             let dirty = match self.maps.load(ino) {
                 Ok(Some(record)) => self.dirty_of(record),
-                Ok(None) => TierSet::MEMORY,
+                Ok(None) => {
+                    strays.extend((bytes == [0; 3]).then_some(ino));
+                    TierSet::MEMORY
+                }
                 // Its map cannot be read, and that was said: nothing of it moves or is dropped.
                 Err(_) => continue,
             };
             self.driver.tell(Input::Attached { ino, bytes, dirty });
         }
+        *self.strays.lock() = strays;
         for (ino, tier) in self.maps.pins()? {
             self.pins.lock().insert(ino, tier);
             self.driver.tell(Input::Pinned { ino, tier });
         }
         Ok(())
+    }
+
+    /// A kill between the making of an object's file and its first record leaves a file without a byte, and if the inode then
+    /// goes, nobody looks for it: it had no object. `is_gone` knows the inodes.
+    pub fn remove_strays(&self, is_gone: &dyn Fn(Ino) -> bool) {
+        for ino in std::mem::take(&mut *self.strays.lock()).into_iter().filter(|ino| is_gone(*ino)) {
+            for store in self.stores.iter().flatten() {
+                if let Err(error) = store.remove(ino) {
+                    tracing::warn!(%ino, %error, "the empty object of a removed file was not removed");
+                }
+            }
+            self.driver.tell(Input::Removed { ino });
+        }
     }
 
     /// Objects that a crash left in memory have the policies of their directories from the start, and not only from their

@@ -154,8 +154,9 @@ impl DataServer {
         if state.note_change(tier) {
             self.note_unsynced(object);
         }
-        drop(state);
+        // Before a copier can take the time of the last write for that of its copy.
         object.set_mtime(Some(self.now()));
+        drop(state);
         self.notice_dirty(object, tier);
         Ok(true)
     }

@@ -139,3 +139,49 @@ fn regression_a_file_that_was_emptied_and_written_anew_has_its_new_size_after_a_
     assert_eq!(object.size(), 3);
     assert_eq!(read(&site, &object, 0, 10).unwrap(), b"new");
 }
+
+/// After a kill, the time of the last write as the object knows it.
+fn found_mtime(site: &Site) -> types::Timestamp {
+    let object = site.server().attach(ino(2), &ObjectHint { stale_live: true, ..settled(site, 0) }).unwrap();
+    site.server().live(&object).mtime.unwrap()
+}
+
+#[test]
+fn regression_a_copy_from_an_older_file_does_not_take_back_the_time_of_the_last_write() {
+    // Goal: after a kill the time is that of the last write. Method: the last write goes to the SSD, then something older
+    // comes to the same file out of memory.
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = create(&site);
+    site.server().write(&object, 0, &[7; 8 * MIB]).unwrap();
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    site.server().write(&object, 8 << 20, &[8; MIB]).unwrap();
+    let before = site.server().live(&object).mtime.unwrap();
+    // Until the clock of the kernel for files has gone on.
+    let since = |now: types::Timestamp| now.since(before).as_millis();
+    while since(site.server().live(&object).mtime.unwrap()) < 50 {
+        site.server().write(&object, 5, b"over the safe copy").unwrap();
+    }
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    drop(object);
+    site.restart();
+    assert!(since(found_mtime(&site)) >= 25);
+}
+
+#[test]
+fn regression_an_empty_object_of_a_file_that_is_gone_is_removed_at_the_start() {
+    // Goal: a kill between an object's file and its record leaves nothing for ever. Method: such a file by hand.
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let status = site.server().tiers();
+    let dirs = status.iter().filter(|t| t.tier != TierId::Nearline).map(|t| &t.dir);
+    let paths = |n| {
+        let name = format!("{:016x}", ino(n).get());
+        dirs.clone().map(move |dir| dir.join(&name[14..]).join(&name))
+    };
+    paths(2).chain(paths(3)).for_each(|path| drop(std::fs::File::create_new(path).unwrap()));
+    site.restart();
+    site.server().remove_strays(&|wanted| wanted == ino(2));
+    assert!(paths(2).all(|path| !path.exists()));
+    assert!(paths(3).all(|path| path.exists()));
+}

@@ -123,8 +123,8 @@ impl Worker {
         before.close_all();
         after.close_all();
         let root = self.performer.root().to_owned();
-        let mut last = anyhow!("nothing to compare");
-        for candidate in [after, before.clone()] {
+        let mut whys = Vec::new();
+        for (candidate, what) in [(after, "done"), (before.clone(), "not done")] {
             let mut tree = candidate;
             for node in tree.nodes.values_mut() {
                 // By the operation in flight, which may have happened in part.
@@ -135,27 +135,33 @@ impl Worker {
             if in_part {
                 adopt_sizes(&root, &mut tree, &before, op.as_ref());
             }
-            match compare(&root, &mut tree, Contents::None, Moment::now()) {
-                Ok(()) => {
-                    self.tree = tree;
-                    let partial = op.clone().filter(|_| in_part);
-                    return self
-                        .check_contents(&root, &before, partial, rebooted)
-                        .with_context(|| format!("in flight: {op:?}"));
+            // Names and sizes alone may agree with both: of what is lost the size may be unknown.
+            let found = compare(&root, &mut tree, Contents::None, Moment::now()).and_then(|()| {
+                self.tree = tree;
+                let partial = op.clone().filter(|_| in_part);
+                self.check_contents(&root, &before, partial, rebooted.as_ref())
+            });
+            match found {
+                Ok(lost) => {
+                    if let Some(reboot) = &rebooted {
+                        reboot.lost.fetch_add(lost.len() as u64, Ordering::Relaxed);
+                    }
+                    return self.remove_lost(&root, &lost);
                 }
-                Err(why) => last = why,
+                Err(why) => whys.push(format!("{what}: {why:#}")),
             }
         }
-        Err(anyhow!("{last:#} (in flight: {op:?})"))
+        Err(anyhow!("the operation in flight is neither {} (in flight: {op:?})", whys.join(", nor ")))
     }
 
+    /// Compares every file with what the tree says, and returns those that were lost.
     fn check_contents(
         &mut self,
         root: &Path,
         before: &Tree,
         partial: Option<Op>,
-        rebooted: Option<Reboot>,
-    ) -> Result<()> {
+        rebooted: Option<&Reboot>,
+    ) -> Result<Vec<NodeId>> {
         let touched = partial.as_ref().and_then(|op| target(&self.tree, op));
         let mut seen: Vec<NodeId> = Vec::new();
         let mut lost: Vec<NodeId> = Vec::new();
@@ -169,7 +175,7 @@ impl Worker {
             let outcome = if Some(id) == touched {
                 let old = before.nodes.get(&id).and_then(|n| n.content()).cloned().unwrap_or_default();
                 check_mixture(&full, &old, &wanted, rebooted.is_some())
-            } else if let Some(reboot) = &rebooted {
+            } else if let Some(reboot) = rebooted {
                 reboot.check_file(&full, &wanted, self.tree.node(id)?)
             } else {
                 read_whole(&full).and_then(|real| differ(&real, &wanted)).map(|()| State::Intact)
@@ -180,10 +186,7 @@ impl Worker {
                 State::Lost => lost.push(id),
             }
         }
-        if let Some(reboot) = &rebooted {
-            reboot.lost.fetch_add(lost.len() as u64, Ordering::Relaxed);
-        }
-        self.remove_lost(root, &lost)
+        Ok(lost)
     }
 
     fn adopt(&mut self, id: NodeId, real: Vec<u8>) -> Result<()> {
