@@ -10,7 +10,7 @@ use types::{Attr, Errno, Ino, SAU_BYTES, Timestamp};
 
 use crate::{
     Client,
-    inode::InodeRef,
+    inode::{InodeRef, has_set_id},
     turn::{Answer, Turn},
 };
 
@@ -65,7 +65,9 @@ impl Client {
                 self.mds.setattr(ino, &set)?
             }
         };
-        if let Some(inode) = self.inodes.get(ino) {
+        let inode =
+            if has_set_id(found.attr.mode) { self.inodes.get_attached(ino) } else { self.inodes.get(ino) };
+        if let Some(inode) = inode {
             inode.note_mode(found.attr.mode);
         }
         self.attr_out(turn, found)

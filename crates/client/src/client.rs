@@ -15,7 +15,7 @@ use types::{Errno, Ino, Timestamp};
 use crate::{
     backing::InUse,
     handles::Handles,
-    inode::Inodes,
+    inode::{InodeRef, Inodes},
     invalidate::Invalidator,
     lingering::Lingering,
     metrics::{ClientStats, Metrics},
@@ -98,6 +98,15 @@ pub struct Client {
     pub(crate) backing: OnceLock<fuse::Backing>,
 }
 
+/// A file that a command works on; in use as long as this lives.
+pub struct FileInUse(InodeRef);
+
+impl FileInUse {
+    pub fn object(&self) -> &Arc<ds::Object> {
+        &self.0.object
+    }
+}
+
 impl Client {
     /// Starts the threads; nothing is mounted yet. Fails where threads cannot be started, or the policies not be read.
     pub fn new(options: ClientOptions, mds: Arc<Mds>, ds: Arc<DataServer>) -> Result<Arc<Client>, Errno> {
@@ -174,9 +183,10 @@ impl Client {
         self.inodes.settle_closed();
     }
 
-    /// The object of a file that is in use.
-    pub fn object(&self, ino: Ino) -> Option<Arc<ds::Object>> {
-        self.inodes.get(ino).map(|inode| inode.object.clone())
+    /// Takes a regular file into use, as an opening does, so that what is known of its object is true. `ESTALE` when it
+    /// is gone.
+    pub fn use_file(&self, ino: Ino) -> Result<FileInUse, Errno> {
+        self.inodes.acquire(ino).map(|(inode, _)| FileInUse(inode))
     }
 
     /// If something waits for it.

@@ -176,15 +176,22 @@ impl Client {
             }
             Operation::Fallocate { fh, offset, length, mode } => {
                 let args = FallocateArgs { fh, offset, length, mode };
-                answer!(self, call, turn, Fallocate, self.fallocate(turn, &args), |call, ()| call.reply_ok())
+                answer!(self, call, turn, Fallocate, self.fallocate(turn, &header, &args), |call, ()| call
+                    .reply_ok())
             }
             Operation::Lseek { fh, offset, whence } => {
                 answer!(self, call, turn, Lseek, self.lseek(turn, fh, offset, whence), |call, out| call
                     .reply_lseek(out))
             }
             Operation::CopyFileRange(args) => {
-                answer!(self, call, turn, CopyFileRange, self.copy_file_range(turn, &args), |call, out| call
-                    .reply_copied(out))
+                answer!(
+                    self,
+                    call,
+                    turn,
+                    CopyFileRange,
+                    self.copy_file_range(turn, &header, &args),
+                    |call, out| call.reply_copied(out)
+                )
             }
             Operation::Syncfs => {
                 answer!(self, call, turn, Syncfs, self.syncfs(turn), |call, ()| call.reply_ok())

@@ -57,7 +57,9 @@ pub(crate) struct Inode {
     /// Some open file reads through the page cache: writes of others drop their range from it.
     pub cached_readers: AtomicBool,
     /// A write may have to clear set-id bits.
-    pub set_id: AtomicBool,
+    set_id: AtomicBool,
+    /// Capabilities were given to it since its writing began, which took those before away.
+    capabilities: AtomicBool,
     /// The mds knows that the file is being written, or will by the commit that records its first bytes. Changes under
     /// the inode's lock.
     begun: AtomicBool,
@@ -181,6 +183,12 @@ impl Inodes {
         all
     }
 
+    /// As `get`; an inode that is being brought into the table, with what was known before, is there by then.
+    pub(crate) fn get_attached(self: &Arc<Self>, ino: Ino) -> Option<InodeRef> {
+        drop(self.attaching[shard_index(ino)].lock());
+        self.get(ino)
+    }
+
     /// As `is_used`, or it is being brought into the table.
     pub(crate) fn may_be_open(&self, ino: Ino) -> bool {
         let none_attaches = self.attaching[shard_index(ino)].try_lock();
@@ -210,7 +218,12 @@ impl Inodes {
                 }
                 let (inode, now) = self.acquire(found.attr.ino)?;
                 *found = now;
-                inode.settle_if_idle()?;
+                if let Err(error) = inode.settle_if_idle() {
+                    // The metadata take nothing now; the object knows all the same.
+                    tracing::debug!(ino = found.attr.ino.get(), %error, "a file stays unsettled");
+                    inode.show_live(&mut found.attr);
+                    return Ok(false);
+                }
                 continue;
             };
             let state = inode.state.lock();
@@ -299,6 +312,7 @@ impl Inode {
             ino: object.ino(),
             object,
             set_id: AtomicBool::new(has_set_id(mode)),
+            capabilities: AtomicBool::new(false),
             begun: AtomicBool::new(false),
             holders: AtomicU32::new(0),
             cached_readers: AtomicBool::new(false),
@@ -309,6 +323,17 @@ impl Inode {
     /// The mode is new.
     pub(crate) fn note_mode(&self, mode: u32) {
         self.set_id.store(has_set_id(mode), Ordering::Release);
+    }
+
+    /// It has capabilities now.
+    pub(crate) fn note_capabilities(&self) {
+        self.capabilities.store(true, Ordering::Release);
+    }
+
+    /// Which of the two a write has to take away; whoever is told of them does it, or gives them back.
+    fn take_privileges(&self, set_id: bool) -> (bool, bool) {
+        let take = |flag: &AtomicBool| flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::AcqRel);
+        (set_id && take(&self.set_id), take(&self.capabilities))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -352,6 +377,19 @@ impl InodeRef {
     /// To be called before any other change of a writer, which may be without a record of the object.
     pub(crate) fn before_change(&self) -> Result<(), Errno> {
         self.begin(&mut self.inode.state.lock(), false)
+    }
+
+    /// To be called before bytes change: file capabilities go, and with `set_id` (the caller may not keep them) set-id bits.
+    pub(crate) fn drop_privileges(&self, set_id: bool) -> Result<(), Errno> {
+        let (set_id, capabilities) = self.inode.take_privileges(set_id);
+        if !set_id && !capabilities {
+            return Ok(());
+        }
+        self.table.mds.kill_privileges(self.inode.ino, set_id).inspect_err(|_| {
+            // Still there: the next write tries again.
+            self.inode.set_id.fetch_or(set_id, Ordering::AcqRel);
+            self.inode.capabilities.fetch_or(capabilities, Ordering::AcqRel);
+        })
     }
 
     /// As `before_change`, by somebody who has the inode's lock.

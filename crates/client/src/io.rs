@@ -7,7 +7,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use ds::{AllocateMode, Attempt, Whence};
-use fuse::{Call, CopyArgs, ReadArgs, WriteArgs};
+use fuse::{Call, CopyArgs, Header, ReadArgs, WriteArgs};
 use types::Errno;
 
 use crate::{
@@ -34,6 +34,10 @@ impl Client {
             Ok(file) => file,
             Err(error) => return self.fail(call, Op::Read, error),
         };
+        // Before the answer: who then asks for the time must not be told the one before.
+        if file.atime_due.load(Ordering::Relaxed) && file.atime_due.swap(false, Ordering::Relaxed) {
+            file.inode.was_read(self.now());
+        }
         let object = &file.inode.object;
         let size = args.size as usize;
         let mut failed = None;
@@ -65,9 +69,6 @@ impl Client {
         if let Some(error) = failed {
             self.metrics.error(Op::Read, error);
         }
-        if file.atime_due.load(Ordering::Relaxed) && file.atime_due.swap(false, Ordering::Relaxed) {
-            file.inode.was_read(self.now());
-        }
     }
 
     /// Returns how many bytes were written: all, or those before an error.
@@ -77,13 +78,11 @@ impl Client {
         let sync = file.access.sync || is_sync(args.flags);
         turn.wait_if(sync)?;
         let end = args.offset.checked_add(args.data.len() as u64).ok_or(Errno::EFBIG)?;
-        if file.limited {
+        if self.is_limited_now(&file) {
             self.reserve(inode, end)?;
         }
         inode.before_write()?;
-        if args.kill_suidgid && inode.set_id.swap(false, Ordering::AcqRel) {
-            self.mds.kill_suid(inode.ino)?;
-        }
+        inode.drop_privileges(args.kill_suidgid)?;
         let written = match turn {
             Turn::Transport => match self.ds.try_write(&inode.object, args.offset, args.data) {
                 Ok(Attempt::Done(written)) => written,
@@ -116,12 +115,13 @@ impl Client {
         Ok(self.make_durable(&file.inode)?)
     }
 
-    pub(crate) fn fallocate(&self, turn: Turn, args: &FallocateArgs) -> Answer<()> {
+    pub(crate) fn fallocate(&self, turn: Turn, header: &Header, args: &FallocateArgs) -> Answer<()> {
         let file = self.file(args.fh)?;
         let (how, grows) = allocate_mode(args.mode)?;
         let end = args.offset.checked_add(args.length).ok_or(Errno::EFBIG)?;
         turn.wait()?;
         file.inode.before_change()?;
+        file.inode.drop_privileges(header.uid != 0)?;
         if how == AllocateMode::Zero {
             // A hole at the end tells nobody how long the file is.
             file.inode.settle_now()?;
@@ -145,7 +145,7 @@ impl Client {
         Ok(self.ds.seek(&file.inode.object, offset, whence)?)
     }
 
-    pub(crate) fn copy_file_range(&self, turn: Turn, args: &CopyArgs) -> Answer<u64> {
+    pub(crate) fn copy_file_range(&self, turn: Turn, header: &Header, args: &CopyArgs) -> Answer<u64> {
         if args.flags != 0 {
             return Err(Errno::EINVAL.into());
         }
@@ -156,6 +156,8 @@ impl Client {
         args.offset_in.checked_add(len).ok_or(Errno::EFBIG)?;
         turn.wait()?;
         to.inode.before_change()?;
+        // The kernel leaves this to us and does not say who may keep them: only root, then.
+        to.inode.drop_privileges(header.uid != 0)?;
         // Decided once: within one file the copy itself could move the end that it reads towards.
         let there = self.ds.live(&from.inode.object).size.saturating_sub(args.offset_in);
         let (len, end) = (len.min(there), end.min(args.offset_out.saturating_add(there)));
@@ -190,7 +192,7 @@ impl Client {
         if bytes == 0 {
             return Ok(0);
         }
-        if to.limited {
+        if self.is_limited_now(to) {
             self.reserve(&to.inode, offset_out + bytes as u64)?;
         }
         let written = self.with_room(|| self.ds.write(&to.inode.object, offset_out, &buf[..bytes]))?;

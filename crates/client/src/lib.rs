@@ -40,6 +40,6 @@ mod versions;
 mod xattr;
 
 pub use backing::InUse;
-pub use client::{Client, ClientOptions};
+pub use client::{Client, ClientOptions, FileInUse};
 pub use metrics::{ClientStats, Op, OpStats};
 pub use policies::{Policies, Policy};

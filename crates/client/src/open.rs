@@ -9,7 +9,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use fuse::{EntryOut, Header, OpenOut};
@@ -41,18 +41,21 @@ impl Client {
         let (inode, found) = self.inodes.acquire_if(ino, |found| {
             turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)
         })?;
-        if found.data.stale_live {
-            inode.settle_if_idle()?;
-        }
-        if access.write {
-            inode.add_writer();
-        }
-        let truncated =
-            if access.truncate && access.write { self.truncate_opened(&inode, kill_suidgid) } else { Ok(()) };
-        if let Err(error) = truncated {
-            inode.end_write();
+        if found.data.stale_live
+            && let Err(error) = inode.settle_if_idle()
+            && (access.write || access.truncate)
+        {
             return Err(error.into());
         }
+        // Cutting writes, also through a descriptor that then only reads.
+        if access.write || access.truncate {
+            inode.add_writer();
+        }
+        let truncated = if access.truncate { self.truncate_opened(&inode, kill_suidgid) } else { Ok(()) };
+        if access.truncate && (truncated.is_err() || !access.write) {
+            inode.end_write();
+        }
+        truncated?;
         Ok(self.opened(inode, &found, access)?)
     }
 
@@ -136,7 +139,8 @@ impl Client {
 
     /// The last steps of every open. When they fail the write that was begun ends.
     fn opened(&self, inode: InodeRef, found: &Found, access: Access) -> Result<OpenOut, Errno> {
-        let limited = access.write && self.is_limited(found.attr.project);
+        let limit_seen = AtomicU64::new(self.mds.quota_changes());
+        let limited = AtomicBool::new(access.write && self.is_limited(found.attr.project));
         self.apply_policy(&inode);
         self.ds.open(&inode.object, access.kind());
         let (mode, keep_cache, backing) = match self.grant(&inode, access) {
@@ -152,7 +156,7 @@ impl Client {
             inode.was_read(self.now());
         }
         let atime_due = AtomicBool::new(due && mode != Mode::Passthrough);
-        let file = Arc::new(OpenFile { inode, access, mode, limited, atime_due });
+        let file = Arc::new(OpenFile { inode, access, mode, limited, limit_seen, atime_due });
         match self.files.insert(file.clone()) {
             Some(fh) => Ok(OpenOut { fh, flags: open_flags(mode, keep_cache), backing }),
             None => {
@@ -191,6 +195,17 @@ impl Client {
         // When the quota cannot be read, asking finds out why.
         project != ProjectId::NONE
             && !self.mds.quota_get(project).is_ok_and(|quota| quota.limits.bytes.is_none())
+    }
+
+    /// As it was at the opening, unless some quota has changed since.
+    pub(crate) fn is_limited_now(&self, file: &OpenFile) -> bool {
+        let changes = self.mds.quota_changes();
+        if file.limit_seen.swap(changes, Ordering::AcqRel) != changes {
+            // Of what cannot be read, asking finds out why.
+            let limited = self.mds.find(file.inode.ino).map_or(true, |now| self.is_limited(now.attr.project));
+            file.limited.store(limited, Ordering::Release);
+        }
+        file.limited.load(Ordering::Acquire)
     }
 
     /// Asks the arbiter, and does what it decides.

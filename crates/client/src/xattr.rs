@@ -17,6 +17,8 @@ use crate::{
 };
 
 const PREFIX: &[u8] = b"user.onfs.";
+/// What a write takes away.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// ONFS's own attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +89,11 @@ impl Client {
         }
         let how = SetXattr { mode: xattr_mode(args.flags)?, kill_sgid: args.acl_kill_sgid };
         self.mds.setxattr(ino, args.name, args.value, how)?;
+        if args.name == CAPABILITY
+            && let Some(inode) = self.inodes.get(ino)
+        {
+            inode.note_capabilities();
+        }
         Ok(())
     }
 

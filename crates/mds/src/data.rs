@@ -84,9 +84,10 @@ impl Mds {
         Ok(())
     }
 
-    /// A write took set-id bits and file capabilities away.
-    pub fn kill_suid(&self, ino: Ino) -> Result<(), Errno> {
-        self.change_when_full(SlotSet::of(ino), |txn, env| data::kill_suid(txn, env, ino)).map(|_| ())
+    /// A write takes file capabilities away, and with `set_id` set-id bits.
+    pub fn kill_privileges(&self, ino: Ino, set_id: bool) -> Result<(), Errno> {
+        self.change_when_full(SlotSet::of(ino), |txn, env| data::kill_privileges(txn, env, ino, set_id))
+            .map(|_| ())
     }
 
     /// Whether the file may grow to `new_size`: `EDQUOT` if its project has no room. What open files have grown by counts

@@ -131,7 +131,18 @@ impl Mds {
     }
 
     pub fn quota_set(&self, project: ProjectId, limits: Limits) -> Result<(), Errno> {
-        self.change(SlotSet::root(), |txn, _| quota::set_limits(txn, project, limits))
+        self.change(SlotSet::root(), |txn, _| quota::set_limits(txn, project, limits))?;
+        self.quota_changed();
+        Ok(())
+    }
+
+    /// Rises whenever an inode's project, or a project's limits, may have changed.
+    pub fn quota_changes(&self) -> u64 {
+        self.quota_changes.load(Ordering::Acquire)
+    }
+
+    fn quota_changed(&self) {
+        self.quota_changes.fetch_add(1, Ordering::AcqRel);
     }
 
     pub fn quota_get(&self, project: ProjectId) -> Result<Quota, Errno> {
@@ -146,7 +157,9 @@ impl Mds {
         dir: Ino,
         change: impl Fn(Limits) -> Limits,
     ) -> Result<(ProjectId, Quota), Errno> {
-        self.change(SlotSet::of(dir), |txn, env| quota::begin(txn, env, dir, &change))
+        let begun = self.change(SlotSet::of(dir), |txn, env| quota::begin(txn, env, dir, &change))?;
+        self.quota_changed();
+        Ok(begun)
     }
 
     /// Whether everything below the directory is in its project now.
@@ -179,6 +192,7 @@ impl Mds {
     pub fn quota_assign(&self, ino: Ino, project: ProjectId) -> Result<(), Errno> {
         self.change(SlotSet::of(ino), |txn, env| quota::assign(txn, env, ino, project))?;
         self.reservations.drop_file(ino);
+        self.quota_changed();
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::{
     io::Read,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU32, Ordering},
+        atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -62,6 +62,7 @@ pub struct Mds {
     /// Inodes, orphans included: exact but for what a crash forgets.
     pub(crate) inodes: AtomicI64,
     pub(crate) inodes_saved: AtomicI64,
+    pub(crate) quota_changes: AtomicU64,
     reporter: Reporter,
     clock: Arc<dyn Clock>,
     names: NameHasher,
@@ -104,6 +105,7 @@ impl Mds {
             reservations: Reservations::default(),
             inodes: AtomicI64::new(inodes),
             inodes_saved: AtomicI64::new(inodes),
+            quota_changes: AtomicU64::new(0),
             reporter: Reporter::default(),
             clock,
             names: NameHasher::new(&superblock.hash_key),

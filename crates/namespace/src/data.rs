@@ -92,12 +92,14 @@ pub fn touch<T: Txn + ?Sized>(txn: &mut T, ino: Ino, atime: Timestamp) -> Result
     Ok(())
 }
 
-/// A write by somebody without the right to keep them takes set-id bits and file capabilities away. Returns whether
-/// there were any.
-pub fn kill_suid<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino) -> Result<bool> {
+/// A write takes file capabilities away, and by somebody without the right to keep them set-id bits too (`set_id`).
+/// Returns whether there were any.
+pub fn kill_privileges<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, set_id: bool) -> Result<bool> {
     let before = inode::load(txn, ino)?;
     let mut inode = before;
-    inode.kill_suidgid();
+    if set_id {
+        inode.kill_suidgid();
+    }
     xattr::kill_capability(txn, ino, &mut inode)?;
     if inode == before {
         return Ok(false);

@@ -86,7 +86,7 @@ fn set_id_bits_are_taken_away() {
         fs.chmod(file, before);
         assert_eq!(fs.change(file, chown).unwrap().mode, after);
         fs.chmod(file, before);
-        fs.run(|t, env| data::kill_suid(t, env, file)).unwrap();
+        fs.run(|t, env| data::kill_privileges(t, env, file, true)).unwrap();
         assert_eq!(fs.mode(file), after);
         fs.chmod(file, before);
         let truncate = SetAttr { size: Some(0), kill_suidgid: true, ..SetAttr::default() };

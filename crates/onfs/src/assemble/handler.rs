@@ -7,14 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ds::{Object, RequestError};
+use client::FileInUse;
+use ds::RequestError;
 use mds::Found;
 use parking_lot::Mutex;
 use types::{ByteSize, Errno, FileKind, Ino, TierId};
 
 use super::{
     mounted::Mounted,
-    parts::{Parts, attach, failed},
+    parts::{Parts, failed},
     policy,
     quota::Quotas,
     report,
@@ -94,7 +95,7 @@ struct Ask<'a> {
 struct One<'a> {
     parts: &'a Parts,
     ino: Ino,
-    object: Arc<Object>,
+    file: FileInUse,
 }
 
 impl Ask<'_> {
@@ -130,12 +131,12 @@ impl Ask<'_> {
             | FileKind::CharDevice
             | FileKind::BlockDevice => return Err(Errno::EINVAL),
         }
-        let object = attach(self.parts, ino, &found)?;
+        let file = self.parts.client.use_file(ino)?;
         // It may have been removed before it was attached; from now on the data server tells its users.
         if self.parts.mds.find(ino)?.attr.nlink == 0 {
             return Err(Errno::ENOENT);
         }
-        Ok(One { parts: self.parts, ino, object })
+        Ok(One { parts: self.parts, ino, file })
     }
 
     /// Does one thing with each file; failures are listed and do not stop the others.
@@ -155,7 +156,7 @@ impl Ask<'_> {
             beat(0)?;
             let result = self.one(file).map_err(Stop::Errno).and_then(|one| {
                 let step = act(&one, &mut beat)?;
-                let now = self.parts.ds.report(&one.object);
+                let now = self.parts.ds.report(one.file.object());
                 Ok((step, now.at_risk))
             });
             before += size;
@@ -194,7 +195,7 @@ impl Ask<'_> {
             self.parts.ds.prefetch_later(inos);
             return Ok(Response::Moved(sum));
         }
-        let total = list.iter().map(|(one, _)| one.object.size()).sum();
+        let total = list.iter().map(|(one, _)| one.file.object().size()).sum();
         let patience = progress.remaining().unwrap_or(PATIENCE);
         let result = watched(
             self.parts,
@@ -307,7 +308,7 @@ impl One<'_> {
 
     fn flush(&self, beat: &mut Beat<'_>) -> Result<Step, Stop> {
         let (mut gone, mut copied) = (None, 0);
-        let flushed = self.parts.ds.flush(&self.object, &mut |bytes| {
+        let flushed = self.parts.ds.flush(self.file.object(), &mut |bytes| {
             copied += bytes;
             if let Err(error) = beat(copied) {
                 gone = Some(error);
@@ -322,18 +323,18 @@ impl One<'_> {
     }
 
     fn pin(&self, to: Option<TierId>, beat: &mut Beat<'_>) -> Result<Step, Stop> {
-        let now = self.parts.ds.report(&self.object);
+        let now = self.parts.ds.report(self.file.object());
         let tier = to
             .or_else(|| TierId::ALL.into_iter().find(|t| now.saus[t.index()] > 0))
             .unwrap_or(TierId::Memory);
         let whole = now.bytes[tier.index()] >= now.size;
         let step = if whole { Step::Done { bytes: 0 } } else { self.migrate(tier, true, beat)? };
-        self.parts.ds.pin(&self.object, tier).map_err(Stop::Errno)?;
+        self.parts.ds.pin(self.file.object(), tier).map_err(Stop::Errno)?;
         Ok(step)
     }
 
     fn unpin(&self) -> Result<Step, Stop> {
-        self.parts.ds.unpin(&self.object).map_err(Stop::Errno)?;
+        self.parts.ds.unpin(self.file.object()).map_err(Stop::Errno)?;
         Ok(Step::Done { bytes: 0 })
     }
 }

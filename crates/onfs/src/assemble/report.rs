@@ -6,11 +6,7 @@ use ds::MoveReport;
 use mds::{Found, Quota};
 use types::{Errno, FileKind, ProjectId, SAU_BYTES, TierId};
 
-use super::{
-    parts::{Parts, attach},
-    policy,
-    tree::Names,
-};
+use super::{parts::Parts, policy, tree::Names};
 use crate::control::{
     BudgetReport, Coolness, DirPolicyReport, FileRef, FileReport, MemoryReport, MetadataReport, Movement,
     QuotaReport, StatusReport, TierReport, TierResidency,
@@ -220,12 +216,12 @@ pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileR
         report.layout = "none: it has no data".to_owned();
         return Ok(report);
     }
-    let object = attach(parts, attr.ino, found)?;
-    let now = parts.ds.report(&object);
+    let in_use = parts.client.use_file(attr.ino)?;
+    let now = parts.ds.report(in_use.object());
     report.size_bytes = now.size;
     // Not what waits to be freed where the file was before.
-    let in_use = |t: TierId| now.stored[t.index()].min(u64::from(now.saus[t.index()]) * SAU_BYTES);
-    report.allocated_bytes = TierId::ALL.into_iter().map(in_use).sum();
+    let held = |t: TierId| now.stored[t.index()].min(u64::from(now.saus[t.index()]) * SAU_BYTES);
+    report.allocated_bytes = TierId::ALL.into_iter().map(held).sum();
     report.residency = TierId::ALL
         .into_iter()
         .filter(|t| now.saus[t.index()] > 0)
