@@ -25,7 +25,7 @@ struct JobCopier<'a> {
 
 impl Copier for JobCopier<'_> {
     fn must_stop(&self) -> bool {
-        self.stop.load(Ordering::Acquire) || self.object.is_wanted() || self.server.stopping()
+        self.stop.load(Ordering::Acquire) || self.object.is_wanted_by_any() || self.server.stopping()
     }
     fn copied(&mut self, bytes: u64) {
         self.server.counters.moved_bytes.add(bytes);

@@ -36,6 +36,8 @@ pub struct Object {
     pub(crate) copying: Mutex<()>,
     /// How many wait for the present copier to stop.
     pub(crate) wanting: AtomicU32,
+    /// How many wait to make the object safe themselves.
+    pub(crate) syncing: AtomicU32,
     /// SAUs whose fastest device copy was compared with its checksum in this mount, since it was made.
     pub(crate) verified: Mutex<Verified>,
     /// Held by who compares a SAU, by its number: who wants the same one waits, and finds it done.
@@ -144,6 +146,7 @@ impl Object {
             state: RwLock::new(state),
             copying: Mutex::new(()),
             wanting: AtomicU32::new(0),
+            syncing: AtomicU32::new(0),
             verified: Mutex::new(verified),
             verifying: Default::default(),
             mtime: AtomicI64::new(NO_TIME),
@@ -201,6 +204,15 @@ impl Object {
         self.wanting.fetch_add(1, Ordering::AcqRel);
         let guard = self.copying.lock();
         self.wanting.fetch_sub(1, Ordering::AcqRel);
+        guard
+    }
+
+    /// As `stop_copier`, by who makes the object safe: another one who does is waited for, as two that stopped each other
+    /// would never end.
+    pub(crate) fn stop_mover(&self) -> MutexGuard<'_, ()> {
+        self.syncing.fetch_add(1, Ordering::AcqRel);
+        let guard = self.copying.lock();
+        self.syncing.fetch_sub(1, Ordering::AcqRel);
         guard
     }
 

@@ -347,4 +347,9 @@ impl Object {
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanting.load(Ordering::Acquire) > 0
     }
+
+    /// So does somebody who changes the object, or makes it safe.
+    pub(crate) fn is_wanted_by_any(&self) -> bool {
+        self.is_wanted() || self.syncing.load(Ordering::Acquire) > 0
+    }
 }

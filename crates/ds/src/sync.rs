@@ -10,20 +10,23 @@ use std::time::Duration;
 use tier::{Admit, Need};
 use types::{Errno, TierId, TierSet};
 
-/// How often a copy that others interrupted is begun again.
+/// How often a copy that others interrupted is begun again, and how often it lets them.
 const ATTEMPTS: usize = 100;
+const YIELDS: usize = 20;
 /// How often room is looked for, and for how long moves are given to make some, before a copy finds none.
 const RELIEFS: usize = 5;
 const RELIEF_PAUSE: Duration = Duration::from_millis(200);
 
 struct SyncCopier<'a> {
     object: &'a Object,
+    /// Whether it stops for who changes the object.
+    yields: bool,
     progress: &'a mut dyn FnMut(u64),
 }
 
 impl Copier for SyncCopier<'_> {
     fn must_stop(&self) -> bool {
-        self.object.is_wanted()
+        self.yields && self.object.is_wanted()
     }
     fn copied(&mut self, bytes: u64) {
         (self.progress)(bytes);
@@ -56,7 +59,7 @@ impl DataServer {
         self.counters.syncs.add(1);
         self.renew_distrusted(object)?;
         let (mut safe, mut reliefs) = (false, 0);
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             {
                 let mut state = object.state.write();
                 if state.transient {
@@ -68,7 +71,7 @@ impl DataServer {
                     break;
                 }
             }
-            let copier = object.stop_copier();
+            let copier = object.stop_mover();
             let to = match self.tier_for_copy(object, first) {
                 // What was given up keeps its space until the next sync.
                 Err(Errno::ENOSPC) if reliefs < RELIEFS => {
@@ -80,7 +83,11 @@ impl DataServer {
                 found => found?,
             };
             let plan = CopyPlan { choice: Choice::Dirty, to, free: None, most: u64::MAX };
-            let copied = self.copy_object(object, plan, &mut SyncCopier { object, progress });
+            let copied = self.copy_object(
+                object,
+                plan,
+                &mut SyncCopier { object, progress, yields: attempt < YIELDS },
+            );
             // What was asked for and not used.
             self.settle_charge(object, &mut object.state.write(), to);
             match copied {
@@ -93,11 +100,15 @@ impl DataServer {
                 Err(CopyStop::Cancelled | CopyStop::Undurable) => MutexGuard::unlock_fair(copier),
                 Err(CopyStop::Gone) => return Ok(()),
                 Err(CopyStop::NoSpace) => self.refresh_limit(to),
-                Err(CopyStop::Failed(errno)) => return Err(errno),
+                Err(CopyStop::Failed(errno)) => {
+                    tracing::error!(ino = %object.ino(), %to, %errno, "a copy to make bytes safe failed");
+                    return Err(errno);
+                }
             }
         }
         // Others interrupted it again and again: better no answer of success than a wrong one.
         if !safe {
+            tracing::error!(ino = %object.ino(), "a copy was interrupted {ATTEMPTS} times and given up");
             return Err(Errno::EIO);
         }
         self.sync_object_devices(object)?;

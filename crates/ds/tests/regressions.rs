@@ -391,3 +391,20 @@ fn regression_memory_stays_while_the_device_has_not_taken_the_bytes() {
     site.server().migrate(ino(2), TierId::Ssd, Some(Duration::from_secs(60))).unwrap();
     assert_eq!(content(&site, &object).unwrap(), [7; MIB]);
 }
+
+#[test]
+fn those_who_make_one_object_safe_at_once_wait_for_each_other() {
+    // Goal: no fsync fails because others run beside it. Method: several at once for what was just written, many times.
+    let mut site = Site::new(64 << 20);
+    site.start();
+    for n in 2..60 {
+        let object = write_file(&site, n, &[n as u8; 600 << 10]);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| site.server().flush(&object, &mut |_| {}).unwrap());
+            }
+        });
+        assert_eq!(site.server().report(&object).at_risk, 0);
+        site.server().remove(ino(n)).unwrap();
+    }
+}
