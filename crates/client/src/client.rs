@@ -17,6 +17,7 @@ use crate::{
     handles::Handles,
     inode::{InodeRef, Inodes},
     invalidate::Invalidator,
+    known::{Inventory, Known},
     lingering::Lingering,
     metrics::{ClientStats, Metrics},
     open_file::OpenFile,
@@ -40,6 +41,8 @@ pub struct ClientOptions {
     pub entry_timeout: Duration,
     /// How long it may keep the attributes of what is not being written.
     pub attr_timeout: Duration,
+    /// Inodes that the kernel may know; above it, it is asked to forget some that nobody uses.
+    pub known_max: usize,
     /// Reads leave access times alone.
     pub no_atime: bool,
     /// Let the kernel read files in place. Needs root, too.
@@ -66,6 +69,7 @@ impl Default for ClientOptions {
             deadline: Duration::from_secs(120),
             entry_timeout: long,
             attr_timeout: long,
+            known_max: 1 << 20,
             no_atime: false,
             passthrough: true,
             passthrough_min_bytes: 128 << 10,
@@ -93,6 +97,7 @@ pub struct Client {
     burying: Mutex<()>,
     pub(crate) policies: Policies,
     pub(crate) lingering: Lingering,
+    known: Known,
     pub(crate) metrics: Metrics,
     /// Set by INIT when the kernel offers passthrough and it is wanted.
     pub(crate) backing: OnceLock<fuse::Backing>,
@@ -133,6 +138,7 @@ impl Client {
             burying: Mutex::new(()),
             policies,
             lingering: Lingering::default(),
+            known: Known::new(),
             metrics: Metrics::new(),
             backing: OnceLock::new(),
             options,
@@ -154,6 +160,7 @@ impl Client {
         };
         let started = (client.lingering.start(weak.clone()))
             .and_then(|()| client.inodes.settling.start(settle))
+            .and_then(|()| client.known.start(weak.clone(), client.options.known_max))
             .and_then(|()| client.purger.start(weak));
         match started {
             Ok(()) => Ok(client),
@@ -172,6 +179,7 @@ impl Client {
             self.close(&file);
         }
         self.lingering.shutdown();
+        self.known.shutdown();
         self.inodes.settling.shutdown();
         self.settle_closed();
         self.invalidator.shutdown();
@@ -253,6 +261,10 @@ impl Filesystem for Client {
             // A second INIT on the same client cannot be: the session answers one.
             let _ = self.backing.set(kernel.backing.clone());
         }
+        if kernel.can_prune() {
+            let notifier = kernel.notifier.clone();
+            self.known.attach(Box::new(move |nodes| notifier.prune(nodes)));
+        }
         let notifier = kernel.notifier.clone();
         let this = self.this.clone();
         self.invalidator.attach(Box::new(move |ino, offset, len| {
@@ -289,6 +301,16 @@ impl Client {
             Err(Errno::ENOSPC) if self.bury() > 0 => attempt(),
             other => other,
         }
+    }
+}
+
+impl Inventory for Client {
+    fn known(&self) -> usize {
+        self.mds.known()
+    }
+
+    fn some(&self, n: usize, ask: &mut dyn FnMut(&[Ino]) -> Result<(), Errno>) -> Result<(), Errno> {
+        self.mds.some_known(n, ask)
     }
 }
 

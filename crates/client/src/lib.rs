@@ -24,6 +24,7 @@ mod handles;
 mod inode;
 mod invalidate;
 mod io;
+mod known;
 mod lingering;
 mod metrics;
 mod names;

@@ -122,6 +122,7 @@ plain! {
     struct InvalInode { ino: u64, off: i64, len: i64, }
     struct InvalEntry { parent: u64, namelen: u32, flags: u32, }
     struct NotifyDelete { parent: u64, child: u64, namelen: u32, padding: u32, }
+    struct NotifyPrune { count: u32, padding: u32, spare: u64, }
     struct BackingMap { fd: i32, flags: u32, padding: u64, }
     /// The first part of an io_uring entry's memory; 288 bytes.
     struct RingHeader { in_out: [Chunk; 4], op_in: [Chunk; 4], entry: RingEntry, }
@@ -222,9 +223,12 @@ pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
 pub(crate) const EXT_GROUPS: u32 = 32;
 pub(crate) const EXPIRE_ONLY: u32 = 1;
 
+/// The first minor version with [`NOTIFY_PRUNE`].
+pub(crate) const MINOR_OF_PRUNE: u32 = 45;
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 pub(crate) const NOTIFY_DELETE: i32 = 6;
+pub(crate) const NOTIFY_PRUNE: i32 = 9;
 
 /// `_IOR(229, 0, u32)`, `_IOW(229, 1, BackingMap)`, `_IOW(229, 2, u32)`.
 pub(crate) const IOC_CLONE: u64 = 0x8004_e500;
@@ -258,6 +262,7 @@ mod tests {
         assert_eq!(size_of::<CopyFileRangeIn>(), 56);
         assert_eq!(size_of::<IoctlIn>(), 32);
         assert_eq!(size_of::<Dirent>(), 24);
+        assert_eq!(size_of::<NotifyPrune>(), 16);
         assert_eq!(size_of::<RingHeader>(), 288);
         assert_eq!(std::mem::offset_of!(RingHeader, op_in), 128);
         assert_eq!(std::mem::offset_of!(RingHeader, entry), 256);

@@ -129,6 +129,14 @@ impl Notifier {
         self.send(abi::NOTIFY_DELETE, &[abi::bytes_of(&out), name, b"\0"])
     }
 
+    /// Asks the kernel to forget those of these nodes that nobody uses. See [`crate::KernelInfo::can_prune`].
+    pub fn prune(&self, nodes: &[u64]) -> Result<(), Errno> {
+        let count = u32::try_from(nodes.len()).map_err(|_| Errno::E2BIG)?;
+        let out = abi::NotifyPrune { count, padding: 0, spare: 0 };
+        let list: Vec<u8> = nodes.iter().flat_map(|node| node.to_ne_bytes()).collect();
+        self.send(abi::NOTIFY_PRUNE, &[abi::bytes_of(&out), &list])
+    }
+
     fn entry(&self, parent: u64, name: &[u8], flags: u32) -> Result<(), Errno> {
         let out = abi::InvalEntry { parent, namelen: name_len(name)?, flags };
         self.send(abi::NOTIFY_INVAL_ENTRY, &[abi::bytes_of(&out), name, b"\0"])

@@ -31,6 +31,13 @@ pub struct KernelInfo {
     pub backing: Backing,
 }
 
+impl KernelInfo {
+    /// Does it take [`Notifier::prune`]?
+    pub fn can_prune(&self) -> bool {
+        self.minor >= abi::MINOR_OF_PRUNE
+    }
+}
+
 /// What the file system wants; it comes filled with defaults. What the kernel does not offer is not granted.
 #[derive(Clone, Debug)]
 pub struct InitConfig {

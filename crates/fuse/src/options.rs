@@ -83,6 +83,21 @@ impl MountOptions {
         u64::from(possible_cpus()) * u64::from(self.depth()) * entry
     }
 
+    /// Has fewer buffers, then smaller ones, until they take `bytes` at most, or the least with which a mount works well.
+    pub fn fit_buffers(&mut self, bytes: u64) {
+        const DEPTH_MIN: u16 = 2;
+        const TRANSFER_MIN: u32 = 128 << 10;
+        while self.buffer_bytes() > bytes {
+            if self.queue_depth > DEPTH_MIN {
+                self.queue_depth -= 1;
+            } else if self.max_transfer > TRANSFER_MIN {
+                self.max_transfer /= 2;
+            } else {
+                return;
+            }
+        }
+    }
+
     pub(crate) fn depth(&self) -> u16 {
         self.queue_depth.clamp(1, 1024)
     }
@@ -92,5 +107,27 @@ impl MountOptions {
             0 => thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)),
             n => n,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the buffers keep to a bound where they can, and the least is left otherwise. Method: bounds around both.
+    #[test]
+    fn buffers_fit_into_what_is_given() {
+        let whole = MountOptions::new("/").buffer_bytes();
+        let fitted = |bytes| {
+            let mut options = MountOptions::new("/");
+            options.fit_buffers(bytes);
+            options
+        };
+        assert_eq!(fitted(whole).buffer_bytes(), whole);
+        let half = fitted(whole / 2);
+        assert_eq!((half.queue_depth, half.max_transfer), (4, 1 << 20));
+        let tenth = fitted(whole / 10);
+        assert!(tenth.buffer_bytes() <= whole / 10 && tenth.max_transfer < 1 << 20);
+        assert_eq!((fitted(0).queue_depth, fitted(0).max_transfer), (2, 128 << 10));
     }
 }

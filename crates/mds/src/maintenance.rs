@@ -37,6 +37,20 @@ impl Mds {
         self.orphans.release(ino, n);
     }
 
+    /// How many inodes the kernel refers to.
+    pub fn known(&self) -> usize {
+        self.orphans.held()
+    }
+
+    /// Some of them, `n` at most, others at the next call.
+    pub fn some_known(
+        &self,
+        n: usize,
+        visit: &mut dyn FnMut(&[Ino]) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.orphans.some_held(n, visit)
+    }
+
     /// Up to `max` inodes without name and references, for the purger: it removes their objects, then calls
     /// [`Mds::purge`], or [`Mds::purge_later`] if it could not. Empty: nothing to do now.
     pub fn purge_list(&self, max: usize) -> Result<Vec<Ino>, Errno> {

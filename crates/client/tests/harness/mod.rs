@@ -50,6 +50,7 @@ pub struct Site {
     pub memory_limit: u64,
     pub passthrough: bool,
     pub no_atime: bool,
+    pub known_max: usize,
     pub transport: TransportChoice,
     pub policy: client::Policy,
     pub tiering: tier::Settings,
@@ -92,6 +93,7 @@ impl Site {
             memory_limit: 64 << 20,
             passthrough: true,
             no_atime: false,
+            known_max: 1 << 20,
             transport: match std::env::var_os("ONFS_TEST_TRANSPORT") {
                 Some(name) if name == "device" => TransportChoice::Device,
                 Some(_) | None => TransportChoice::Auto,
@@ -169,6 +171,7 @@ impl Site {
         let options = ClientOptions {
             passthrough: self.passthrough,
             no_atime: self.no_atime,
+            known_max: self.known_max,
             passthrough_min_bytes: 0,
             in_use: Some(in_use),
             control_socket: Some(b"/run/onfs/control".to_vec()),

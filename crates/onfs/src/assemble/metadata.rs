@@ -9,8 +9,18 @@ use crate::{config::Config, running::StartError};
 
 /// Where the metadata is, below the state directory.
 const META_DIR: &str = "meta";
-/// The memory budget's shares: requests' buffers first, then an eighth for journal and overlay, a third for the caches.
+/// The memory budget's shares: requests' buffers first, then an eighth for journal and overlay, a third for the caches, and
+/// three eighths for what is kept of each inode that the kernel knows.
 const CACHE_SHARE: u64 = 3;
+/// References, the arbiter's memory of the page cache, and the tables around them; measured.
+const KNOWN_BYTES: u64 = 160;
+const KNOWN_MIN: u64 = 10_000;
+
+/// How many inodes the kernel may know.
+pub(super) fn known_max(config: &Config, buffers: u64) -> usize {
+    let left = config.mount.memory_budget.0.saturating_sub(buffers);
+    usize::try_from((left / 8 * 3 / KNOWN_BYTES).max(KNOWN_MIN)).unwrap_or(usize::MAX)
+}
 
 pub(super) fn open_metadata(config: &Config, buffers: u64, repair: bool) -> Result<MetaStore, OpenError> {
     let left = config.mount.memory_budget.0.saturating_sub(buffers);

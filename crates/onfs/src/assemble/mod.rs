@@ -67,6 +67,7 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         deadline: config.mount.request_deadline,
         entry_timeout: config.mount.cache_timeout,
         attr_timeout: config.mount.cache_timeout,
+        known_max: metadata::known_max(config, options.buffer_bytes()),
         no_atime: config.mount.flags.no_atime,
         passthrough: config.mount.passthrough,
         in_use: Some(store::is_used_elsewhere),
@@ -120,6 +121,8 @@ fn mount_options(config: &Config) -> MountOptions {
         Transport::Dev => TransportChoice::Device,
     };
     options.threads = config.mount.threads as usize;
+    // With many CPUs the buffers would take all of the budget: fewer, then smaller ones.
+    options.fit_buffers(config.mount.memory_budget.0 / 4);
     let root = rustix::process::geteuid().is_root();
     options.options = vec![
         if flags.no_suid || !root { "nosuid" } else { "suid" }.to_owned(),
