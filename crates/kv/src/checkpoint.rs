@@ -33,16 +33,17 @@ const SPACE_CHECK_PERIOD: Duration = Duration::from_millis(100);
 impl Shared {
     /// One after the other. An error of the journal's room or of the hook leaves a frozen overlay for the next try.
     pub(crate) fn checkpoint(&self) -> Result<(), KvError> {
-        let result = self.checkpoint_inner();
+        let mut frozen_to = self.checkpointing.lock();
+        let result = self.checkpoint_inner(&mut frozen_to);
         let whole = self.take_reserve();
         self.no_space.store(result == Err(KvError::Full), Ordering::Release);
+        drop(frozen_to);
         drop(self.room.0.lock());
         self.room.1.notify_all();
         result.and(whole.map(|_| ()))
     }
 
-    fn checkpoint_inner(&self) -> Result<(), KvError> {
-        let mut frozen_to = self.checkpointing.lock();
+    fn checkpoint_inner(&self, frozen_to: &mut Option<Lsn>) -> Result<(), KvError> {
         self.health.check()?;
         // What an earlier attempt left goes first.
         if let Some(lsn) = *frozen_to {
@@ -105,7 +106,7 @@ impl Shared {
         )
     }
 
-    /// The reserve made whole, if the disk has room for it.
+    /// The reserve made whole, if the disk has room for it. Under `checkpointing`: a checkpoint needs what it was given.
     fn take_reserve(&self) -> Result<bool, KvError> {
         let was_short = self.reserve.is_short();
         let whole = self.reserve.take(self.journal.free_bytes()?)?;
@@ -123,8 +124,9 @@ impl Shared {
     }
 
     /// For commits that would be refused since the disk was full: is there room again? Looks at most every
-    /// [`SPACE_CHECK_PERIOD`], and then begins a checkpoint at once.
+    /// [`SPACE_CHECK_PERIOD`], and then begins a checkpoint at once. One that runs looks itself when it ends.
     pub(crate) fn space_came_back(&self) -> bool {
+        let Some(_none_runs) = self.checkpointing.try_lock() else { return false };
         {
             let Some(mut checked) = self.space_checked.try_lock() else { return false };
             if checked.is_some_and(|at| at.elapsed() < SPACE_CHECK_PERIOD) {
