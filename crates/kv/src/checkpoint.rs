@@ -27,6 +27,9 @@ use crate::{
 /// After a checkpoint that failed, so that requests do not make a busy loop.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
+/// The reserve is not given in smaller pieces.
+const GIVEN_BYTES_MIN: u64 = 1 << 20;
+
 /// How often commits that are refused for want of space look for it.
 const SPACE_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
@@ -48,7 +51,7 @@ impl Shared {
         // What an earlier attempt left goes first.
         if let Some(lsn) = *frozen_to {
             self.make_room()?;
-            self.carry(lsn)?;
+            self.carry_on_reserve(lsn)?;
             *frozen_to = None;
         }
         if self.journal.active_bytes() == 0 {
@@ -62,9 +65,20 @@ impl Shared {
             self.journal.rotate(segment)
         };
         *frozen_to = Some(lsn);
-        self.carry(lsn)?;
+        self.carry_on_reserve(lsn)?;
         *frozen_to = None;
         Ok(())
+    }
+
+    /// Others may have been faster to take the room that was found: then all of the reserve goes into it.
+    fn carry_on_reserve(&self, lsn: Lsn) -> Result<(), KvError> {
+        match self.carry(lsn) {
+            Err(KvError::Full) if self.reserve.held() > 0 => {
+                self.reserve.give(u64::MAX)?;
+                self.carry(lsn)
+            }
+            other => other,
+        }
     }
 
     /// The frozen overlay, which ends with `lsn`, into the engine.
@@ -172,8 +186,9 @@ pub(crate) fn make_room(
     wish: u64,
 ) -> Result<u64, KvError> {
     let mut free = free_bytes()?;
-    if free < cost + wish && reserve.held() > 0 {
-        reserve.give()?;
+    // Some file systems are slow to say that room came back: then it gives more than was missing.
+    while free < cost + wish && reserve.held() > 0 {
+        reserve.give((cost + wish - free).max(GIVEN_BYTES_MIN))?;
         free = free_bytes()?;
     }
     free.checked_sub(cost).ok_or(KvError::Full)

@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub health: Arc<Health>,
     /// As far as the disk is large enough.
     pub options: MetaStoreOptions,
-    pub reserve: Reserve,
+    pub reserve: Arc<Reserve>,
     /// Commits hold it shared from the append to the overlay; freezing holds it alone.
     pub gate: RwLock<()>,
     /// The last number in the frozen overlay, while there is one.
@@ -63,7 +63,7 @@ impl Shared {
         self.work.request_checkpoint();
         let deadline = Instant::now() + COMMIT_WAIT_MAX;
         let mut waiting = self.room.0.lock();
-        while !self.journal.has_room(len) {
+        while !self.journal.has_room(len)? {
             self.health.check()?;
             if self.no_space.load(Ordering::Acquire) && !self.space_came_back() {
                 return Err(KvError::Full);

@@ -86,7 +86,7 @@ impl MetaStore {
         std::fs::create_dir_all(&engine_dir).map_err(|e| OpenError::io(&engine_dir, &e))?;
         disk.create_dir(&journal_dir).map_err(|e| OpenError::io(&journal_dir, &e))?;
         let wished = options.checkpoint_bytes.saturating_mul(BACKLOG);
-        let reserve = Reserve::open(&*disk, state_dir.path(), wished, format.is_none())?;
+        let reserve = Arc::new(Reserve::open(&*disk, state_dir.path(), wished, format.is_none())?);
         options.checkpoint_bytes = options.checkpoint_bytes.min(reserve.journal_max() / BACKLOG);
         let engine = open_engine(&engine_dir, options.cache_bytes / 2)?;
         let applied = engine.applied_lsn()?;
@@ -118,8 +118,9 @@ impl MetaStore {
         let health = Arc::new(Health::default());
         let bytes_max = if options.background { reserve.journal_max() } else { u64::MAX };
         let step_bytes = options.checkpoint_bytes.max(4096);
-        let start = Start { sequence: found.next_sequence, last, step_bytes, bytes_max };
-        let journal = Journal::start(disk, &journal_dir, Arc::clone(&health), &start)?;
+        let (sequence, kept) = (found.next_sequence, Arc::clone(&reserve));
+        let start = Start { sequence, last, step_bytes, bytes_max, reserve: kept };
+        let journal = Journal::start(disk, &journal_dir, Arc::clone(&health), start)?;
         reserve.take(journal.free_bytes()?)?;
         let shared = Arc::new(Shared {
             engine,

@@ -236,3 +236,36 @@ fn regression_a_refused_commit_leaves_a_running_checkpoint_its_room() {
     store.checkpoint().unwrap();
     assert!(tried.load(Ordering::SeqCst));
 }
+
+#[test]
+fn regression_the_journal_leaves_the_room_to_carry_it() {
+    // Goal: whatever is committed while the reserve is given to a checkpoint, this one and the next find the room that they
+    // need, and so does the next start. Method: a full disk; in the middle of the engine's batch all that is taken, of
+    // commits that may use the reserve; then checkpoints, and an opening of what a kill would leave.
+    let mut small = Small::new();
+    let store = Arc::new(small.open(false).unwrap());
+    for n in 0..200 {
+        store.commit(put(n, true)).unwrap();
+    }
+    small.disk().fill(0);
+    let inside = Arc::downgrade(&store);
+    let during = move || {
+        let Some(store) = inside.upgrade() else { return };
+        let taken = (0..100_000).take_while(|n| store.commit(put(*n, true)).is_ok()).count();
+        assert!(taken < 100_000, "the disk is full");
+    };
+    assert!(small.engine.during.set(Box::new(during)).is_ok());
+    for round in 0..5 {
+        for n in 0..100_000 {
+            if store.commit(put(n, true)).is_err() {
+                break;
+            }
+        }
+        assert_eq!(store.checkpoint(), Ok(()), "round {round}");
+    }
+    assert!(store.commit(put(1, true)).is_ok(), "removals go on");
+    std::mem::forget(store);
+    std::fs::remove_file(small.dir.path().join("LOCK")).unwrap();
+    small.engine.during = Arc::default();
+    drop(small.open(false).unwrap());
+}
