@@ -37,11 +37,12 @@ impl Shared {
     /// One after the other. An error of the journal's room or of the hook leaves a frozen overlay for the next try.
     pub(crate) fn checkpoint(&self) -> Result<(), KvError> {
         let mut frozen_to = self.checkpointing.lock();
+        self.begun.fetch_add(1, Ordering::AcqRel);
         let result = self.checkpoint_inner(&mut frozen_to);
         let whole = self.take_reserve();
         self.no_space.store(result == Err(KvError::Full), Ordering::Release);
+        *self.room.0.lock() += 1;
         drop(frozen_to);
-        drop(self.room.0.lock());
         self.room.1.notify_all();
         result.and(whole.map(|_| ()))
     }

@@ -24,8 +24,8 @@ use crate::{
     reserve::{self, Reserve},
 };
 
-/// Run before each fsync of the journal: makes durable what the records so far speak of. It may read and commit,
-/// but must not call `sync`.
+/// Run before each fsync of the journal: makes durable what the records so far speak of. It may read, but
+/// neither commit, for that may have to wait for this sync, nor call `sync`.
 pub type BeforeSync = Box<dyn Fn() -> Result<(), KvError> + Send + Sync>;
 
 /// How long a caller of `sync` waits for another caller's fsync.

@@ -35,6 +35,8 @@ use crate::{
 
 /// Keys are at least one byte and at most this.
 const KEY_BYTES_MAX: usize = 4096;
+/// For so many checkpoints a commit waits whose room others took before.
+const FULL_WAITS: usize = 3;
 /// A frame buffer that has grown beyond this is not kept.
 const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
@@ -137,7 +139,8 @@ impl MetaStore {
             no_space: AtomicBool::new(false),
             space_checked: Mutex::new(None),
             work: Work::default(),
-            room: (Mutex::new(()), Condvar::new()),
+            begun: AtomicU64::new(0),
+            room: (Mutex::new(0), Condvar::new()),
             state_dir,
         });
         let threads = if shared.options.background { checkpoint::start(&shared)? } else { Vec::new() };
@@ -177,12 +180,14 @@ impl MetaStore {
         if !writes.may_use_reserve() && shared.reserve.is_short() && !shared.space_came_back() {
             return Err(KvError::Full);
         }
+        let patient = writes.may_use_reserve();
+        let mut waits = 0;
         FRAME.with_borrow_mut(|buffer| {
             frame::encode(&writes, buffer);
             loop {
                 let shut = shared.gate.read();
-                match shared.journal.append(buffer)? {
-                    Appended::As(lsn) => {
+                match shared.journal.append(buffer) {
+                    Ok(Appended::As(lsn)) => {
                         shared.overlay.insert(writes.into_entries(), lsn);
                         drop(shut);
                         if buffer.capacity() > KEPT_BUFFER_BYTES {
@@ -190,10 +195,16 @@ impl MetaStore {
                         }
                         return Ok(lsn);
                     }
-                    Appended::AfterCheckpoint => {
+                    Ok(Appended::AfterCheckpoint) => {
                         drop(shut);
-                        shared.wait_for_room(buffer.len() as u64)?;
+                        shared.wait_for_room(buffer.len() as u64, patient)?;
                     }
+                    Err(KvError::Full) if waits < FULL_WAITS => {
+                        drop(shut);
+                        shared.after_full(patient)?;
+                        waits += 1;
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         })

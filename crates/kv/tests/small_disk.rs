@@ -269,3 +269,29 @@ fn regression_the_journal_leaves_the_room_to_carry_it() {
     small.engine.during = Arc::default();
     drop(small.open(false).unwrap());
 }
+
+#[test]
+fn regression_a_full_segment_on_a_full_disk_does_not_refuse_removals() {
+    // Goal: when the segment is full and the disk has no room for more of it, a commit that may use the reserve is taken
+    // at once, and not after the next periodic checkpoint, which here never comes. Method: commits until one is refused,
+    // then many that may, of two threads, with refused ones in between.
+    let small = Small::new();
+    let store = small.open(true).unwrap();
+    small.disk().fill(0);
+    let taken = (0..100_000).take_while(|n| store.commit(put(*n, false)).is_ok()).count();
+    assert!(taken < 100_000, "the disk is full");
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let store = &store;
+            scope.spawn(move || {
+                for n in 0..1500 {
+                    store.commit(put(n, true)).unwrap_or_else(|e| panic!("{thread}, {n}: {e}"));
+                    if n % 10 == 0 {
+                        drop(store.commit(put(n, false)));
+                    }
+                }
+            });
+        }
+    });
+    assert!(store.stats().checkpoints > 1);
+}
