@@ -322,3 +322,33 @@ fn ugsds_share_slots() {
     drop(mds);
     rig.check();
 }
+
+/// Goal: one damaged record keeps no other orphan from being purged, neither one of its U records nor one of the inodes
+/// themselves. Method: orphans of an earlier mount, with a U record of nobody, a damaged one and a damaged inode.
+#[test]
+fn regression_damage_keeps_no_other_orphan() {
+    let rig = Rig::new();
+    let mds = rig.open();
+    let top = mds.mkdir(&ROOT, Ino::ROOT, b"top", 0o755).unwrap().ino;
+    let left: Vec<Ino> = (0..6).map(|_| mds.create_unnamed(&ROOT, top, 0o600).unwrap().attr.ino).collect();
+    drop(mds);
+    let store = rig.store();
+    let mut txn = store.begin();
+    let mut nobody = namespace::key::orphan(left[0]).to_vec();
+    nobody.pop();
+    txn.put(&nobody, namespace::txn::Bytes::from_static(b"?"));
+    txn.put(&namespace::key::orphan(left[1]), namespace::txn::Bytes::from_static(b"?"));
+    txn.put(&namespace::key::inode(left[3]), namespace::txn::Bytes::from_static(b"?"));
+    txn.commit().unwrap();
+    drop(store);
+    let mds = rig.open();
+    let gone = mds.create(&ROOT, top, b"gone", &FILE).unwrap().attr.ino;
+    mds.begin_write(gone).unwrap();
+    mds.unlink(top, b"gone", &|_| false).unwrap();
+    let list = mds.purge_list(99).unwrap();
+    assert_eq!(list, [&[gone][..], &left].concat());
+    assert_eq!(mds.purge(&list).unwrap(), 6);
+    assert_eq!(mds.purge_list(99).unwrap(), []);
+    assert_eq!(mds.find(left[5]), Err(Errno::ESTALE));
+    assert_eq!(mds.find(left[3]), Err(Errno::EIO));
+}
