@@ -40,6 +40,18 @@ pub(super) fn check(dir: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
+/// The number of the manifest that an opening would take.
+pub(super) fn newest_version(dir: &Path) -> io::Result<u64> {
+    let content = std::fs::read(dir.join(CURRENT))?;
+    content.first_chunk().map(|number| u64::from_le_bytes(*number)).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+/// Which file names it: told without a file descriptor.
+pub(super) fn current_file(dir: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(std::fs::metadata(dir.join(CURRENT))?.ino())
+}
+
 /// The newest manifest, whole: the engine would believe whatever is in it.
 fn manifest(dir: &Path) -> Result<Option<PathBuf>, OpenError> {
     let path = dir.join(CURRENT);
