@@ -81,6 +81,7 @@ impl MapStore for KvMaps {
             return Ok(());
         }
         let mut writes = WriteSet::new();
+        writes.use_reserve();
         self.store
             .scan(&chunk_key(ino, 0), &chunk_key(ino, u32::MAX), &mut |key, _| {
                 writes.delete(key);
