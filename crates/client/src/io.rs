@@ -81,7 +81,11 @@ impl Client {
         if self.is_limited_now(&file) {
             self.reserve(inode, end)?;
         }
-        inode.before_write()?;
+        if let Err(error) = inode.before_write() {
+            // Nothing was begun, so that nothing will be settled.
+            self.mds.unreserve(inode.ino);
+            return Err(error.into());
+        }
         inode.drop_privileges(args.kill_suidgid)?;
         let written = match turn {
             Turn::Transport => match self.ds.try_write(&inode.object, args.offset, args.data) {

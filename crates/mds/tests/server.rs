@@ -352,3 +352,28 @@ fn regression_damage_keeps_no_other_orphan() {
     assert_eq!(mds.find(left[5]), Err(Errno::ESTALE));
     assert_eq!(mds.find(left[3]), Err(Errno::EIO));
 }
+
+/// Goal: what open files have grown by, and what a new size charges, count once each and together. Method: two files of a
+/// project: growth that is not settled beside a size that is set, of the other and of the same file; a size that is refused.
+#[test]
+fn regression_a_new_size_and_growth_share_the_limit() {
+    let rig = Rig::new();
+    let mds = rig.open();
+    let top = mds.mkdir(&ROOT, Ino::ROOT, b"top", 0o755).unwrap().ino;
+    let limits = Limits { bytes: Some(100), inodes: None };
+    mds.quota_begin(top, |_| limits).unwrap();
+    let a = mds.create(&ROOT, top, b"a", &FILE).unwrap().attr.ino;
+    let b = mds.create(&ROOT, top, b"b", &FILE).unwrap().attr.ino;
+    let size = |n| SetAttr { size: Some(n), ..SetAttr::default() };
+    mds.reserve_size(a, 90).unwrap();
+    assert_eq!(mds.setattr(b, &size(90)).err(), Some(Errno::EDQUOT));
+    assert_eq!(mds.setattr(b, &size(10)).unwrap().attr.size, 10);
+    mds.setattr(a, &size(60)).unwrap();
+    mds.reserve_size(b, 40).unwrap();
+    assert_eq!(mds.setattr(a, &size(61)).err(), Some(Errno::EDQUOT));
+    mds.unreserve(b);
+    assert_eq!(mds.setattr(a, &size(200)).err(), Some(Errno::EDQUOT));
+    mds.reserve_size(b, 40).unwrap();
+    drop(mds);
+    rig.check();
+}
