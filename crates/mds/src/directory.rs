@@ -5,7 +5,7 @@ use std::{cell::Cell, ops::ControlFlow, sync::atomic::Ordering};
 use namespace::{
     Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, alloc, txn::Bytes,
 };
-use types::{Attr, Errno, Ino, LocalId};
+use types::{Attr, Errno, FileKind, Ino, LocalId};
 
 use crate::{
     numbers::Fresh,
@@ -18,6 +18,14 @@ impl Mds {
         let _shared = self.locks.read(parent);
         // The inode named may be in another slot: it cannot go while its name is there, and one record is read whole.
         namespace::lookup(self.reader(), &self.env(), Place { dir: parent, name }).map_err(|e| self.errno(e))
+    }
+
+    /// After an `EIO` of [`Mds::lookup`]: what the name names, if only the record of that is damaged. It has attributes
+    /// that nobody knows, but the name can be taken away.
+    pub fn lookup_damaged(&self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, FileKind)>, Errno> {
+        let _shared = self.locks.read(parent);
+        namespace::lookup_damaged(self.reader(), &self.env(), Place { dir: parent, name })
+            .map_err(|e| self.errno(e))
     }
 
     /// The inode with this number, named or not; `ESTALE` when it is gone.
@@ -43,7 +51,12 @@ impl Mds {
         visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<(), Errno> {
         let _shared = self.locks.read(ino);
-        namespace::readdir(self.reader(), ino, cookie, visit).map_err(|e| self.errno(e))
+        let damaged = namespace::readdir(self.reader(), ino, cookie, visit).map_err(|e| self.errno(e))?;
+        if let Some(error) = damaged {
+            // Logged. The others can be listed, and a check puts this one right.
+            self.errno(error.into());
+        }
+        Ok(())
     }
 
     /// Makes anything but a directory.

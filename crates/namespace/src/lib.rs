@@ -43,7 +43,7 @@ pub use data::Settled;
 pub use error::{Error, Result};
 pub use inode::{DataState, Found, Inode, InodeFlags};
 pub use link::link;
-pub use lookup::{find, lookup, parent, readlink};
+pub use lookup::{damaged as lookup_damaged, find, lookup, parent, readlink};
 pub use mkdir::mkdir;
 pub use name::NameHasher;
 pub use readdir::{DirEntry, readdir};

@@ -248,6 +248,34 @@ fn a_misplaced_name_is_moved() {
     assert_eq!(fs.lookup(dir, "file").unwrap().attr.ino, file);
 }
 
+#[test]
+fn regression_damaged_entries_and_inodes_can_be_got_rid_of() {
+    // Goal: a damaged entry hides no other, and a repair takes it away and names what it named; the name of a damaged inode
+    // can be unlinked. Method: one entry and one inode damaged.
+    let Tree { mut fs, dir, sub, link, .. } = tree();
+    let key = entry_key(&fs, dir, b"sub");
+    fs.store.put(&key, Bytes::from_static(b"?"));
+    let mut names = Vec::new();
+    let bad = namespace::readdir(&fs.store, dir, 0, &mut |entry| {
+        names.push(entry.name.to_vec());
+        std::ops::ControlFlow::Continue(())
+    });
+    assert!(bad.unwrap().is_some());
+    names.sort();
+    assert_eq!(names, [&b"."[..], b"..", b"file", b"link"]);
+    fs.store.put(&key::inode(link), Bytes::from_static(b"?"));
+    assert!(fs.lookup(dir, "link").is_err());
+    let at = Place { dir, name: b"link" };
+    assert_eq!(namespace::lookup_damaged(&fs.store, &fs.env, at).unwrap(), Some((link, FileKind::Symlink)));
+    let unlinked = fs.unlink(dir, "link").unwrap();
+    assert_eq!((unlinked.ino, unlinked.nlink_left, unlinked.gone), (link, 1, None));
+    assert_eq!(fs.lookup(dir, "link").err(), Some(namespace::Error::Errno(types::Errno::ENOENT)));
+    let left = repair(&mut fs);
+    assert_eq!(left, [Finding::Damaged { key: key::inode(link).to_vec() }], "nobody knows what it was");
+    let named = format!("lost+found-{}", sub.get());
+    assert_eq!(fs.lookup(Ino::ROOT, &named).unwrap().attr.ino, sub);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 

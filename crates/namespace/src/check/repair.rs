@@ -102,8 +102,9 @@ fn repair_damaged<T: Txn + ?Sized>(txn: &mut T, key: &[u8]) -> Result<bool> {
             txn.delete(key);
             Ok(true)
         }
-        // The inode tells whether it is an orphan; a pin and a policy can be set again.
-        key::ORPHAN | key::PIN | key::POLICY => {
+        // The inode tells whether it is an orphan; a pin and a policy can be set again. What an entry named keeps its other
+        // names, or is found lost by the next check and gets one.
+        key::ORPHAN | key::PIN | key::POLICY | key::DENTRY => {
             txn.delete(key);
             Ok(true)
         }
