@@ -314,8 +314,8 @@ pub enum MemoryCommand {
     Set {
         /// The new limit, such as 2GiB
         size: ByteSize,
-        /// Any path on the mount
-        mountpoint: PathBuf,
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
         /// Stop waiting after this time, such as 10min; the new limit holds for new data all the same
         #[arg(long, value_name = "TIME")]
         deadline: Option<Span>,

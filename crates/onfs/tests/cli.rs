@@ -51,6 +51,18 @@ fn wrong_usage_ends_with_2() {
     }
 }
 
+/// Only parsed: run, it would change whatever is mounted on this machine.
+#[test]
+fn regression_memory_set_takes_the_only_mount() {
+    use clap::Parser;
+    let parsed = onfs::args::Cli::try_parse_from(["onfs", "memory", "set", "2GiB"]).unwrap();
+    let onfs::args::Command::Memory(onfs::args::MemoryCommand::Set { size, mountpoint, .. }) = parsed.command
+    else {
+        panic!("{parsed:?}")
+    };
+    assert_eq!((size.0, mountpoint), (2 << 30, None));
+}
+
 #[test]
 fn a_path_that_is_not_ours_ends_with_3_and_a_hint() {
     let dir = tempfile::tempdir().unwrap();

@@ -73,7 +73,7 @@ pub fn memory(command: MemoryCommand) -> Outcome {
             (memory_of(ask(&located, Request::MemoryShow {})?)?, output)
         }
         MemoryCommand::Set { size: ByteSize(bytes), mountpoint, deadline, output } => {
-            let located = locate(&mountpoint)?;
+            let located = the_mount(mountpoint.as_deref())?;
             let mut client = locate::connect(&located.socket)?;
             let mut meter = Meter::new("moving data out");
             let request = Request::MemorySet { bytes };
