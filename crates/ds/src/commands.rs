@@ -87,12 +87,6 @@ impl DataServer {
         self.driver.request(Request::Migrate { ino, to }, deadline)
     }
 
-    /// Starts the movement and does not wait.
-    pub fn migrate_later(&self, ino: Ino, to: TierId) {
-        self.know(ino);
-        self.driver.post(Request::Migrate { ino, to });
-    }
-
     /// Brings objects up, in order.
     pub fn prefetch(
         &self,
@@ -101,11 +95,6 @@ impl DataServer {
     ) -> Result<RequestReport, RequestError> {
         list.iter().for_each(|ino| self.know(*ino));
         self.driver.request(Request::Prefetch { list }, deadline)
-    }
-
-    pub fn prefetch_later(&self, list: Vec<Ino>) {
-        list.iter().for_each(|ino| self.know(*ino));
-        self.driver.post(Request::Prefetch { list });
     }
 
     /// What people ask for must be known to the core, even if it takes no space.

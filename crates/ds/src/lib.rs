@@ -11,6 +11,8 @@ mod copy;
 mod driver;
 mod durable;
 mod keeper;
+mod later;
+mod line;
 mod load;
 mod maps;
 mod metrics;
@@ -161,6 +163,8 @@ impl DataServer {
         let server = self.clone();
         threads
             .push(std::thread::Builder::new().name("tier-clock".into()).spawn(move || server.run_clock())?);
+        let server = self.clone();
+        threads.push(std::thread::Builder::new().name("line".into()).spawn(move || server.run_line())?);
         let server = self.clone();
         threads.push(std::thread::Builder::new().name("keeper".into()).spawn(move || server.run_keeper())?);
         Ok(())

@@ -52,6 +52,19 @@ impl DataServer {
         Ok(self.get_or_load(ino, None)?.0)
     }
 
+    /// As `attach_for_move`, and the core knows of the object as long as somebody has it: also of one that takes no space, or
+    /// is in the slowest tier.
+    pub(crate) fn attach_for_request(&self, ino: Ino) -> Result<Arc<Object>, Errno> {
+        let object = self.attach_for_move(ino)?;
+        let mut state = object.state.write();
+        if std::mem::take(&mut state.for_movement) {
+            state.known = false;
+        }
+        self.make_known(&object, &mut state);
+        drop(state);
+        Ok(object)
+    }
+
     fn get_or_load(&self, ino: Ino, hint: Option<&ObjectHint>) -> Result<(Arc<Object>, bool), Errno> {
         match self.table.get_or_load(ino, || self.load(ino, hint)) {
             // Objects that wait for a sync keep their files open.

@@ -201,7 +201,7 @@ fn regression_a_movement_does_not_bring_back_what_was_removed() {
     let removed = 2..1000_u64;
     for n in removed.clone() {
         drop(write_file(&site, n, &[n as u8; 70_000]));
-        site.server().migrate_later(ino(n), TierId::Ssd);
+        site.server().migrate_later(ino(n), TierId::Ssd).unwrap();
         // Each time at another moment of the movement.
         (0..n % 100 * 100).for_each(|_| std::hint::spin_loop());
         site.server().remove(ino(n)).unwrap();
@@ -237,7 +237,7 @@ fn regression_who_attaches_what_a_mover_uses_makes_it_known() {
     site.start();
     for n in 2..400 {
         drop(write_file(&site, n, &[n as u8; 70_000]));
-        site.server().migrate_later(ino(n), TierId::Nearline);
+        site.server().migrate_later(ino(n), TierId::Nearline).unwrap();
         (0..n % 100 * 4000).for_each(|_| std::hint::spin_loop());
         let object = site.server().attach(ino(n), &hint(&site, 70_000)).unwrap();
         while !site.server().moves().is_empty() {

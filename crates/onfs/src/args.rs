@@ -189,7 +189,7 @@ pub struct MigrateArgs {
 
 #[derive(Args, Debug, Clone, Copy)]
 pub struct Wait {
-    /// Wait until it is done, with progress
+    /// Wait until it is done, with progress; without it the daemon does it by itself, and what fails is in its log
     #[arg(long, short)]
     pub wait: bool,
     /// Give up after this time, such as 10min (implies --wait)

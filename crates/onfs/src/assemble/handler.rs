@@ -34,6 +34,9 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Handler {
+/// How often a command that waits looks how far it is.
+const LOOK: Duration = Duration::from_millis(100);
+
     fs: Arc<Mounted>,
     /// Held by a command that moves a tree into or out of a quota.
     walking: Mutex<()>,
@@ -60,10 +63,11 @@ impl ControlHandler for Handler {
             Request::Migrate { files, to, wait } => {
                 ask.each(&files, progress, |one, progress| one.migrate(to, wait, progress))
             }
-            Request::Flush { files, wait: _ } => {
-                ask.each(&files, progress, |one, progress| one.flush(progress))
+            Request::Flush { files, wait } => {
+                ask.each(&files, progress, |one, progress| one.flush(wait, progress))
             }
-            Request::FlushAll { wait: _ } => self.fs.flush_all(progress).map(Response::Moved),
+            Request::FlushAll { wait: true } => self.fs.flush_all(progress).map(Response::Moved),
+            Request::FlushAll { wait: false } => ask.flush_all_later(progress).map(Response::Moved),
             Request::Prefetch { files, wait } => ask.prefetch(&files, wait, progress),
             Request::Pin { files, to } => ask.each(&files, progress, |one, progress| one.pin(to, progress)),
             Request::Unpin { files } => ask.each(&files, progress, |one, _| one.unpin()),
@@ -192,7 +196,6 @@ impl Ask<'_> {
         let inos: Vec<Ino> = list.iter().map(|(one, _)| one.ino).collect();
         if !wait {
             sum.files_queued = inos.len() as u64;
-            self.parts.ds.prefetch_later(inos);
             return Ok(Response::Moved(sum));
         }
         let total = list.iter().map(|(one, _)| one.file.object().size()).sum();
@@ -200,6 +203,9 @@ impl Ask<'_> {
         let result = watched(
             self.parts,
             &inos,
+            let mut beat = |_| progress.report(Progress { what: IN_LINE.into(), ..Progress::default() });
+            in_line(self.parts, &mut beat, || self.parts.ds.prefetch_later(&inos))?
+                .map_err(|error| failed("prefetch", request_error(error).0))?;
             &mut |done| progress.report(Progress { done, total, what: String::new() }),
             || self.parts.ds.prefetch(inos.clone(), Some(patience)),
         )?;
@@ -226,6 +232,22 @@ impl Ask<'_> {
         let found = self.find(dir)?;
         if found.attr.kind != FileKind::Directory {
             return Err(failed(&dir.path, Errno::ENOTDIR));
+    /// Begins to make safe what is only in memory.
+    fn flush_all_later(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        let ds = &self.parts.ds;
+        let mut sum = MoveReport::default();
+        let mut beat = |_| progress.report(Progress { what: IN_LINE.into(), ..Progress::default() });
+        for ino in ds.unsaved() {
+            in_line(self.parts, &mut beat, || ds.flush_unsaved_later(ino))?
+                .map_err(|error| failed("flush", request_error(error).0))?;
+            sum.files_queued += 1;
+        }
+        if sum.files_queued == 0 {
+            sum.at_risk_bytes = ds.dirty().1;
+        }
+        Ok(sum)
+    }
+
         }
         if !self.peer.owns(Ask::owner(&found)) {
             return Err(failed(&dir.path, Errno::EPERM));
@@ -293,20 +315,25 @@ impl One<'_> {
             return Err(Stop::Refused(Errno::ENODEV, "there is no such tier in this mount"));
         }
         if !wait {
-            self.parts.ds.migrate_later(self.ino, to);
-            return Ok(Step::Queued);
+            return in_line(self.parts, beat, || self.parts.ds.migrate_later(self.ino, to))
+                .map_err(Stop::Command)?
+                .map(|()| Step::Queued)
+                .map_err(refused);
         }
         let ask = || self.parts.ds.migrate(self.ino, to, Some(PATIENCE));
         match watched(self.parts, &[self.ino], beat, ask).map_err(Stop::Command)? {
             Ok(done) => Ok(Step::Done { bytes: done.bytes_moved }),
-            Err(error) => {
-                let (errno, why) = request_error(error);
-                Err(Stop::Refused(errno, why))
-            }
+            Err(error) => Err(refused(error)),
         }
     }
 
-    fn flush(&self, beat: &mut Beat<'_>) -> Result<Step, Stop> {
+    fn flush(&self, wait: bool, beat: &mut Beat<'_>) -> Result<Step, Stop> {
+        if !wait {
+            let queued = in_line(self.parts, beat, || self.parts.ds.flush_later(&self.object))
+                .map_err(Stop::Command)?
+                .map_err(refused)?;
+            return Ok(if queued { Step::Queued } else { Step::Done { bytes: 0 } });
+        }
         let (mut gone, mut copied) = (None, 0);
         let flushed = self.parts.ds.flush(self.file.object(), &mut |bytes| {
             copied += bytes;
@@ -347,7 +374,31 @@ fn watched<T: Send>(
     beat: &mut Beat<'_>,
     request: impl FnOnce() -> T + Send,
 ) -> Result<T, ControlError> {
-    const LOOK: Duration = Duration::from_millis(100);
+/// Shown while the line of what nobody waits for is full.
+const IN_LINE: &str = "many files are queued already";
+
+/// Queues something, however long the line is; ends with an error of `beat`, such as a command that has gone.
+fn in_line<T>(
+    parts: &Parts,
+    beat: &mut Beat<'_>,
+    queue: impl Fn() -> Result<T, RequestError>,
+) -> Result<Result<T, RequestError>, ControlError> {
+    loop {
+        match queue() {
+            Err(RequestError::TooMany) => {
+                beat(0)?;
+                parts.ds.wait_in_line(LOOK);
+            }
+            other => return Ok(other),
+        }
+    }
+}
+
+fn refused(error: RequestError) -> Stop {
+    let (errno, why) = request_error(error);
+    Stop::Refused(errno, why)
+}
+
     let mut came: HashMap<Ino, u64> = inos.iter().map(|ino| (*ino, 0)).collect();
     std::thread::scope(|scope| {
         let request = scope.spawn(request);

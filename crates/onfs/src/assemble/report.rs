@@ -63,6 +63,7 @@ pub(super) fn status(parts: &Parts) -> StatusReport {
         dirty_bytes,
         dirty_files,
         open_files: client.open_files,
+        queued_files: parts.ds.in_line(),
         memory_budget: budget(parts),
         metadata: MetadataReport {
             engine: parts.store.engine_name().to_owned(),

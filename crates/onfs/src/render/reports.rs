@@ -17,7 +17,10 @@ const FAILED_SHOWN: usize = 50;
 pub fn moved(verb: &str, report: &MoveReport) -> String {
     let mut out = String::new();
     if report.files_queued > 0 {
-        out.push_str(&format!("{} queued\n", files(report.files_queued)));
+        out.push_str(&format!(
+            "{} queued; onfs status shows how many are left\n",
+            files(report.files_queued)
+        ));
     }
     if *report == MoveReport::default() {
         return "nothing was left to do\n".into();
@@ -35,7 +38,7 @@ pub fn moved(verb: &str, report: &MoveReport) -> String {
     if report.failed.len() > FAILED_SHOWN {
         out.push_str(&format!("  and {} more failed\n", report.failed.len() - FAILED_SHOWN));
     }
-    if report.at_risk_bytes > 0 && report.files_queued == 0 {
+    if report.at_risk_bytes > 0 {
         out.push_str(&format!("{} are still in no persistent tier\n", bytes(report.at_risk_bytes)));
     }
     out
