@@ -16,6 +16,7 @@ use types::{ByteSize, Errno, FileKind, Ino, TierId};
 use super::{
     mounted::Mounted,
     parts::{Parts, failed},
+    permission::{Permission, Want},
     policy,
     quota::Quotas,
     report,
@@ -23,8 +24,8 @@ use super::{
 use crate::{
     config::Host,
     control::{
-        ControlError, ControlHandler, ErrorCode, FileOutcome, FileRef, MoveReport, Owner, Peer, Progress,
-        ProgressSink, Request, Response,
+        ControlError, ControlHandler, ErrorCode, FileOutcome, FileRef, MoveReport, Peer, Progress,
+        ProgressSink, Request, Response, StatusReport,
     },
     policy::PolicyChange,
     running::MountedFs,
@@ -33,10 +34,10 @@ use crate::{
 /// How long a shrinking of memory, or a move, may take when the command sets no deadline.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-pub(crate) struct Handler {
 /// How often a command that waits looks how far it is.
 const LOOK: Duration = Duration::from_millis(100);
 
+pub(crate) struct Handler {
     fs: Arc<Mounted>,
     /// Held by a command that moves a tree into or out of a quota.
     walking: Mutex<()>,
@@ -56,9 +57,9 @@ impl ControlHandler for Handler {
         progress: &mut dyn ProgressSink,
     ) -> Result<Response, ControlError> {
         let parts = self.fs.parts()?;
-        let ask = Ask { parts: &parts, peer, walking: &self.walking };
+        let ask = Ask { parts: &parts, permission: Permission::new(&parts, peer), walking: &self.walking };
         match request {
-            Request::Status {} => Ok(Response::Status(Box::new(report::status(&parts)))),
+            Request::Status {} => Ok(Response::Status(Box::new(ask.status()))),
             Request::File { file } => ask.file(&file),
             Request::Migrate { files, to, wait } => {
                 ask.each(&files, progress, |one, progress| one.migrate(to, wait, progress))
@@ -76,8 +77,11 @@ impl ControlHandler for Handler {
             Request::QuotaSet { dir, bytes, inodes } => {
                 ask.quotas().set(&dir, &ask.find(&dir)?, bytes, inodes, progress)
             }
-            Request::QuotaShow { dir } => ask.quotas().show(&dir).map(Response::Quota),
-            Request::QuotaList {} => ask.quotas().list(),
+            Request::QuotaShow { dir } => {
+                ask.find(&dir)?;
+                ask.quotas().show(&dir).map(Response::Quota)
+            }
+            Request::QuotaList {} => ask.quotas().list(&|dir| ask.permission.reaches(dir)),
             Request::QuotaRemove { dir } => ask.quotas().remove(&dir, &ask.find(&dir)?, progress),
             Request::MemoryShow {} => Ok(Response::Memory(report::memory(&parts, None))),
             Request::MemorySet { bytes } => ask.memory_set(bytes, progress),
@@ -91,7 +95,7 @@ impl ControlHandler for Handler {
 /// One request and who asks.
 struct Ask<'a> {
     parts: &'a Parts,
-    peer: &'a Peer,
+    permission: Permission<'a>,
     walking: &'a Mutex<()>,
 }
 
@@ -105,11 +109,15 @@ struct One<'a> {
 impl Ask<'_> {
     fn find(&self, file: &FileRef) -> Result<Found, ControlError> {
         let ino = Ino::from_raw(file.ino).ok_or_else(|| failed(&file.path, Errno::EINVAL))?;
-        self.parts.mds.find(ino).map_err(|errno| failed(&file.path, errno))
+        let found = self.parts.mds.find(ino).map_err(|errno| failed(&file.path, errno))?;
+        self.permission.reach(&found).map_err(|errno| failed(&file.path, errno))?;
+        Ok(found)
     }
 
-    fn owner(found: &Found) -> Owner {
-        Owner { uid: found.attr.uid, gid: found.attr.gid, mode: found.attr.mode }
+    fn status(&self) -> StatusReport {
+        let mut status = report::status(self.parts);
+        status.movements.retain(|m| Ino::from_raw(m.ino).is_some_and(|ino| self.permission.reaches(ino)));
+        status
     }
 
     fn file(&self, file: &FileRef) -> Result<Response, ControlError> {
@@ -119,11 +127,12 @@ impl Ask<'_> {
             .map_err(|e| failed(&file.path, e))
     }
 
-    /// A regular file that the peer may act on.
-    fn one(&self, file: &FileRef) -> Result<One<'_>, Errno> {
+    /// A regular file that the peer may read or write.
+    fn one(&self, file: &FileRef, want: Want) -> Result<One<'_>, Errno> {
         let ino = Ino::from_raw(file.ino).ok_or(Errno::EINVAL)?;
         let found = self.parts.mds.find(ino)?;
-        if !self.peer.may_write(Ask::owner(&found)) {
+        self.permission.reach(&found)?;
+        if !self.permission.may(&found, want)? {
             return Err(Errno::EACCES);
         }
         match found.attr.kind {
@@ -158,7 +167,7 @@ impl Ask<'_> {
                 progress.report(Progress { done: before + bytes.min(size), total, what: file.path.clone() })
             };
             beat(0)?;
-            let result = self.one(file).map_err(Stop::Errno).and_then(|one| {
+            let result = self.one(file, Want::Write).map_err(Stop::Errno).and_then(|one| {
                 let step = act(&one, &mut beat)?;
                 let now = self.parts.ds.report(one.file.object());
                 Ok((step, now.at_risk))
@@ -188,13 +197,16 @@ impl Ask<'_> {
         let mut sum = MoveReport::default();
         let mut list = Vec::new();
         for file in files {
-            match self.one(file) {
+            match self.one(file, Want::Read) {
                 Ok(one) => list.push((one, file)),
                 Err(errno) => sum.failed.push(outcome(file, errno, errno.to_string())),
             }
         }
         let inos: Vec<Ino> = list.iter().map(|(one, _)| one.ino).collect();
         if !wait {
+            let mut beat = |_| progress.report(Progress { what: IN_LINE.into(), ..Progress::default() });
+            in_line(self.parts, &mut beat, || self.parts.ds.prefetch_later(&inos))?
+                .map_err(|error| failed("prefetch", request_error(error).0))?;
             sum.files_queued = inos.len() as u64;
             return Ok(Response::Moved(sum));
         }
@@ -203,9 +215,6 @@ impl Ask<'_> {
         let result = watched(
             self.parts,
             &inos,
-            let mut beat = |_| progress.report(Progress { what: IN_LINE.into(), ..Progress::default() });
-            in_line(self.parts, &mut beat, || self.parts.ds.prefetch_later(&inos))?
-                .map_err(|error| failed("prefetch", request_error(error).0))?;
             &mut |done| progress.report(Progress { done, total, what: String::new() }),
             || self.parts.ds.prefetch(inos.clone(), Some(patience)),
         )?;
@@ -223,15 +232,6 @@ impl Ask<'_> {
         }
     }
 
-    fn policy_show(&self, dir: &FileRef) -> Result<Response, ControlError> {
-        let found = self.find(dir)?;
-        report::policy(self.parts, &dir.path, &found).map(Response::Policy).map_err(|e| failed(&dir.path, e))
-    }
-
-    fn policy_set(&self, dir: &FileRef, changes: &[PolicyChange]) -> Result<Response, ControlError> {
-        let found = self.find(dir)?;
-        if found.attr.kind != FileKind::Directory {
-            return Err(failed(&dir.path, Errno::ENOTDIR));
     /// Begins to make safe what is only in memory.
     fn flush_all_later(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
         let ds = &self.parts.ds;
@@ -248,8 +248,17 @@ impl Ask<'_> {
         Ok(sum)
     }
 
+    fn policy_show(&self, dir: &FileRef) -> Result<Response, ControlError> {
+        let found = self.find(dir)?;
+        report::policy(self.parts, &dir.path, &found).map(Response::Policy).map_err(|e| failed(&dir.path, e))
+    }
+
+    fn policy_set(&self, dir: &FileRef, changes: &[PolicyChange]) -> Result<Response, ControlError> {
+        let found = self.find(dir)?;
+        if found.attr.kind != FileKind::Directory {
+            return Err(failed(&dir.path, Errno::ENOTDIR));
         }
-        if !self.peer.owns(Ask::owner(&found)) {
+        if !self.permission.owns(&found) {
             return Err(failed(&dir.path, Errno::EPERM));
         }
         let change = |stored: &mut mds::DirPolicy| {
@@ -366,14 +375,6 @@ impl One<'_> {
     }
 }
 
-/// Runs a request for movements, and tells `beat` now and then how many bytes of these files have come; an error of it,
-/// such as a deadline that passed, is returned once the request has ended.
-fn watched<T: Send>(
-    parts: &Parts,
-    inos: &[Ino],
-    beat: &mut Beat<'_>,
-    request: impl FnOnce() -> T + Send,
-) -> Result<T, ControlError> {
 /// Shown while the line of what nobody waits for is full.
 const IN_LINE: &str = "many files are queued already";
 
@@ -399,6 +400,14 @@ fn refused(error: RequestError) -> Stop {
     Stop::Refused(errno, why)
 }
 
+/// Runs a request for movements, and tells `beat` now and then how many bytes of these files have come; an error of it,
+/// such as a deadline that passed, is returned once the request has ended.
+fn watched<T: Send>(
+    parts: &Parts,
+    inos: &[Ino],
+    beat: &mut Beat<'_>,
+    request: impl FnOnce() -> T + Send,
+) -> Result<T, ControlError> {
     let mut came: HashMap<Ino, u64> = inos.iter().map(|ino| (*ino, 0)).collect();
     std::thread::scope(|scope| {
         let request = scope.spawn(request);

@@ -6,6 +6,7 @@ mod handler;
 mod metadata;
 mod mounted;
 mod parts;
+mod permission;
 mod policy;
 mod quota;
 mod refusals;

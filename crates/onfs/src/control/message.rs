@@ -31,7 +31,7 @@ pub enum Request {
     File {
         file: FileRef,
     },
-    /// Move all data of the files to a tier. Without `wait` the answer comes when the moves are queued.
+    /// Move all data of the files to a tier. Without `wait`, here and below, the answer comes when the files are queued.
     Migrate {
         files: Vec<FileRef>,
         to: TierId,
@@ -251,8 +251,7 @@ pub trait ProgressSink {
 }
 
 /// Carries out requests. Called on a connection's own thread, so it may wait. A request that `needs_privilege`
-/// only comes from a privileged peer; for the others the handler compares the file with the peer
-/// ([`Peer::may_write`]).
+/// only comes from a privileged peer; for the others the handler compares the file, and the way to it, with the peer.
 pub trait ControlHandler: Send + Sync {
     fn handle(
         &self,
