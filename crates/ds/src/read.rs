@@ -17,6 +17,14 @@ pub enum Attempt<T> {
     WouldWait,
 }
 
+/// A copy that a read cannot use.
+struct BadCopy {
+    sau: SauIndex,
+    tier: TierId,
+    /// `None`: it does not match its checksum.
+    device_error: Option<Errno>,
+}
+
 /// Consecutive bytes that one place serves.
 struct Span {
     place: ReadPlace,
@@ -52,20 +60,20 @@ impl DataServer {
 
     /// Fills `buf` from `offset`; short only at the end of the file. May wait for devices.
     ///
-    /// `EIO` when any byte of the range is lost, or fails its checksum in every tier that holds it: never a short
-    /// read, which callers would take for the end of the file.
+    /// `EIO` when any byte of the range is lost, or fails its checksum or cannot be read in every tier that holds it: never
+    /// a short read, which callers would take for the end of the file.
     pub fn read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        // Each round either finishes or takes one damaged copy out of the map, so it ends.
+        // Each round either finishes or takes one bad copy out of the map, so it ends.
         loop {
-            let damaged = {
+            let bad = {
                 let state = object.state.read();
                 let wanted = readable(&state, offset, buf.len())?;
                 match self.read_spans(object, &state, offset, &mut buf[..wanted])? {
                     None => return Ok(wanted),
-                    Some(damaged) => damaged,
+                    Some(bad) => bad,
                 }
             };
-            self.drop_damaged(object, damaged.0, damaged.1)?;
+            self.drop_bad(object, &bad)?;
         }
     }
 
@@ -75,7 +83,7 @@ impl DataServer {
         state: &State,
         offset: u64,
         buf: &mut [u8],
-    ) -> Result<Option<(SauIndex, TierId)>, Errno> {
+    ) -> Result<Option<BadCopy>, Errno> {
         for span in self.spans(state, offset, buf.len()) {
             let at = (span.offset - offset) as usize;
             let part = &mut buf[at..at + span.len];
@@ -85,21 +93,36 @@ impl DataServer {
                 ReadPlace::Tier(tier) => {
                     while let Some((sau, seal)) = self.first_unverified(object, state, tier, &span) {
                         let file = state.files[tier.index()].as_ref().ok_or(Errno::EIO)?;
-                        if !verify_once(object, file, sau, seal)? {
-                            return Ok(Some((sau, tier)));
+                        match verify_once(object, file, sau, seal) {
+                            Ok(true) => {}
+                            Ok(false) => return Ok(Some(BadCopy { sau, tier, device_error: None })),
+                            Err(errno) => return self.unreadable(object, state, (sau, tier), errno),
                         }
                     }
                     if let Err(errno) = read_file(state, tier, span.offset, part) {
                         let sau = SauIndex::of(span.offset);
-                        tracing::error!(name = %object.ino(), %tier, %errno, "a device failed to read");
-                        let elsewhere =
-                            !state.map.get(sau).valid.without(tier).intersect(self.present()).is_empty();
-                        return if elsewhere { Ok(Some((sau, tier))) } else { Err(errno) };
+                        return self.unreadable(object, state, (sau, tier), errno);
                     }
                 }
             }
         }
         Ok(None)
+    }
+
+    /// A device failed to read: another tier's copy is used, if there is one.
+    fn unreadable(
+        &self,
+        object: &Object,
+        state: &State,
+        (sau, tier): (SauIndex, TierId),
+        errno: Errno,
+    ) -> Result<Option<BadCopy>, Errno> {
+        let others = state.map.get(sau).valid.without(tier).intersect(self.present());
+        if others.is_empty() {
+            tracing::error!(name = %object.ino(), sau = sau.get(), %tier, %errno, "a device failed to read");
+            return Err(errno);
+        }
+        Ok(Some(BadCopy { sau, tier, device_error: Some(errno) }))
     }
 
     /// The first sealed SAU of a device span that was not compared with its seal yet.
@@ -132,17 +155,23 @@ impl DataServer {
         spans
     }
 
-    /// A copy does not match its checksum. If another tier holds the SAU, the bad copy is taken out of the map;
-    /// otherwise the bytes are gone: `EIO`. Nothing is punched: the device's bytes stay for whoever wants to look.
-    fn drop_damaged(&self, object: &Object, sau: SauIndex, tier: TierId) -> Result<(), Errno> {
-        self.counters.damaged_saus.add(1);
+    /// A copy does not match its checksum, or its device does not give it. If another tier holds the SAU, the bad copy is taken
+    /// out of the map; otherwise `EIO`. Nothing is punched: the device's bytes stay for whoever wants to look.
+    fn drop_bad(&self, object: &Object, bad: &BadCopy) -> Result<(), Errno> {
+        let (name, sau, tier) = (object.ino(), bad.sau, bad.tier);
+        let why = match bad.device_error {
+            Some(errno) => format!("a device failed to read ({errno})"),
+            None => {
+                self.counters.damaged_saus.add(1);
+                "checksum mismatch".to_owned()
+            }
+        };
         let mut state = object.state.write();
-        let name = object.ino();
         if state.map.note_dropped(sau, tier).is_err() {
-            tracing::error!(%name, sau = sau.get(), %tier, "checksum mismatch, and no other copy: EIO");
+            tracing::error!(%name, sau = sau.get(), %tier, "{why}, and no other copy: EIO");
             return Err(Errno::EIO);
         }
-        tracing::error!(%name, sau = sau.get(), %tier, "checksum mismatch: using another tier's copy");
+        tracing::error!(%name, sau = sau.get(), %tier, "{why}: using another tier's copy");
         self.save_map(object, &mut state)?;
         Ok(())
     }

@@ -407,4 +407,34 @@ fn those_who_make_one_object_safe_at_once_wait_for_each_other() {
         assert_eq!(site.server().report(&object).at_risk, 0);
         site.server().remove(ino(n)).unwrap();
     }
+
+fn regression_a_device_that_fails_to_read_is_not_asked_where_another_has_the_bytes() {
+    // The first read of a mount compares the checksum, and what failed there was not looked for elsewhere.
+    let mut site = Site::new(64 << 20);
+    site.faults = Faults::armed();
+    site.start();
+    let bytes: Vec<u8> = (0..MIB).map(|n| n as u8).collect();
+    drop(write_file(&site, 2, &bytes));
+    site.server().migrate(ino(2), TierId::Nearline, None).unwrap();
+    // In both tiers: a file that came up keeps its slower copy.
+    site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+    site.restart();
+    let object = site.server().attach(ino(2), &hint(&site, MIB)).unwrap();
+    assert_eq!(site.server().report(&object).saus, [0, 1, 1]);
+    let (kind, span) = (Some(IoKind::Read), FaultSpan::Once);
+    site.faults.plan(Fault { kind, nth: 1, errno: Errno::EIO, span, torn: false });
+    assert_eq!(content(&site, &object).unwrap(), bytes);
+    assert_eq!(site.faults.fired(), 1);
+    assert_eq!(site.server().report(&object).saus, [0, 0, 1], "the SSD is not asked again");
+    assert_eq!(site.server().counters().damaged_saus, 0, "no checksum was wrong");
+    // The last copy stays on record: the device may be well again.
+    site.faults.clear();
+    drop(object);
+    site.restart();
+    let object = site.server().attach(ino(2), &hint(&site, MIB)).unwrap();
+    let span = FaultSpan::Onwards;
+    site.faults.plan(Fault { kind, nth: 1, errno: Errno::EIO, span, torn: false });
+    assert_eq!(content(&site, &object), Err(Errno::EIO));
+    site.faults.clear();
+    assert_eq!(content(&site, &object).unwrap(), bytes);
 }
