@@ -407,7 +407,9 @@ fn those_who_make_one_object_safe_at_once_wait_for_each_other() {
         assert_eq!(site.server().report(&object).at_risk, 0);
         site.server().remove(ino(n)).unwrap();
     }
+}
 
+#[test]
 fn regression_a_device_that_fails_to_read_is_not_asked_where_another_has_the_bytes() {
     // The first read of a mount compares the checksum, and what failed there was not looked for elsewhere.
     let mut site = Site::new(64 << 20);
