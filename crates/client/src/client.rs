@@ -35,7 +35,7 @@ pub struct ClientOptions {
     pub workers: usize,
     /// Requests that may wait for such a thread; more run on the transport's threads.
     pub queue: usize,
-    /// A deferred request that is older is reported.
+    /// A request that is older is reported.
     pub deadline: Duration,
     /// How long the kernel may keep names, and the absence of names.
     pub entry_timeout: Duration,
@@ -211,7 +211,7 @@ impl Client {
         ClientStats {
             deferred: load(&pool.deferred),
             run_inline: load(&pool.run_inline),
-            overdue: load(&pool.overdue),
+            overdue: load(&self.pool.watch().overdue),
             open_files: self.files.len() as u64,
             open_inodes: self.inodes.len() as u64,
             passthrough_inodes: self.inodes.count_passthrough() as u64,
@@ -283,7 +283,8 @@ impl Filesystem for Client {
     }
 
     fn dispatch(&self, call: Call) {
-        self.serve(call, Turn::Transport);
+        let (opcode, node) = (call.header().opcode, call.header().node);
+        self.pool.watch().during(opcode, node, || self.serve(call, Turn::Transport));
     }
 
     fn destroy(&self) {

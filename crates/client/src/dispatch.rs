@@ -12,8 +12,8 @@ use crate::{
     metrics::Op,
     names::{MknodArgs, Place, ino},
     open::CreateArgs,
-    pool::Label,
     turn::{Answer, Stop, Turn},
+    watch::Label,
     xattr::XattrOut,
 };
 

@@ -16,7 +16,7 @@ use client::{Client, ClientOptions};
 use ds::{DataServer, DeviceTier, DsOptions, KvMaps, ObjectHint, ObjectReport};
 use fuse::{MountOptions, Session, TransportChoice};
 use kv::{MetaStore, MetaStoreOptions};
-use mds::{Mds, MdsOptions};
+use mds::{Clock, Mds, MdsOptions, SystemClock};
 use store::{
     FsUuid, InstanceId, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions,
 };
@@ -54,6 +54,8 @@ pub struct Site {
     pub transport: TransportChoice,
     pub policy: client::Policy,
     pub tiering: tier::Settings,
+    pub deadline: Duration,
+    pub clock: Arc<dyn Clock>,
     instance: Option<InstanceId>,
     generation: u32,
     running: Option<Running>,
@@ -100,6 +102,8 @@ impl Site {
             },
             policy: client::Policy::default(),
             tiering: tier::Settings::default(),
+            deadline: ClientOptions::default().deadline,
+            clock: Arc::new(SystemClock),
             instance: None,
             generation: 0,
             running: None,
@@ -150,7 +154,11 @@ impl Site {
         let memory_store = open(TierId::Memory, memory.path());
         let meta =
             Arc::new(MetaStore::open_default(&self.make("meta"), MetaStoreOptions::default()).unwrap());
-        let mds_options = MdsOptions { memory_generation: self.generation, ..MdsOptions::default() };
+        let mds_options = MdsOptions {
+            memory_generation: self.generation,
+            clock: self.clock.clone(),
+            ..MdsOptions::default()
+        };
         let mds = Arc::new(Mds::new(meta.clone(), mds_options).unwrap());
         let first = Arc::downgrade(&mds);
         let ds = DataServer::start(DsOptions {
@@ -176,6 +184,7 @@ impl Site {
             in_use: Some(in_use),
             control_socket: Some(b"/run/onfs/control".to_vec()),
             policy: self.policy,
+            deadline: self.deadline,
             ..ClientOptions::default()
         };
         let client = Client::new(options, mds.clone(), ds.clone()).unwrap();
