@@ -25,6 +25,9 @@ use types::{Errno, Ino, TierId};
 /// How long the end of a mount may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// As on a kernel that lacks what is newer than Debian 12's.
+pub const OLDER_KERNEL: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"older_kernel");
+
 /// Whether anyone else has the file open or mapped: nobody, if a write lease can be had.
 fn in_use(file: BorrowedFd<'_>) -> Result<bool, Errno> {
     const F_SETSIG: i32 = 10;
@@ -93,13 +96,10 @@ impl Site {
         Some(Site {
             dir,
             memory_limit: 64 << 20,
-            passthrough: true,
+            passthrough: !OLDER_KERNEL,
             no_atime: false,
             known_max: 1 << 20,
-            transport: match std::env::var_os("ONFS_TEST_TRANSPORT") {
-                Some(name) if name == "device" => TransportChoice::Device,
-                Some(_) | None => TransportChoice::Auto,
-            },
+            transport: if OLDER_KERNEL { TransportChoice::Device } else { TransportChoice::Auto },
             policy: client::Policy::default(),
             tiering: tier::Settings::default(),
             deadline: ClientOptions::default().deadline,
