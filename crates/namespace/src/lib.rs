@@ -15,6 +15,8 @@ pub mod create;
 pub mod data;
 pub mod dentry;
 mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod inode;
 pub mod key;
 pub mod link;
@@ -29,8 +31,6 @@ pub mod readdir;
 pub mod rename;
 mod rmdir;
 pub mod setattr;
-#[cfg(test)]
-mod stored_forms;
 pub mod superblock;
 pub mod txn;
 mod unlink;

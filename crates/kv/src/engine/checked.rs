@@ -87,7 +87,7 @@ fn tables_of(manifest: &Path) -> Result<Vec<u64>, String> {
     parse(&list).ok_or_else(|| failed("it is too short"))
 }
 
-fn parse(mut list: &[u8]) -> Option<Vec<u64>> {
+pub(crate) fn parse(mut list: &[u8]) -> Option<Vec<u64>> {
     let mut take = |n: usize| {
         let (taken, rest) = list.split_at_checked(n)?;
         list = rest;

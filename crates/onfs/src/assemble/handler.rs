@@ -338,7 +338,7 @@ impl One<'_> {
 
     fn flush(&self, wait: bool, beat: &mut Beat<'_>) -> Result<Step, Stop> {
         if !wait {
-            let queued = in_line(self.parts, beat, || self.parts.ds.flush_later(&self.object))
+            let queued = in_line(self.parts, beat, || self.parts.ds.flush_later(self.file.object()))
                 .map_err(Stop::Command)?
                 .map_err(refused)?;
             return Ok(if queued { Step::Queued } else { Step::Done { bytes: 0 } });
