@@ -423,6 +423,11 @@ impl DataServer {
             }
             Err(stop) => return Err(stop),
         };
+        if held.contains(to) {
+            // What was asked for is there.
+            self.settle_charge(object, state, to);
+            return self.write_over(object, state, piece, to, patience);
+        }
         if !patience.may_wait {
             return Err(Stop::WouldWait);
         }

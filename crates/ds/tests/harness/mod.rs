@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 use store::{Faults, FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions};
-use types::{Ino, LocalId, TierId, UgsdId};
+use types::{Errno, Ino, LocalId, TierId, UgsdId};
+
+/// Asked before each save of a map; an error is the save's.
+pub type OnSave = Box<dyn FnMut(&layout::ObjectRecord) -> Result<(), Errno> + Send>;
 
 pub struct Site {
     dir: tempfile::TempDir,
@@ -20,9 +23,12 @@ pub struct Site {
     instance: Option<store::InstanceId>,
     generation: u32,
     pub faults: Faults,
+    /// Of the SSD alone, in place of `faults`.
+    pub ssd_faults: Option<Faults>,
     running: Option<(Arc<DataServer>, Arc<MetaStore>)>,
     /// While somebody else holds it, no map is saved: as when the journal has no room.
     pub gate: Arc<std::sync::Mutex<()>>,
+    on_save: Arc<std::sync::Mutex<Option<OnSave>>>,
 }
 
 impl Site {
@@ -36,8 +42,10 @@ impl Site {
             instance: None,
             generation: 0,
             faults: Faults::default(),
+            ssd_faults: None,
             running: None,
             gate: Arc::default(),
+            on_save: Arc::default(),
         }
     }
 
@@ -54,6 +62,20 @@ impl Site {
         &self.running.as_ref().unwrap().1
     }
 
+    pub fn on_save(&self, ask: impl FnMut(&layout::ObjectRecord) -> Result<(), Errno> + Send + 'static) {
+        *self.on_save.lock().unwrap() = Some(Box::new(ask));
+    }
+    /// Every save of a map fails, after `some` that do not.
+    pub fn fail_saves(&self, errno: Errno, mut some: u32) {
+        self.on_save(move |_| {
+            some = some.checked_sub(1).ok_or(errno)?;
+            Ok(())
+        });
+    }
+    pub fn mend_saves(&self) {
+        *self.on_save.lock().unwrap() = None;
+    }
+
     pub fn start(&mut self) {
         let mut options = MemoryTierOptions::new(self.path("memory"), self.memory_limit, self.uuid);
         options.own_tmpfs = false;
@@ -66,7 +88,8 @@ impl Site {
         }
         let open = |tier: TierId, dir: &Path| {
             let mut options = TierStoreOptions::new(tier, self.uuid);
-            options.faults = self.faults.clone();
+            let own = self.ssd_faults.as_ref().filter(|_| tier == TierId::Ssd);
+            options.faults = own.unwrap_or(&self.faults).clone();
             TierStore::open(dir, options).unwrap()
         };
         let memory_store = open(TierId::Memory, memory.path());
@@ -80,8 +103,9 @@ impl Site {
             nearline: device(TierId::Nearline, "nearline", self.nearline_limit),
             memory_generation: self.generation,
             maps: Arc::new(GatedMaps {
-                kv: KvMaps::new(meta.clone(), Box::new(|_, _| Err(types::Errno::EIO))),
+                kv: KvMaps::new(meta.clone(), Box::new(|_, _| Err(Errno::EIO))),
                 gate: self.gate.clone(),
+                on_save: self.on_save.clone(),
             }),
             tiering: tier::Settings::default(),
             movers: 2,
@@ -137,32 +161,36 @@ pub fn ino(n: u64) -> Ino {
 struct GatedMaps {
     kv: KvMaps,
     gate: Arc<std::sync::Mutex<()>>,
+    on_save: Arc<std::sync::Mutex<Option<OnSave>>>,
 }
 
 impl MapStore for GatedMaps {
-    fn load(&self, ino: Ino) -> Result<Option<layout::ObjectRecord>, types::Errno> {
+    fn load(&self, ino: Ino) -> Result<Option<layout::ObjectRecord>, Errno> {
         self.kv.load(ino)
     }
-    fn save(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, types::Errno> {
+    fn save(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, Errno> {
         let _open = self.gate.lock().unwrap();
+        if let Some(ask) = &mut *self.on_save.lock().unwrap() {
+            ask(record)?;
+        }
         self.kv.save(ino, record)
     }
-    fn save_first(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, types::Errno> {
+    fn save_first(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, Errno> {
         self.kv.save_first(ino, record)
     }
-    fn drop_chunks(&self, ino: Ino) -> Result<(), types::Errno> {
+    fn drop_chunks(&self, ino: Ino) -> Result<(), Errno> {
         self.kv.drop_chunks(ino)
     }
-    fn save_pin(&self, ino: Ino, tier: Option<TierId>) -> Result<(), types::Errno> {
+    fn save_pin(&self, ino: Ino, tier: Option<TierId>) -> Result<(), Errno> {
         self.kv.save_pin(ino, tier)
     }
-    fn pins(&self) -> Result<Vec<(Ino, TierId)>, types::Errno> {
+    fn pins(&self) -> Result<Vec<(Ino, TierId)>, Errno> {
         self.kv.pins()
     }
     fn synced(&self) -> u64 {
         self.kv.synced()
     }
-    fn sync(&self) -> Result<(), types::Errno> {
+    fn sync(&self) -> Result<(), Errno> {
         self.kv.sync()
     }
 }
