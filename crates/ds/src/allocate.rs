@@ -90,7 +90,7 @@ impl DataServer {
             } else {
                 let keep = self.copies_to_zero(state, now).ok_or(Errno::EIO)?;
                 if let Some(alone) = keep.fastest().filter(|_| keep.iter().count() == 1) {
-                    self.let_stand_alone(state, now, alone)?;
+                    self.let_stand_alone(object, state, now, alone)?;
                 }
                 struck |= keep.iter().any(|tier| changes_vouched(now, piece, tier));
                 changed |= now != Sau::in_tiers(keep);

@@ -140,6 +140,10 @@ impl DataServer {
         if goes_above_what_is_in_place(&state, plan) {
             return Err(CopyStop::Cancelled);
         }
+        // Of a copy that a device perhaps did not take, no other is given up for.
+        if plan.free.is_some() && !state.unsynced.distrusted().is_empty() {
+            return Err(CopyStop::Failed(Errno::EIO));
+        }
         let present = self.present();
         let (mut source, mut taken) = (None, 0);
         let mut saus = Vec::new();
@@ -192,7 +196,7 @@ impl DataServer {
         // What is given up was perhaps the last copy that a device has not failed to take.
         let moves = plan.free.is_some() && plan.to.is_persistent();
         if moves {
-            batch.to.data_sync()?;
+            self.sync_file(object, &batch.to)?;
         }
         let mut rewritten: Vec<(u64, u64)> = Vec::new();
         let mut rounds = 0;
@@ -257,7 +261,7 @@ impl DataServer {
         let len = &mut state.file_len[plan.to.index()];
         *len = (*len).max(end);
         if moves && !rewritten.is_empty() {
-            batch.to.data_sync()?;
+            self.sync_file(object, &batch.to)?;
         }
         if changed && plan.to.is_persistent() {
             state.note_change(plan.to);

@@ -6,6 +6,7 @@ use crate::{
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use store::ObjectFd;
 use types::{Errno, Ino, TierId, TierSet};
 
 /// Unsynced objects above which whole tiers are synced.
@@ -48,10 +49,9 @@ impl DataServer {
         // Whoever is at it keeps the files open of as many again.
         let syncing = self.keeper.syncing.lock();
         if self.keeper.unsynced.lock().len() > self.waiting_max {
-            self.sync_what_waits(&syncing)
-        } else {
-            Ok(())
+            self.sync_what_waits(&syncing);
         }
+        Ok(())
     }
 
     pub(crate) fn too_many_wait(&self) -> bool {
@@ -74,28 +74,25 @@ impl DataServer {
     }
 
     /// Makes every byte durable that was written to a device so far. Runs before each sync of the journal, so that
-    /// the journal never speaks of bytes that a power cut could take.
-    pub fn sync_devices(&self) -> Result<(), Errno> {
-        self.sync_what_waits(&self.keeper.syncing.lock())
+    /// the journal never speaks of bytes that a power cut could take. Bytes that a device refuses are their own object's
+    /// concern (S-32): its syncs fail, and nobody else's.
+    pub fn sync_devices(&self) {
+        self.sync_what_waits(&self.keeper.syncing.lock());
     }
 
-    fn sync_what_waits(&self, _one_at_a_time: &MutexGuard<'_, ()>) -> Result<(), Errno> {
+    fn sync_what_waits(&self, _one_at_a_time: &MutexGuard<'_, ()>) {
         let objects = std::mem::take(&mut *self.keeper.unsynced.lock());
         if objects.len() > ONE_BY_ONE_MAX {
             return self.sync_whole_tiers(&objects);
         }
-        let mut failed = None;
-        for (ino, object) in objects {
-            if let Err(errno) = self.sync_object_devices(&object) {
-                tracing::error!(%ino, %errno, "bytes on a device could not be made durable");
-                failed = Some(errno);
-            }
+        for object in objects.into_values() {
+            // One that failed stays so until its last close. What fails now is said, and its next sync fails.
+            let _ = self.sync_object_devices(&object);
         }
-        failed.map_or(Ok(()), Err)
     }
 
     /// Many small files cost less together.
-    fn sync_whole_tiers(&self, objects: &BTreeMap<Ino, Arc<Object>>) -> Result<(), Errno> {
+    fn sync_whole_tiers(&self, objects: &BTreeMap<Ino, Arc<Object>>) {
         // What is written after this is noted again by its writer.
         let mut begun = Vec::new();
         for object in objects.values() {
@@ -105,21 +102,22 @@ impl DataServer {
         let wanted = begun.iter().map(|(_, b)| b.tier).fold(TierSet::EMPTY, TierSet::with);
         for tier in wanted.iter() {
             let Some(store) = &self.stores[tier.index()] else { continue };
+            let of_tier = begun.iter().filter(|(_, b)| b.tier == tier);
             if let Err(errno) = store.sync_all() {
                 tracing::error!(%tier, %errno, "bytes on a device could not be made durable");
-                begun
-                    .iter()
-                    .filter(|(_, b)| b.tier == tier)
-                    .for_each(|(object, _)| self.note_failed(object, tier));
-                return Err(errno);
+                of_tier.for_each(|(object, _)| self.note_failed(object, tier));
+                // Whatever came meanwhile may be among what the device refused.
+                let meanwhile: Vec<_> = self.keeper.unsynced.lock().values().cloned().collect();
+                let here = meanwhile.iter().filter(|object| object.unsynced.tiers().contains(tier));
+                here.for_each(|object| self.note_failed(object, tier));
+                continue;
             }
-            for (object, one) in begun.iter().filter(|(_, b)| b.tier == tier) {
+            for (object, one) in of_tier {
                 if object.unsynced.end(one) {
                     self.note_unsynced(object);
                 }
             }
         }
-        Ok(())
     }
 
     pub(crate) fn forget_failed(&self, object: &Object) {
@@ -134,12 +132,18 @@ impl DataServer {
         }
     }
 
+    /// Makes the bytes of one file durable. That a device refused is kept: a later success would prove nothing.
+    pub(crate) fn sync_file(&self, object: &Object, file: &ObjectFd) -> Result<(), Errno> {
+        file.data_sync().inspect_err(|errno| {
+            let (ino, tier) = (object.ino, file.tier());
+            tracing::error!(%ino, %tier, %errno, "bytes on a device could not be made durable");
+            self.note_failed(object, tier);
+        })
+    }
+
     pub(crate) fn sync_object_devices(&self, object: &Object) -> Result<(), Errno> {
         for one in object.unsynced.begin()? {
-            if let Err(errno) = one.file.data_sync() {
-                self.note_failed(object, one.tier);
-                return Err(errno);
-            }
+            self.sync_file(object, &one.file)?;
             if object.unsynced.end(&one) {
                 self.note_unsynced(object);
             }

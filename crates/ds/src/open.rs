@@ -25,7 +25,9 @@ impl DataServer {
         let mut state = object.state.write();
         if object.count_close(kind) {
             state.sync_mode = false;
-            state.unsynced.forget_failure();
+            if state.unsynced.forget_failure() {
+                self.note_if_unsynced(object, &state);
+            }
             for tier in TierId::ALL {
                 self.settle_charge(object, &mut state, tier);
             }

@@ -76,7 +76,7 @@ impl DataServer {
         if on_device {
             // Once the record does not say any more that a cut was begun, nobody would repeat it.
             for tier in TierSet::PERSISTENT.iter().filter(|tier| state.is_unsynced(*tier)) {
-                state.files[tier.index()].as_ref().map_or(Ok(()), |file| file.data_sync())?;
+                state.files[tier.index()].as_ref().map_or(Ok(()), |file| self.sync_file(object, file))?;
             }
             self.note_if_unsynced(object, state);
         }

@@ -82,9 +82,9 @@ impl Unsynced {
         self.0.lock().distrusted = TierSet::EMPTY;
     }
 
-    /// Nobody has the object open any more who could ask.
-    pub fn forget_failure(&self) {
-        self.0.lock().failed = false;
+    /// Nobody has the object open any more who could ask. Returns whether a sync had failed.
+    pub fn forget_failure(&self) -> bool {
+        std::mem::take(&mut self.0.lock().failed)
     }
 
     /// The file is removed.

@@ -343,7 +343,7 @@ impl DataServer {
         tier: TierId,
     ) -> Result<(), Stop> {
         let before = state.map.get(piece.sau);
-        self.let_stand_alone(state, before, tier)?;
+        self.let_stand_alone(object, state, before, tier)?;
         state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
         let saved = self.save_map(object, state)?;
         if changes_vouched(before, piece, tier) {
@@ -458,7 +458,7 @@ impl DataServer {
         }
         let before = state.map.get(piece.sau).valid;
         if !before.without(to).intersect(TierSet::PERSISTENT).is_empty() {
-            dest.data_sync()?;
+            self.sync_file(object, &dest)?;
         }
         state.map.note_replaced(piece.sau, to);
         if to.is_persistent() {

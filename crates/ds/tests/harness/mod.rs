@@ -113,6 +113,13 @@ impl Site {
             waiting_max: 512,
         })
         .unwrap();
+        let devices = Arc::downgrade(&server);
+        meta.set_before_sync(Box::new(move || {
+            if let Some(server) = devices.upgrade() {
+                server.sync_devices();
+            }
+            Ok(())
+        }));
         self.running = Some((server, meta));
     }
 
