@@ -66,14 +66,22 @@ impl DataServer {
     }
 
     fn get_or_load(&self, ino: Ino, hint: Option<&ObjectHint>) -> Result<(Arc<Object>, bool), Errno> {
-        match self.table.get_or_load(ino, || self.load(ino, hint)) {
+        let (object, loaded) = match self.table.get_or_load(ino, || self.load(ino, hint)) {
             // Objects that wait for a sync keep their files open.
             Err(Errno::EMFILE) => {
                 self.settle_waiting()?;
                 self.table.get_or_load(ino, || self.load(ino, hint))
             }
             other => other,
+        }?;
+        if loaded {
+            // Not in the table's lock, which a sync of the journal may want. What fails does not keep anyone from reading.
+            let mut state = object.state.write();
+            if let Err(errno) = self.save_unsaved(&object, &mut state) {
+                tracing::warn!(%ino, %errno, "what became of the object is not recorded: nothing is written to it before");
+            }
         }
+        Ok((object, loaded))
     }
 
     fn load(&self, ino: Ino, hint: Option<&ObjectHint>) -> Result<Arc<Object>, Errno> {
@@ -143,7 +151,8 @@ impl DataServer {
             absorb_after_crash(&mut state);
         }
         // What is lost must be known to be lost before the file is written in the present life of the memory tier.
-        let must_save = pending.is_some() || mapped || (old && state.map.lost() > 0);
+        state.unsaved = pending.is_some() || mapped || (old && state.map.lost() > 0);
+        state.map.keep();
         // A file that the map does not name may be the beginning of a copy, with the time of that.
         let named = TierId::ALL.into_iter().filter(|t| state.map.count_in(*t) > 0 || state.map.is_empty());
         state.found_mtime = named.filter_map(|t| times[t.index()]).max();
@@ -161,10 +170,6 @@ impl DataServer {
         let object = Object::new(ino, state, self.table.take_compared(ino), self.home());
         if unsynced {
             self.note_unsynced(&object);
-        }
-        if must_save {
-            let mut state = object.state.write();
-            self.save_map(&object, &mut state)?;
         }
         Ok(object)
     }
@@ -225,8 +230,9 @@ fn attached(ino: Ino, state: &State) -> Input {
 fn clear_holes(state: &mut State) -> Result<(), Errno> {
     for tier in TierId::ALL {
         let Some(file) = state.files[tier.index()].clone() else { continue };
-        let end = SauIndex::of(state.file_len[tier.index()].saturating_sub(1)).get();
-        if state.map.is_empty() || u64::from(state.map.used()) > u64::from(end) {
+        let reached = state.file_len[tier.index()].div_ceil(SAU_BYTES);
+        let mapped = state.map.iter().take_while(|(sau, _)| u64::from(sau.get()) < reached).count();
+        if !state.recorded || mapped as u64 == reached {
             continue;
         }
         let mut at = 0;

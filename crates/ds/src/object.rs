@@ -71,6 +71,8 @@ pub(crate) struct State {
     pub for_movement: bool,
     /// A record of the map is stored. Without one, nothing was ever written.
     pub recorded: bool,
+    /// The record is not what the object is, and could not be saved: whatever changes the object saves it first.
+    pub unsaved: bool,
     pub size: u64,
     /// Time of the last write by the files, as they were when the object was loaded.
     pub found_mtime: Option<Timestamp>,
@@ -248,6 +250,7 @@ impl State {
             known: false,
             for_movement: false,
             recorded: false,
+            unsaved: false,
             size: 0,
             found_mtime: None,
             files: [None, None, None],
@@ -276,6 +279,11 @@ impl State {
     pub fn tiers_with_file(&self) -> TierSet {
         let there = TierId::ALL.into_iter().filter(|t| self.files[t.index()].is_some());
         there.fold(TierSet::EMPTY, TierSet::with)
+    }
+    /// Tiers whose file has, or may have, bytes of this SAU, current or left behind.
+    pub fn reaching(&self, sau: SauIndex) -> TierSet {
+        let long = self.tiers_with_file().iter().filter(|t| self.file_len[t.index()] > sau.start());
+        long.fold(self.map.get(sau).valid, TierSet::with)
     }
     /// Is something lost at the known end or behind it?
     pub fn end_is_lost(&self) -> bool {

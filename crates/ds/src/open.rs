@@ -171,7 +171,9 @@ impl DataServer {
             return Ok(());
         }
         state.mapped = true;
-        self.save_map(object, &mut state).map(|_| ())
+        let saved = self.save_map(object, &mut state);
+        state.mapped = saved.is_ok();
+        saved.map(|_| ())
     }
 
     /// Brings the other tiers' copies up to what programs wrote through mappings so far. They stay valid all the
@@ -216,7 +218,7 @@ impl DataServer {
         }
         if mappings_ended {
             state.mapped = false;
-            self.save_map(object, &mut state)?;
+            self.save_map(object, &mut state).inspect_err(|_| state.mapped = true)?;
         }
         Ok(())
     }
@@ -268,7 +270,8 @@ impl DataServer {
         Ok(file)
     }
 
-    /// Saves the map. The number says when it is durable.
+    /// Saves the map. The number says when it is durable. If that fails the map is again what the record says, so that
+    /// nobody takes for recorded what is not.
     pub(crate) fn save_map(&self, object: &Object, state: &mut State) -> Result<u64, Errno> {
         let record = layout::ObjectRecord {
             map: std::mem::take(&mut state.map),
@@ -284,13 +287,25 @@ impl DataServer {
             self.maps.save(object.ino, &record)
         };
         state.map = record.map;
-        let lsn = saved?;
+        let lsn = match saved {
+            Ok(lsn) => lsn,
+            Err(errno) => {
+                state.map.roll_back();
+                return Err(errno);
+            }
+        };
         state.map.stored();
+        state.unsaved = false;
         if first {
             object.first_write.store(false, Ordering::Release);
         }
         state.recorded = true;
         Ok(lsn)
+    }
+
+    /// Before any change of an object whose record could not be saved.
+    pub(crate) fn save_unsaved(&self, object: &Object, state: &mut State) -> Result<(), Errno> {
+        if state.unsaved { self.save_map(object, state).map(|_| ()) } else { Ok(()) }
     }
 
     /// Deletes every tier's file of an inode that no longer exists. [`DataServer::forget_removed`] follows when its records

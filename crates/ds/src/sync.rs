@@ -58,13 +58,14 @@ impl DataServer {
         let Some(first) = self.first_persistent() else { return Ok(()) };
         self.counters.syncs.add(1);
         self.renew_distrusted(object)?;
-        let (mut safe, mut reliefs) = (false, 0);
+        let (mut safe, mut settled, mut reliefs) = (false, false, 0);
         for attempt in 0..ATTEMPTS {
             {
                 let mut state = object.state.write();
                 if state.transient {
                     return Ok(());
                 }
+                self.save_unsaved(object, &mut state)?;
                 state.sync_mode |= sync_mode && state.in_place.is_none();
                 if !state.map.is_dirty() {
                     safe = true;
@@ -100,6 +101,12 @@ impl DataServer {
                 Err(CopyStop::Cancelled | CopyStop::Undurable) => MutexGuard::unlock_fair(copier),
                 Err(CopyStop::Gone) => return Ok(()),
                 Err(CopyStop::NoSpace) => self.refresh_limit(to),
+                // Objects that wait for a sync keep their files open.
+                Err(CopyStop::Failed(Errno::EMFILE)) if !settled => {
+                    drop(copier);
+                    settled = true;
+                    self.settle_waiting()?;
+                }
                 Err(CopyStop::Failed(errno)) => {
                     tracing::error!(ino = %object.ino(), %to, %errno, "a copy to make bytes safe failed");
                     return Err(errno);
@@ -141,13 +148,13 @@ impl DataServer {
         if state.removed || state.synced_size >= state.size {
             return Ok(());
         }
+        let promised = state.synced_size;
         state.synced_size = state.size;
         let saus = state.size.div_ceil(types::SAU_BYTES);
         if u64::from(state.map.used()) < saus {
-            self.save_map(object, &mut state).map(|_| ())
-        } else {
-            Ok(())
+            self.save_map(object, &mut state).inspect_err(|_| state.synced_size = promised)?;
         }
+        Ok(())
     }
 
     /// The first persistent tier that has room for what is only in memory.
