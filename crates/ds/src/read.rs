@@ -17,19 +17,25 @@ pub enum Attempt<T> {
     WouldWait,
 }
 
-/// A copy that a read cannot use.
-struct BadCopy {
-    sau: SauIndex,
-    tier: TierId,
-    /// `None`: it does not match its checksum.
-    device_error: Option<Errno>,
-}
-
 /// Consecutive bytes that one place serves.
 struct Span {
     place: ReadPlace,
     offset: u64,
     len: usize,
+}
+
+/// A copy that cannot be used.
+struct Damaged {
+    sau: SauIndex,
+    tier: TierId,
+    why: Damage,
+}
+
+#[derive(Clone, Copy)]
+enum Damage {
+    /// Its bytes are not those of this seal.
+    Changed(Seal),
+    Unreadable(Errno),
 }
 
 impl DataServer {
@@ -47,8 +53,9 @@ impl DataServer {
                 ReadPlace::Lost | ReadPlace::Absent => return Err(Errno::EIO),
                 ReadPlace::Tier(TierId::Memory) => read_file(&state, TierId::Memory, span.offset, part)?,
                 ReadPlace::Tier(tier) => {
+                    // A device that fails is the waiting call's concern: another tier may have the bytes.
                     if self.first_unverified(object, &state, tier, &span).is_some()
-                        || !try_read_file(&state, tier, span.offset, part)?
+                        || !try_read_file(&state, tier, span.offset, part).unwrap_or(false)
                     {
                         return Ok(Attempt::WouldWait);
                     }
@@ -73,7 +80,7 @@ impl DataServer {
                     Some(bad) => bad,
                 }
             };
-            self.drop_bad(object, &bad)?;
+            self.drop_damaged(object, damaged)?;
         }
     }
 
@@ -83,7 +90,7 @@ impl DataServer {
         state: &State,
         offset: u64,
         buf: &mut [u8],
-    ) -> Result<Option<BadCopy>, Errno> {
+    ) -> Result<Option<Damaged>, Errno> {
         for span in self.spans(state, offset, buf.len()) {
             let at = (span.offset - offset) as usize;
             let part = &mut buf[at..at + span.len];
@@ -93,36 +100,21 @@ impl DataServer {
                 ReadPlace::Tier(tier) => {
                     while let Some((sau, seal)) = self.first_unverified(object, state, tier, &span) {
                         let file = state.files[tier.index()].as_ref().ok_or(Errno::EIO)?;
-                        match verify_once(object, file, sau, seal) {
-                            Ok(true) => {}
-                            Ok(false) => return Ok(Some(BadCopy { sau, tier, device_error: None })),
-                            Err(errno) => return self.unreadable(object, state, (sau, tier), errno),
-                        }
+                        let why = match verify_once(object, file, sau, seal) {
+                            Ok(true) => continue,
+                            Ok(false) => Damage::Changed(seal),
+                            Err(errno) => Damage::Unreadable(errno),
+                        };
+                        return Ok(Some(Damaged { sau, tier, why }));
                     }
                     if let Err(errno) = read_file(state, tier, span.offset, part) {
-                        let sau = SauIndex::of(span.offset);
-                        return self.unreadable(object, state, (sau, tier), errno);
+                        let (sau, why) = (SauIndex::of(span.offset), Damage::Unreadable(errno));
+                        return Ok(Some(Damaged { sau, tier, why }));
                     }
                 }
             }
         }
         Ok(None)
-    }
-
-    /// A device failed to read: another tier's copy is used, if there is one.
-    fn unreadable(
-        &self,
-        object: &Object,
-        state: &State,
-        (sau, tier): (SauIndex, TierId),
-        errno: Errno,
-    ) -> Result<Option<BadCopy>, Errno> {
-        let others = state.map.get(sau).valid.without(tier).intersect(self.present());
-        if others.is_empty() {
-            tracing::error!(name = %object.ino(), sau = sau.get(), %tier, %errno, "a device failed to read");
-            return Err(errno);
-        }
-        Ok(Some(BadCopy { sau, tier, device_error: Some(errno) }))
     }
 
     /// The first sealed SAU of a device span that was not compared with its seal yet.
@@ -155,24 +147,33 @@ impl DataServer {
         spans
     }
 
-    /// A copy does not match its checksum, or its device does not give it. If another tier holds the SAU, the bad copy is taken
-    /// out of the map; otherwise `EIO`. Nothing is punched: the device's bytes stay for whoever wants to look.
-    fn drop_bad(&self, object: &Object, bad: &BadCopy) -> Result<(), Errno> {
-        let (name, sau, tier) = (object.ino(), bad.sau, bad.tier);
-        let why = match bad.device_error {
-            Some(errno) => format!("a device failed to read ({errno})"),
-            None => {
-                self.counters.damaged_saus.add(1);
-                "checksum mismatch".to_owned()
-            }
-        };
+    /// A copy does not match its checksum, or cannot be read. If another tier holds the SAU, the bad copy is taken out of
+    /// the map; otherwise the bytes are gone: `EIO`. Nothing is punched: the device's bytes stay for whoever wants to look.
+    fn drop_damaged(&self, object: &Object, damaged: Damaged) -> Result<(), Errno> {
+        let Damaged { sau, tier, why } = damaged;
         let mut state = object.state.write();
-        if state.map.note_dropped(sau, tier).is_err() {
-            tracing::error!(%name, sau = sau.get(), %tier, "{why}, and no other copy: EIO");
-            return Err(Errno::EIO);
+        let (name, now) = (object.ino(), state.map.get(sau));
+        let (errno, what) = match why {
+            // Overwritten or taken out meanwhile: whoever reads it again sees.
+            Damage::Changed(seal) if now.seal != Some(seal) => return Ok(()),
+            Damage::Changed(_) => (Errno::EIO, "checksum mismatch"),
+            Damage::Unreadable(errno) => (errno, "a device failed to read"),
+        };
+        if !now.valid.contains(tier) {
+            return Ok(());
         }
-        tracing::error!(%name, sau = sau.get(), %tier, "{why}: using another tier's copy");
+        if let Damage::Changed(_) = why {
+            self.counters.damaged_saus.add(1);
+        }
+        if now.valid.without(tier).intersect(self.present()).is_empty() {
+            tracing::error!(%name, sau = sau.get(), %tier, %errno, "{what}, and no other copy: EIO");
+            return Err(errno);
+        }
+        tracing::error!(%name, sau = sau.get(), %tier, %errno, "{what}: using another tier's copy");
+        state.map.note_dropped(sau, tier).map_err(|_| Errno::EIO)?;
         self.save_map(object, &mut state)?;
+        // It is another copy that reads come from now.
+        object.verified.lock().remove(sau);
         Ok(())
     }
 }
