@@ -40,7 +40,7 @@ impl DataServer {
         let synced = self.maps.synced();
         let busy = object.in_passthrough() || state.moving.is_some();
         let mut touched = TierSet::EMPTY;
-        let mut waiting = Vec::new();
+        let (mut waiting, mut refused) = (Vec::new(), Vec::new());
         for one in std::mem::take(&mut state.condemned) {
             if state.map.get(one.sau).valid.contains(one.tier) {
                 // It came back to this tier meanwhile.
@@ -53,12 +53,15 @@ impl DataServer {
             }
             touched = touched.with(one.tier);
             if let Some(file) = &state.files[one.tier.index()]
-                && let Err(errno) = keeping_mtime(file, |file| file.punch(one.sau.start(), SAU_BYTES))
+                && let Err(errno) = keeping_mtime(file, |file| file.clear(one.sau.start(), SAU_BYTES))
             {
                 tracing::warn!(ino = %object.ino(), tier = %one.tier, %errno, "space of an old copy was not freed");
+                // Whoever frees something next tries again; until then nobody may read the file in place.
+                refused.push(one);
             }
         }
         let left = !waiting.is_empty();
+        waiting.append(&mut refused);
         state.condemned = waiting;
         for tier in touched.iter() {
             trim(object.ino(), state, tier);

@@ -4,9 +4,11 @@
 
 mod harness;
 
-use ds::{Object, ObjectHint, OpenKind};
+use ds::{AllocateMode, Object, ObjectHint, OpenKind};
 use harness::{Site, ino};
+use kv::WriteSet;
 use std::sync::Arc;
+use std::{os::unix::fs::FileExt, path::PathBuf};
 use store::{Fault, FaultSpan, Faults, IoKind};
 use types::{Errno, TierId};
 
@@ -152,4 +154,189 @@ fn regression_a_move_does_not_give_memory_up_for_a_copy_that_failed_to_sync() {
     flush(&site, &object).unwrap();
     site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
     assert_eq!(site.server().report(&object).bytes, [0, 5 * MIB as u64, 0]);
+}
+
+fn path_of(site: &Site, tier: TierId, n: u64) -> PathBuf {
+    let status = site.server().tiers().into_iter().find(|t| t.tier == tier).unwrap();
+    let name = format!("{:016x}", ino(n).get());
+    status.dir.join(&name[14..]).join(&name)
+}
+
+/// S-45. Method: what a flush copied to the SSD does not count, because the device fails in the middle; the first SAU is
+/// punched, the second moves to the SSD: there the kernel reads the file by itself.
+#[test]
+fn regression_a_copy_that_came_to_nothing_does_not_show_in_a_hole() {
+    let mut site = Site::new(64 << 20);
+    site.faults = Faults::armed();
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; 8 * MIB]).unwrap();
+    site.faults.plan(Fault { nth: 2, ..once(IoKind::Write, Errno::EIO) });
+    assert_eq!(flush(&site, &object), Err(Errno::EIO));
+    site.server().allocate(&object, AllocateMode::Zero, 0, 4 << 20).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+    assert_eq!(read(&site, &object, 0, 4 * MIB).unwrap(), [0; 4 * MIB]);
+    read(&site, &object, 4 * MIB, 4 * MIB).unwrap();
+    site.maps().sync().unwrap();
+    let (tier, file) = loop {
+        match site.server().passthrough_file(&object) {
+            Some(found) => break found,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(tier, TierId::Ssd);
+    let mut bytes = vec![1; 4 * MIB];
+    file.read_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, [0; 4 * MIB]);
+}
+
+/// As above, after a kill that came before what was given up was freed; other tiers hold other parts of the file.
+#[test]
+fn regression_what_a_kill_left_in_a_hole_is_cleared_though_other_tiers_hold_much() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 4 << 20, &[7; 4 * MIB]).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+    site.server().write(&object, 8 << 20, &[8; 8 * MIB]).unwrap();
+    drop(object);
+    let path = path_of(&site, TierId::Ssd, 2);
+    site.stop();
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    file.write_all_at(b"given up", 1000).unwrap();
+    site.start();
+    let object = attach(&site, 2, 16 * MIB);
+    let mut found = [1; 8];
+    file.read_exact_at(&mut found, 1000).unwrap();
+    assert_eq!(found, [0; 8]);
+    assert_eq!(read(&site, &object, 1000, 8).unwrap(), [0; 8]);
+}
+
+/// A device fails in the middle of a write behind the end; then the file is made longer.
+#[test]
+fn regression_the_part_of_a_failed_write_does_not_come_to_light() {
+    let mut site = Site::new(64 << 20);
+    site.faults = Faults::armed();
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+    // The first overwrite waits for its record; the second finds everything ready.
+    site.server().write(&object, 0, b"x").unwrap();
+    site.faults.plan(Fault { torn: true, ..once(IoKind::Write, Errno::EIO) });
+    assert_eq!(site.server().write(&object, MIB as u64, &[8; 8192]), Err(Errno::EIO));
+    assert_eq!(object.size(), MIB as u64);
+    site.server().grow(&object, 2 << 20).unwrap();
+    assert_eq!(read(&site, &object, MIB, MIB).unwrap(), [0; MIB]);
+}
+
+/// Method: the last of many sealed SAUs is overwritten while the first are being copied.
+#[test]
+fn regression_what_is_overwritten_during_its_move_is_not_taken_for_damaged() {
+    let mut site = Site::new(256 << 20);
+    site.start();
+    let object = create(&site, 2);
+    for n in 0..16 {
+        site.server().write(&object, n * 4 * MIB as u64, &[7; 4 * MIB]).unwrap();
+    }
+    site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+    site.server().migrate_later(ino(2), TierId::Nearline);
+    while !site.server().report(&object).moving && !site.server().moves().is_empty() {
+        std::thread::yield_now();
+    }
+    site.server().write(&object, 15 * 4 * MIB as u64, b"new").unwrap();
+    while !site.server().moves().is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(site.server().counters().damaged_saus, 0);
+    assert_eq!(read(&site, &object, 15 * 4 * MIB, 4).unwrap(), b"new\x07");
+}
+
+#[test]
+fn regression_an_fsync_without_descriptors_settles_what_waits() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    site.ssd_faults.as_ref().unwrap().plan(once(IoKind::Open, Errno::EMFILE));
+    site.server().sync(&object).unwrap();
+    assert_eq!(site.server().report(&object).at_risk, 0);
+}
+
+/// A write over the border of two SAUs finds room for the first alone: so much is written, and that is what it says.
+#[test]
+fn regression_a_write_that_fails_half_way_says_how_much_is_written() {
+    let mut site = Site::new(64 << 20);
+    (site.faults, site.ssd_limit, site.nearline_limit) = (Faults::armed(), Some(0), Some(0));
+    site.start();
+    let object = create(&site, 2);
+    let border = 4 * MIB as u64;
+    let second = Fault { nth: 2, ..onwards(IoKind::Write, Errno::ENOSPC) };
+    site.faults.plan(second);
+    assert_eq!(site.server().write(&object, border - 10, &[7; 30]), Ok(10));
+    site.faults.clear();
+    assert_eq!(object.size(), border);
+    assert_eq!(read(&site, &object, 4 * MIB - 10, 30).unwrap(), [7; 10]);
+}
+
+/// S-26: a record that gives bytes of memory to a device does not become durable before them. Method: an fsync that fails
+/// leaves the file in sync mode and its bytes in memory, the next write moves them; syncs are counted at the save.
+#[test]
+fn regression_what_moves_from_memory_is_durable_before_its_record() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    let faults = site.ssd_faults.clone().unwrap();
+    faults.plan(once(IoKind::Write, Errno::EIO));
+    assert_eq!(site.server().sync(&object), Err(Errno::EIO));
+    let before = faults.count(IoKind::Sync);
+    let (moved, seen) = std::sync::mpsc::channel();
+    site.on_save(move |record| {
+        let valid = record.map.get(layout::SauIndex::ZERO).valid;
+        if !valid.contains(TierId::Memory) {
+            moved.send(faults.count(IoKind::Sync)).unwrap();
+        }
+        Ok(())
+    });
+    site.server().write(&object, 5, b"new").unwrap();
+    assert!(seen.try_iter().all(|syncs| syncs > before));
+    assert_eq!(site.server().report(&object).bytes, [0, MIB as u64, 0]);
+}
+
+/// A file in both device tiers, whose copy on the SSD was compared and then cannot be read: near-line's is used, and compared
+/// first. Method: the second copy by hand, whole or with a byte changed.
+#[test]
+fn regression_a_copy_that_is_read_after_a_device_failed_is_compared() {
+    for damaged in [false, true] {
+        let mut site = Site::new(64 << 20);
+        site.ssd_faults = Some(Faults::armed());
+        site.start();
+        let object = create(&site, 2);
+        site.server().write(&object, 0, &[7; MIB]).unwrap();
+        site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+        drop(object);
+        let mut record = ds::load_record(site.maps(), ino(2)).unwrap().unwrap().unwrap();
+        let mut sau = record.map.get(layout::SauIndex::ZERO);
+        sau.valid = sau.valid.with(TierId::Nearline);
+        assert!(record.map.set(layout::SauIndex::ZERO, sau));
+        let mut writes = WriteSet::new();
+        writes.put(&[&ino(2).get().to_be_bytes()[..], b"O"].concat(), record.encode().into());
+        site.maps().commit(writes).unwrap();
+        let copy = path_of(&site, TierId::Nearline, 2);
+        std::fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        std::fs::copy(path_of(&site, TierId::Ssd, 2), &copy).unwrap();
+        site.restart();
+        let object = attach(&site, 2, MIB);
+        assert_eq!(read(&site, &object, 0, MIB).unwrap(), [7; MIB]);
+        if damaged {
+            std::fs::OpenOptions::new().write(true).open(copy).unwrap().write_all_at(b"x", 1000).unwrap();
+        }
+        site.ssd_faults.as_ref().unwrap().plan(onwards(IoKind::Read, Errno::EIO));
+        let expected = if damaged { Err(Errno::EIO) } else { Ok(vec![7; MIB]) };
+        assert_eq!(read(&site, &object, 0, MIB), expected, "damaged: {damaged}");
+        assert_eq!(site.server().counters().damaged_saus, u64::from(damaged));
+    }
 }
