@@ -140,7 +140,7 @@ impl DataServer {
         if goes_above_what_is_in_place(&state, plan) {
             return Err(CopyStop::Cancelled);
         }
-        self.save_unsaved(object, &mut state)?;
+        self.save_unsaved(object, &mut state).map_err(CopyStop::Failed)?;
         // Of a copy that a device perhaps did not take, no other is given up for.
         if plan.free.is_some() && !state.unsynced.distrusted().is_empty() {
             return Err(CopyStop::Failed(Errno::EIO));
@@ -245,7 +245,8 @@ impl DataServer {
         let noted = note_batch(object, &mut state, plan, (batch, &rewritten));
         let freed = noted.inspect_err(|_| state.map.roll_back())?;
         if let Some(freed) = freed {
-            let saved = self.save_map(object, &mut state)?;
+            // No room for the record is none that a tier could make.
+            let saved = self.save_map(object, &mut state).map_err(CopyStop::Failed)?;
             for (tier, sau) in freed {
                 self.give_up(object, &mut state, tier, sau, saved);
             }
@@ -295,7 +296,7 @@ impl DataServer {
         if state.in_place == Some(tier) {
             return Err(CopyStop::Cancelled);
         }
-        self.save_unsaved(object, &mut state)?;
+        self.save_unsaved(object, &mut state).map_err(CopyStop::Failed)?;
         let mut bytes = 0;
         let within = |(sau, _): &(SauIndex, Sau)| {
             bytes += u64::from(sau.bytes_within(state.size));
@@ -322,7 +323,7 @@ impl DataServer {
             }
         }
         if !dropped.is_empty() {
-            let saved = self.save_map(object, &mut state)?;
+            let saved = self.save_map(object, &mut state).map_err(CopyStop::Failed)?;
             for sau in &dropped {
                 self.give_up(object, &mut state, tier, *sau, saved);
             }

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - I-DS-1: bytes of a tier's file are read only where the map says that the tier is valid, under the state lock.
 //! - I-DS-2: a tier that the map does not name is not valid after a crash either: the map is saved before the
-//!   first byte that makes another copy old.
+//!   first byte that makes another copy old. A map that could not be saved goes back to what was.
 //! - I-DS-3: in a SAU where a tier is valid, its file holds zeros (or ends) from the object's size on.
 //! - I-DS-4: a range of a device copy is changed, cut or punched only after the map that no longer vouches for it is durable.
 

@@ -110,16 +110,15 @@ impl DataServer {
         state.map.keep();
         state.size = size;
         object.set_mtime(Some(self.now()));
+        for (tier, sau) in given_up {
+            self.give_up(object, state, tier, sau, saved);
+        }
         for tier in TierId::ALL {
-            let waits = given_up.iter().any(|(t, _)| *t == tier) || has_condemned(state, tier);
-            if !waits {
+            if !has_condemned(state, tier) {
                 cut_file(state, tier, size)?;
             }
         }
         self.note_if_unsynced(object, state);
-        for (tier, sau) in given_up {
-            self.give_up(object, state, tier, sau, saved);
-        }
         self.settle_charges(object, state);
         Ok(())
     }

@@ -117,9 +117,9 @@ fn regression_a_flush_that_could_not_be_recorded_does_not_succeed_when_it_is_rep
     site.start();
     let object = create(&site);
     site.server().write(&object, 0, &[7; MIB]).unwrap();
-    site.fail_saves(Errno::EIO, 0);
+    site.fail_saves(Errno::ENOSPC, 0);
     for _ in 0..2 {
-        assert_eq!(flush(&site, &object), Err(Errno::EIO));
+        assert_eq!(flush(&site, &object), Err(Errno::ENOSPC));
         assert_eq!(site.server().report(&object).at_risk, MIB as u64);
     }
     site.mend_saves();
