@@ -80,7 +80,7 @@ impl DataServer {
                     Some(bad) => bad,
                 }
             };
-            self.drop_damaged(object, damaged)?;
+            self.drop_damaged(object, bad)?;
         }
     }
 
