@@ -17,8 +17,8 @@ onfs=${SUITES_ONFS:-$build/release/onfs}
 programs=${SUITES_PROGRAMS:-$build/release}
 size=${SUITES_SIZE:-normal} dir= keep=no case_filter='*' failures=0 plain=no
 export LC_ALL=C
-# As on a kernel without what is newer than Debian 12's.
-older_kernel='--transport dev --set mount.passthrough=off'
+# As on Debian 12's kernel.
+older_kernel='--set mount.kernel_features=6.1'
 
 suite() {
     suite=$1

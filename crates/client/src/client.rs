@@ -101,6 +101,8 @@ pub struct Client {
     pub(crate) metrics: Metrics,
     /// Set by INIT when the kernel offers passthrough and it is wanted.
     pub(crate) backing: OnceLock<fuse::Backing>,
+    /// Set by INIT: shared mappings of files opened for direct I/O (Linux 6.6).
+    direct_mmap: OnceLock<bool>,
 }
 
 /// A file that a command works on; in use as long as this lives.
@@ -141,6 +143,7 @@ impl Client {
             known: Known::new(),
             metrics: Metrics::new(),
             backing: OnceLock::new(),
+            direct_mmap: OnceLock::new(),
             options,
             mds,
             ds,
@@ -229,6 +232,10 @@ impl Client {
         self.backing.get().is_some()
     }
 
+    pub(crate) fn kernel_maps_direct_files(&self) -> bool {
+        self.direct_mmap.get().copied().unwrap_or(false)
+    }
+
     /// Changes how many bytes of a tier passthrough may pin.
     pub fn set_passthrough_budget(&self, tier: types::TierId, bytes: u64) {
         self.arbiter.lock().set_budget(tier, bytes);
@@ -265,6 +272,7 @@ impl Filesystem for Client {
             let notifier = kernel.notifier.clone();
             self.known.attach(Box::new(move |nodes| notifier.prune(nodes)));
         }
+        let _ = self.direct_mmap.set(config.capabilities.contains(Capabilities::DIRECT_IO_ALLOW_MMAP));
         let notifier = kernel.notifier.clone();
         let this = self.this.clone();
         self.invalidator.attach(Box::new(move |ino, offset, len| {

@@ -8,6 +8,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use ds::{AllocateMode, Attempt, Whence};
 use fuse::{Call, CopyArgs, Header, ReadArgs, WriteArgs};
+use lease::Mode;
 use types::Errno;
 
 use crate::{
@@ -96,7 +97,10 @@ impl Client {
             Turn::Worker => self.with_room(|| self.ds.write(&inode.object, args.offset, args.data))?,
         };
         self.metrics.written(written);
-        self.changed(inode, args.offset, args.offset + written as u64);
+        // What comes out of the page cache, or goes through it, is there already.
+        if !args.cache && file.mode != Mode::Cached {
+            self.changed(inode, args.offset, args.offset + written as u64);
+        }
         if sync {
             self.make_durable(inode)?;
         }

@@ -111,6 +111,7 @@ impl Client {
         let inode = &file.inode;
         {
             let mut state = inode.lock();
+            self.note_unseen_writes(inode.ino, file.access, file.mode);
             let version = self.versions.get(inode.ino);
             let closed = self.arbiter.lock().close(inode.ino, file.mode, file.access.write, version);
             self.after_close(inode, &mut state, closed);
@@ -219,8 +220,10 @@ impl Client {
         let mut request = OpenRequest {
             read: access.read,
             write: access.write,
+            direct: access.direct,
             // The page cache would end the file at its known size; asked, the ds says that its end is lost.
-            direct: access.direct || self.ds.end_is_lost(&inode.object),
+            end_is_lost: self.ds.end_is_lost(&inode.object),
+            direct_mmap: self.kernel_maps_direct_files(),
             wholly_in: if self.passthrough_is_on() { self.wholly_in(inode) } else { None },
             passthrough_allowed: self.passthrough_is_on(),
             version: self.versions.get(ino),
@@ -241,9 +244,17 @@ impl Client {
                 return Err(error);
             }
         }
+        self.note_unseen_writes(ino, access, grant.mode);
         inode.cached_readers.store(self.arbiter.lock().invalidate_on_write(ino), Ordering::Release);
         let backing = state.backing_id().filter(|_| grant.mode.is_passthrough());
         Ok((grant.mode, grant.keep_cache, backing))
+    }
+
+    /// Before and after an open file whose writes go by the page cache of a kernel that does not look there.
+    fn note_unseen_writes(&self, ino: Ino, access: Access, mode: Mode) {
+        if access.write && mode == Mode::Direct && !self.kernel_maps_direct_files() {
+            self.versions.changed(ino);
+        }
     }
 
     /// Of a small file the kernel keeps the pages instead: that takes one READ, and a registration is dearer.

@@ -419,34 +419,6 @@ fn copies_end_with_the_source() {
 }
 
 #[test]
-fn mapped_files_agree_with_reads_and_writes() {
-    // Shared mappings of a file that is open for writing, in both directions.
-    let Some(site) = Site::mounted() else { return };
-    for passthrough_before in [false, true] {
-        let path = site.path(&format!("f{passthrough_before}"));
-        fs::write(&path, pattern(1 << 20, 9)).unwrap();
-        let reader = passthrough_before.then(|| File::open(&path).unwrap());
-        let file = read_write(&path);
-        let map = harness::map::Map::shared(&file, 1 << 20);
-        assert!(map.read(0, 1 << 20) == pattern(1 << 20, 9));
-        file.write_all_at(b"through the file", 5000).unwrap();
-        assert_eq!(map.read(5000, 16), b"through the file");
-        map.write(10_000, b"through the map");
-        map.sync();
-        let mut buf = [0; 15];
-        file.read_exact_at(&mut buf, 10_000).unwrap();
-        assert_eq!(&buf, b"through the map");
-        if let Some(reader) = reader {
-            reader.read_exact_at(&mut buf, 10_000).unwrap();
-            assert_eq!(&buf, b"through the map");
-        }
-        drop(map);
-        drop(file);
-        assert_eq!(&fs::read(&path).unwrap()[10_000..10_015], b"through the map");
-    }
-}
-
-#[test]
 fn a_cached_reader_sees_what_others_write() {
     // A reader that came first has its pages cached or passed through; a writer then changes them.
     let Some(site) = Site::mounted() else { return };

@@ -240,7 +240,7 @@ fn regression_what_is_overwritten_during_its_move_is_not_taken_for_damaged() {
         site.server().write(&object, n * 4 * MIB as u64, &[7; 4 * MIB]).unwrap();
     }
     site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
-    site.server().migrate_later(ino(2), TierId::Nearline);
+    site.server().migrate_later(ino(2), TierId::Nearline).unwrap();
     while !site.server().report(&object).moving && !site.server().moves().is_empty() {
         std::thread::yield_now();
     }

@@ -12,11 +12,14 @@
 //! Ours:
 //! - I-LEASE-3: a write never goes to the object file past the daemon: a writer is never plain `Passthrough`. Its
 //!   `PassthroughDirect` sends reads and writes to the daemon and only mmap to the object file.
-//! - I-LEASE-4: while cached opens exist, each write invalidates the page cache of its range.
+//! - I-LEASE-4: while cached opens exist, each write that did not go through the page cache invalidates its range there.
 //! - I-LEASE-5: a passthrough state begins only for an object wholly in one tier, within that tier's budget: what is
 //!   pinned cannot be moved out.
 //! - I-LEASE-6: no new cached open while a writer is open (its pages would be stale at once); the cache is kept between
 //!   opens only if the bytes' version is the one of the last cached open.
+//! - I-LEASE-7: every file can be mapped. Where the kernel maps no files opened for direct I/O (before Linux 6.6), writers
+//!   and `O_DIRECT` take the page cache as all others do, in place of I-LEASE-6's first half: what they write is there
+//!   at once. Only a file whose end is lost is direct there, and cannot be mapped for sharing.
 //!
 //! It refuses to know: files, descriptors, what a version is made of. Bound: one small record per inode that is open,
 //! or whose last cached version is remembered, until [`Arbiter::forget`].
@@ -33,11 +36,16 @@ pub struct OpenRequest {
     pub write: bool,
     /// `O_DIRECT`.
     pub direct: bool,
+    /// The size that the kernel knows is not where reads have to end: they must reach the daemon.
+    pub end_is_lost: bool,
+    /// The kernel maps direct opens, and drops cached pages that a direct write changes (Linux 6.6).
+    pub direct_mmap: bool,
     /// The one tier that holds the whole object, and how many bytes; `None` when it is in several or in none.
     pub wholly_in: Option<(TierId, u64)>,
     /// The kernel offers passthrough, the mount may use it, and the object's policy does not forbid it.
     pub passthrough_allowed: bool,
-    /// Changes with every change of the bytes; the page cache is kept when it is the one of the last cached open.
+    /// Changes with every change of the bytes that the kernel does not see itself; the page cache is kept when it is the
+    /// one of the last cached open.
     pub version: u64,
 }
 
@@ -48,7 +56,7 @@ pub enum Mode {
     Passthrough,
     /// Page cache.
     Cached,
-    /// FOPEN_DIRECT_IO: every read and write comes to us (shared mmap through FUSE_DIRECT_IO_ALLOW_MMAP).
+    /// FOPEN_DIRECT_IO: every read and write comes to us (shared mmap only with FUSE_DIRECT_IO_ALLOW_MMAP).
     Direct,
     /// FOPEN_PASSTHROUGH | FOPEN_DIRECT_IO: reads and writes come to us, mmap goes to the object file.
     PassthroughDirect,
@@ -89,6 +97,8 @@ struct State {
     cached: u32,
     direct: u32,
     writers: u32,
+    /// Those of them that write beside the page cache.
+    direct_writers: u32,
     /// Where the object is pinned while `passthrough > 0`, and the bytes counted there.
     pinned: Option<(TierId, u64)>,
     /// Of the bytes in the page cache, as far as we know.
@@ -142,11 +152,14 @@ impl Arbiter {
                 state.passthrough += 1;
             }
             Mode::Cached => {
-                grant.keep_cache = state.cached_version == Some(request.version);
+                grant.keep_cache = state.cached_version == Some(request.version) && state.direct_writers == 0;
                 state.cached_version = Some(request.version);
                 state.cached += 1;
             }
-            Mode::Direct => state.direct += 1,
+            Mode::Direct => {
+                state.direct += 1;
+                state.direct_writers += u32::from(request.write);
+            }
         }
         state.writers += u32::from(request.write);
         grant.invalidate_on_write = state.cached > 0;
@@ -162,8 +175,11 @@ impl Arbiter {
             Mode::Cached => &mut state.cached,
             Mode::Direct => &mut state.direct,
         };
-        *count = count.checked_sub(1)?;
-        state.writers = writers;
+        let left = count.checked_sub(1)?;
+        let beside = write && mode == Mode::Direct;
+        let direct_writers = state.direct_writers.checked_sub(u32::from(beside))?;
+        *count = left;
+        (state.writers, state.direct_writers) = (writers, direct_writers);
         // Writes that came while the file was cached invalidated what they changed: the cache is of this version.
         // Without a cached open they may not have, so the old version stays and will not match.
         if mode == Mode::Cached {
@@ -209,14 +225,13 @@ fn choose(state: &State, request: &OpenRequest, room: bool) -> Mode {
     if state.passthrough > 0 {
         return if request.write { Mode::PassthroughDirect } else { Mode::Passthrough };
     }
-    if request.write || state.writers > 0 {
-        return Mode::Direct;
-    }
+    let written = request.write || state.writers > 0;
     // A direct open that is mapped holds the page cache as a cached one does, and we are not told.
-    if room && state.cached == 0 && state.direct == 0 {
+    if room && !written && state.cached == 0 && state.direct == 0 {
         return Mode::Passthrough;
     }
-    if request.direct { Mode::Direct } else { Mode::Cached }
+    let beside = request.direct_mmap && (written || request.direct);
+    if beside || request.end_is_lost { Mode::Direct } else { Mode::Cached }
 }
 
 #[cfg(test)]
@@ -230,6 +245,8 @@ mod tests {
             read: true,
             write,
             direct: false,
+            end_is_lost: false,
+            direct_mmap: true,
             wholly_in: whole.then_some((TierId::Memory, 60)),
             passthrough_allowed: true,
             version: 1,
@@ -239,24 +256,40 @@ mod tests {
     /// What a test does next: an open, a write (a new version), or the close of the n-th open.
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        Open { write: bool, direct: bool, whole: bool },
-        Write,
+        Open {
+            write: bool,
+            direct: bool,
+            whole: bool,
+            lost: bool,
+        },
+        /// By the n-th open, which is a writer's.
+        Write(usize),
         Close(usize),
     }
 
-    const OPENS: [Step; 5] = [
-        Step::Open { write: false, direct: false, whole: true },
-        Step::Open { write: false, direct: false, whole: false },
-        Step::Open { write: true, direct: false, whole: true },
-        Step::Open { write: true, direct: false, whole: false },
-        Step::Open { write: false, direct: true, whole: true },
+    const fn opening(write: bool, direct: bool, whole: bool, lost: bool) -> Step {
+        Step::Open { write, direct, whole, lost }
+    }
+
+    const OPENS: [Step; 7] = [
+        opening(false, false, true, false),
+        opening(false, false, false, false),
+        opening(true, false, true, false),
+        opening(true, false, false, false),
+        opening(false, true, true, false),
+        opening(false, false, false, true),
+        opening(true, false, false, true),
     ];
 
     /// The rules again, over the plain list of opens, and the kernel's page cache as the version of its oldest page.
     #[derive(Default)]
     struct Kernel {
+        direct_mmap: bool,
         opens: Vec<(Mode, bool)>,
+        /// Of the bytes.
         version: u64,
+        /// As the client counts: changes that the kernel does not see itself.
+        told: u64,
         cache: Option<u64>,
         pinned: bool,
     }
@@ -265,20 +298,28 @@ mod tests {
         fn count(&self, test: fn(Mode) -> bool) -> usize {
             self.opens.iter().filter(|(mode, _)| test(*mode)).count()
         }
-        fn open(&mut self, write: bool, direct: bool, whole: bool, grant: Grant) {
+        /// Does such an open write where the kernel does not look?
+        fn writes_unseen(&self, mode: Mode, write: bool) -> bool {
+            write && (mode.is_passthrough() || mode == Mode::Direct && !self.direct_mmap)
+        }
+        fn open(&mut self, (write, direct, whole, lost): (bool, bool, bool, bool), grant: Grant) {
             let passing = self.count(Mode::is_passthrough);
             let cached = self.count(|m| m == Mode::Cached);
             let writers = self.opens.iter().any(|(_, write)| *write);
             let mode = grant.mode;
             assert!(passing == 0 || mode.is_passthrough(), "I-LEASE-1");
             assert!(cached == 0 || !mode.is_passthrough(), "I-LEASE-2");
-            assert!(!write || mode != Mode::Passthrough && mode != Mode::Cached, "I-LEASE-3");
+            assert!(!write || mode != Mode::Passthrough, "I-LEASE-3");
             assert!(!mode.is_passthrough() || passing > 0 || whole, "I-LEASE-5");
-            assert!(mode != Mode::Cached || !writers, "I-LEASE-6");
+            if self.direct_mmap {
+                assert!(mode != Mode::Cached || !writers && !write && !direct, "I-LEASE-6");
+            } else {
+                assert!(mode != Mode::Direct || lost, "I-LEASE-7");
+            }
             assert_eq!(grant.began_passthrough.is_some(), mode.is_passthrough() && passing == 0);
             // What passthrough is for: a reader of a file that nothing else has open gets it.
             assert!(!self.opens.is_empty() || write || !whole || mode == Mode::Passthrough);
-            assert!(!direct || mode != Mode::Cached);
+            assert!(!lost || mode != Mode::Cached);
             self.pinned |= grant.began_passthrough.is_some();
             if mode == Mode::Cached {
                 if !grant.keep_cache {
@@ -290,29 +331,36 @@ mod tests {
                 grant.invalidate_on_write,
                 self.count(|m| m == Mode::Cached) > 0 || mode == Mode::Cached
             );
+            self.told += u64::from(self.writes_unseen(mode, write));
             self.opens.push((mode, write));
         }
-        fn write(&mut self, invalidate: bool) {
+        fn write(&mut self, n: usize, invalidate: bool) {
             self.version += 1;
-            if invalidate {
+            let mode = self.opens[n].0;
+            // Through the page cache, or seen by the kernel, or dropped as we ask.
+            if mode == Mode::Cached || mode == Mode::Direct && self.direct_mmap || invalidate {
                 self.cache = Some(self.version);
             }
             assert!(self.count(|m| m == Mode::Cached) == 0 || invalidate, "I-LEASE-4");
         }
     }
 
-    fn run(steps: &[Step]) -> usize {
-        let (mut arbiter, mut kernel) = (Arbiter::new([100, 0, 0]), Kernel::default());
+    fn run(direct_mmap: bool, steps: &[Step]) -> Vec<(Mode, bool)> {
+        let (mut arbiter, mut kernel) =
+            (Arbiter::new([100, 0, 0]), Kernel { direct_mmap, ..Kernel::default() });
         for step in steps {
             match *step {
-                Step::Open { write, direct, whole } => {
-                    let asked = OpenRequest { version: kernel.version, direct, ..request(write, whole) };
-                    kernel.open(write, direct, whole, arbiter.open(INO, asked));
+                Step::Open { write, direct, whole, lost } => {
+                    let mut asked =
+                        OpenRequest { direct_mmap, version: kernel.told, ..request(write, whole) };
+                    (asked.direct, asked.end_is_lost) = (direct, lost);
+                    kernel.open((write, direct, whole, lost), arbiter.open(INO, asked));
                 }
-                Step::Write => kernel.write(arbiter.invalidate_on_write(INO)),
+                Step::Write(n) => kernel.write(n, arbiter.invalidate_on_write(INO)),
                 Step::Close(n) => {
                     let (mode, write) = kernel.opens.remove(n);
-                    let closed = arbiter.close(INO, mode, write, kernel.version).unwrap();
+                    kernel.told += u64::from(kernel.writes_unseen(mode, write));
+                    let closed = arbiter.close(INO, mode, write, kernel.told).unwrap();
                     let passing = kernel.count(Mode::is_passthrough) > 0;
                     assert_eq!(closed.ended_passthrough, mode.is_passthrough() && !passing);
                     assert_eq!(closed.last, kernel.opens.is_empty());
@@ -322,26 +370,29 @@ mod tests {
             assert_eq!(arbiter.passthrough_tier(INO).is_some(), kernel.pinned);
             assert_eq!(arbiter.pinned_bytes(TierId::Memory), if kernel.pinned { 60 } else { 0 });
         }
-        kernel.opens.len()
+        kernel.opens
     }
 
     #[test]
     fn every_short_history_keeps_the_rules() {
         // Goal: all I-LEASE invariants. Method: every sequence of up to six opens, writes and closes, each checked
-        // against the rules over a plain list of opens and a model of the kernel's page cache.
-        fn extend(steps: &mut Vec<Step>) {
-            let opens = run(steps);
+        // against the rules over a plain list of opens and a model of the kernel's page cache, of kernels that map direct
+        // opens and of those that do not.
+        fn extend(direct_mmap: bool, steps: &mut Vec<Step>) {
+            let opens = run(direct_mmap, steps);
             if steps.len() == 6 {
                 return;
             }
-            let closes = (0..opens).map(Step::Close);
-            for step in OPENS.into_iter().chain([Step::Write]).chain(closes) {
+            let closes = (0..opens.len()).map(Step::Close);
+            let writes = (0..opens.len()).filter(|n| opens[*n].1).map(Step::Write);
+            for step in OPENS.into_iter().chain(writes).chain(closes) {
                 steps.push(step);
-                extend(steps);
+                extend(direct_mmap, steps);
                 steps.pop();
             }
         }
-        extend(&mut Vec::new());
+        extend(true, &mut Vec::new());
+        extend(false, &mut Vec::new());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::{
 
 use client::{Client, ClientOptions};
 use ds::{DataServer, DeviceTier, DsOptions, KvMaps, ObjectHint, ObjectReport};
-use fuse::{MountOptions, Session, TransportChoice};
+use fuse::{Capabilities, MountOptions, Session, TransportChoice};
 use kv::{MetaStore, MetaStoreOptions};
 use mds::{Clock, Mds, MdsOptions, SystemClock};
 use store::{
@@ -25,8 +25,8 @@ use types::{Errno, Ino, TierId};
 /// How long the end of a mount may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// As on a kernel that lacks what is newer than Debian 12's.
-pub const OLDER_KERNEL: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"older_kernel");
+/// See `tests/older_kernel.rs`.
+const OLDER_KERNEL: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"older_kernel");
 
 /// Whether anyone else has the file open or mapped: nobody, if a write lease can be had.
 fn in_use(file: BorrowedFd<'_>) -> Result<bool, Errno> {
@@ -54,6 +54,8 @@ pub struct Site {
     pub passthrough: bool,
     pub no_atime: bool,
     pub known_max: usize,
+    /// Mounted as on Debian 12's kernel.
+    pub older_kernel: bool,
     pub transport: TransportChoice,
     pub policy: client::Policy,
     pub tiering: tier::Settings,
@@ -96,10 +98,11 @@ impl Site {
         Some(Site {
             dir,
             memory_limit: 64 << 20,
-            passthrough: !OLDER_KERNEL,
+            passthrough: true,
             no_atime: false,
             known_max: 1 << 20,
-            transport: if OLDER_KERNEL { TransportChoice::Device } else { TransportChoice::Auto },
+            older_kernel: OLDER_KERNEL,
+            transport: TransportChoice::Auto,
             policy: client::Policy::default(),
             tiering: tier::Settings::default(),
             deadline: ClientOptions::default().deadline,
@@ -193,6 +196,9 @@ impl Site {
         mount.allow_other = true;
         mount.transport = self.transport;
         mount.options = vec!["suid".into(), "dev".into()];
+        if self.older_kernel {
+            mount.withhold = Capabilities::NEWER_THAN_LINUX_6_1;
+        }
         let session = Session::mount(&mount, client.clone()).unwrap();
         self.running = Some(Running { session, client, mds, ds, meta });
     }

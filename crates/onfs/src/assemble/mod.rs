@@ -20,7 +20,7 @@ pub use fsck::fsck;
 use std::{path::Path, sync::Arc, time::Instant};
 
 use client::{Client, ClientOptions};
-use fuse::{MountOptions, Session, TransportChoice};
+use fuse::{Capabilities, MountOptions, Session, TransportChoice};
 
 use crate::{
     config::{Config, Transport},
@@ -126,6 +126,9 @@ fn mount_options(config: &Config) -> MountOptions {
     options.threads = config.mount.threads as usize;
     // With many CPUs the buffers would take all of the budget: fewer, then smaller ones.
     options.fit_buffers(config.mount.memory_budget.0 / 4);
+    if config.mount.older_kernel {
+        options.withhold = Capabilities::NEWER_THAN_LINUX_6_1;
+    }
     let root = rustix::process::geteuid().is_root();
     options.options = vec![
         if flags.no_suid || !root { "nosuid" } else { "suid" }.to_owned(),
