@@ -229,11 +229,13 @@ impl Client {
             version: self.versions.get(ino),
         };
         let mut grant = self.arbiter.lock().open(ino, request);
-        if grant.began_passthrough.is_some() && !self.begin_passthrough(inode, &mut state) {
-            let closed = self.arbiter.lock().close(ino, grant.mode, access.write, request.version);
+        if grant.mode.is_passthrough() && !self.begin_passthrough(inode, &mut state) {
+            let mut arbiter = self.arbiter.lock();
+            let closed = arbiter.close(ino, grant.mode, access.write, request.version);
             debug_assert!(closed.is_some());
+            arbiter.end_passthrough(ino);
             request.passthrough_allowed = false;
-            grant = self.arbiter.lock().open(ino, request);
+            grant = arbiter.open(ino, request);
         }
         if access.write && grant.mode.is_passthrough() {
             let allowed =
@@ -270,7 +272,7 @@ impl Client {
         match closed {
             None => tracing::error!(ino = inode.ino.get(), "a file was closed that was not open"),
             Some(closed) => {
-                if closed.ended_passthrough {
+                if closed.lingers {
                     self.linger(inode, state);
                 }
                 inode

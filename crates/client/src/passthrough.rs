@@ -104,6 +104,7 @@ impl Watch for Client {
                 }
             }
             self.ds.end_passthrough(&inode.object);
+            self.arbiter.lock().end_passthrough(inode.ino);
             if let Some(Err(error)) = self.backing.get().map(|backing| backing.close(id)) {
                 tracing::debug!(ino = inode.ino.get(), %error, "a backing file was not let go");
             }

@@ -11,10 +11,12 @@
 //!
 //! Ours:
 //! - I-LEASE-3: a write never goes to the object file past the daemon: a writer is never plain `Passthrough`. Its
-//!   `PassthroughDirect` sends reads and writes to the daemon and only mmap to the object file.
+//!   `PassthroughDirect` sends reads and writes to the daemon and only mmap to the object file. So does that of an
+//!   `O_DIRECT` reader of a device, which would refuse what is not aligned.
 //! - I-LEASE-4: while cached opens exist, each write that did not go through the page cache invalidates its range there.
 //! - I-LEASE-5: a passthrough state begins only for an object wholly in one tier, within that tier's budget: what is
-//!   pinned cannot be moved out.
+//!   pinned cannot be moved out. It lasts, with its charge, until the shell says that nobody maps the file any more
+//!   ([`Arbiter::end_passthrough`]), be it open or not: who opens it meanwhile shares the object file with the mappings.
 //! - I-LEASE-6: no new cached open while a writer is open (its pages would be stale at once); the cache is kept between
 //!   opens only if the bytes' version is the one of the last cached open.
 //! - I-LEASE-7: every file can be mapped. Where the kernel maps no files opened for direct I/O (before Linux 6.6), writers
@@ -84,8 +86,8 @@ pub struct Grant {
 /// What a close left behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Closed {
-    /// The last passthrough open is gone: release the backing file and the pin.
-    pub ended_passthrough: bool,
+    /// The last passthrough open is gone. Mappings may be left: the state lingers until [`Arbiter::end_passthrough`].
+    pub lingers: bool,
     /// The last open of the inode is gone.
     pub last: bool,
 }
@@ -99,10 +101,12 @@ struct State {
     writers: u32,
     /// Those of them that write beside the page cache.
     direct_writers: u32,
-    /// Where the object is pinned while `passthrough > 0`, and the bytes counted there.
+    /// Where the object is pinned while it is in passthrough, open or lingering, and the bytes counted there.
     pinned: Option<(TierId, u64)>,
     /// Of the bytes in the page cache, as far as we know.
     cached_version: Option<u64>,
+    /// The kernel forgot the inode while it lingered.
+    forgotten: bool,
 }
 
 impl State {
@@ -137,12 +141,15 @@ impl Arbiter {
             })
             .filter(|_| request.passthrough_allowed);
         let state = self.inodes.entry(ino).or_default();
+        if std::mem::take(&mut state.forgotten) {
+            state.cached_version = None;
+        }
         let mode = choose(state, &request, room.is_some());
         let mut grant =
             Grant { mode, keep_cache: false, invalidate_on_write: false, began_passthrough: None };
         match mode {
             Mode::Passthrough | Mode::PassthroughDirect => {
-                if state.passthrough == 0
+                if state.pinned.is_none()
                     && let Some((tier, bytes)) = room
                 {
                     state.pinned = room;
@@ -185,20 +192,36 @@ impl Arbiter {
         if mode == Mode::Cached {
             state.cached_version = Some(version);
         }
-        let ended = if mode.is_passthrough() && state.passthrough == 0 { state.pinned.take() } else { None };
-        if let Some((tier, bytes)) = ended {
-            self.pinned[tier.index()] -= bytes;
-        }
+        let lingers = mode.is_passthrough() && state.passthrough == 0;
         let last = state.opens() == 0;
-        if last && state.cached_version.is_none() {
+        if last && state.pinned.is_none() && state.cached_version.is_none() {
             self.inodes.remove(&ino);
         }
-        Some(Closed { ended_passthrough: ended.is_some(), last })
+        Some(Closed { lingers, last })
+    }
+
+    /// Nobody reaches the object file by itself any more, or never did. `false`, and nothing changed, while a
+    /// passthrough open is there.
+    pub fn end_passthrough(&mut self, ino: Ino) -> bool {
+        let Some(state) = self.inodes.get_mut(&ino) else { return true };
+        if state.passthrough > 0 {
+            return false;
+        }
+        if let Some((tier, bytes)) = state.pinned.take() {
+            self.pinned[tier.index()] -= bytes;
+        }
+        if state.opens() == 0 && (state.forgotten || state.cached_version.is_none()) {
+            self.inodes.remove(&ino);
+        }
+        true
     }
 
     /// The kernel forgot the inode, or it is gone: its page cache with it. Nothing happens while it is open.
     pub fn forget(&mut self, ino: Ino) {
-        if self.inodes.get(&ino).is_some_and(|s| s.opens() == 0) {
+        let Some(state) = self.inodes.get_mut(&ino).filter(|s| s.opens() == 0) else { return };
+        if state.pinned.is_some() {
+            state.forgotten = true;
+        } else {
             self.inodes.remove(&ino);
         }
     }
@@ -219,15 +242,18 @@ impl Arbiter {
     }
 }
 
-/// The mode of one more open. `room`: a passthrough state could begin. `O_DIRECT` readers take passthrough too: the
-/// kernel passes the flag on to the object file.
+/// The mode of one more open. `room`: a passthrough state could begin. The kernel opens the object file with the flags of
+/// the caller: `O_DIRECT` is nothing to memory, while a device refuses what is not aligned.
 fn choose(state: &State, request: &OpenRequest, room: bool) -> Mode {
-    if state.passthrough > 0 {
-        return if request.write { Mode::PassthroughDirect } else { Mode::Passthrough };
+    let on_device = |pinned: Option<(TierId, u64)>| pinned.is_some_and(|(tier, _)| tier != TierId::Memory);
+    if state.pinned.is_some() {
+        let ask_us = request.write || request.direct && on_device(state.pinned);
+        return if ask_us { Mode::PassthroughDirect } else { Mode::Passthrough };
     }
     let written = request.write || state.writers > 0;
     // A direct open that is mapped holds the page cache as a cached one does, and we are not told.
-    if room && !written && state.cached == 0 && state.direct == 0 {
+    let unaligned = request.direct && on_device(request.wholly_in);
+    if room && !written && !unaligned && state.cached == 0 && state.direct == 0 {
         return Mode::Passthrough;
     }
     let beside = request.direct_mmap && (written || request.direct);
@@ -265,6 +291,9 @@ mod tests {
         /// By the n-th open, which is a writer's.
         Write(usize),
         Close(usize),
+        /// Nobody maps the file any more.
+        Unmapped,
+        Forget,
     }
 
     const fn opening(write: bool, direct: bool, whole: bool, lost: bool) -> Step {
@@ -291,6 +320,7 @@ mod tests {
         /// As the client counts: changes that the kernel does not see itself.
         told: u64,
         cache: Option<u64>,
+        /// In passthrough: open, or perhaps mapped.
         pinned: bool,
     }
 
@@ -303,24 +333,23 @@ mod tests {
             write && (mode.is_passthrough() || mode == Mode::Direct && !self.direct_mmap)
         }
         fn open(&mut self, (write, direct, whole, lost): (bool, bool, bool, bool), grant: Grant) {
-            let passing = self.count(Mode::is_passthrough);
             let cached = self.count(|m| m == Mode::Cached);
             let writers = self.opens.iter().any(|(_, write)| *write);
             let mode = grant.mode;
-            assert!(passing == 0 || mode.is_passthrough(), "I-LEASE-1");
+            assert!(!self.pinned || mode.is_passthrough(), "I-LEASE-1, -5");
             assert!(cached == 0 || !mode.is_passthrough(), "I-LEASE-2");
             assert!(!write || mode != Mode::Passthrough, "I-LEASE-3");
-            assert!(!mode.is_passthrough() || passing > 0 || whole, "I-LEASE-5");
+            assert!(!mode.is_passthrough() || self.pinned || whole, "I-LEASE-5");
             if self.direct_mmap {
                 assert!(mode != Mode::Cached || !writers && !write && !direct, "I-LEASE-6");
             } else {
                 assert!(mode != Mode::Direct || lost, "I-LEASE-7");
             }
-            assert_eq!(grant.began_passthrough.is_some(), mode.is_passthrough() && passing == 0);
+            assert_eq!(grant.began_passthrough.is_some(), mode.is_passthrough() && !self.pinned);
             // What passthrough is for: a reader of a file that nothing else has open gets it.
             assert!(!self.opens.is_empty() || write || !whole || mode == Mode::Passthrough);
             assert!(!lost || mode != Mode::Cached);
-            self.pinned |= grant.began_passthrough.is_some();
+            self.pinned |= mode.is_passthrough();
             if mode == Mode::Cached {
                 if !grant.keep_cache {
                     self.cache = Some(self.version);
@@ -362,9 +391,19 @@ mod tests {
                     kernel.told += u64::from(kernel.writes_unseen(mode, write));
                     let closed = arbiter.close(INO, mode, write, kernel.told).unwrap();
                     let passing = kernel.count(Mode::is_passthrough) > 0;
-                    assert_eq!(closed.ended_passthrough, mode.is_passthrough() && !passing);
+                    assert_eq!(closed.lingers, mode.is_passthrough() && !passing);
                     assert_eq!(closed.last, kernel.opens.is_empty());
+                }
+                Step::Unmapped => {
+                    let passing = kernel.count(Mode::is_passthrough) > 0;
+                    assert_eq!(arbiter.end_passthrough(INO), !passing);
                     kernel.pinned &= passing;
+                }
+                Step::Forget => {
+                    arbiter.forget(INO);
+                    if kernel.opens.is_empty() {
+                        kernel.cache = None;
+                    }
                 }
             }
             assert_eq!(arbiter.passthrough_tier(INO).is_some(), kernel.pinned);
@@ -385,7 +424,7 @@ mod tests {
             }
             let closes = (0..opens.len()).map(Step::Close);
             let writes = (0..opens.len()).filter(|n| opens[*n].1).map(Step::Write);
-            for step in OPENS.into_iter().chain(writes).chain(closes) {
+            for step in OPENS.into_iter().chain(writes).chain([Step::Unmapped, Step::Forget]).chain(closes) {
                 steps.push(step);
                 extend(direct_mmap, steps);
                 steps.pop();
@@ -403,13 +442,55 @@ mod tests {
         assert_eq!(arbiter.open(INO, request(false, true)).mode, Mode::Passthrough);
         assert_eq!(arbiter.open(other, request(false, true)).mode, Mode::Cached);
         assert_eq!(arbiter.pinned_bytes(TierId::Memory), 60);
-        assert!(arbiter.close(INO, Mode::Passthrough, false, 1).unwrap().ended_passthrough);
+        assert!(arbiter.close(INO, Mode::Passthrough, false, 1).unwrap().lingers);
+        assert_eq!(arbiter.pinned_bytes(TierId::Memory), 60, "a mapping may be left");
+        assert!(arbiter.end_passthrough(INO));
+        assert_eq!(arbiter.pinned_bytes(TierId::Memory), 0);
         assert_eq!(arbiter.close(other, Mode::Cached, false, 1).map(|c| c.last), Some(true));
         arbiter.forget(other);
         arbiter.set_budget(TierId::Memory, 59);
         assert_eq!(arbiter.open(other, request(false, true)).mode, Mode::Cached);
         let huge = OpenRequest { wholly_in: Some((TierId::Memory, u64::MAX)), ..request(false, true) };
         assert_eq!(arbiter.open(INO, huge).mode, Mode::Cached);
+    }
+
+    #[test]
+    fn regression_who_opens_a_lingering_file_shares_it_with_its_mappings() {
+        // Goal: pages of the object file and of the kernel's cache are never mapped side by side, and a lingering file's bytes
+        // stay charged. Method: a reader closes, a writer opens before the shell has found that nothing is mapped.
+        let mut arbiter = Arbiter::new([100, 0, 0]);
+        arbiter.open(INO, request(false, true));
+        arbiter.close(INO, Mode::Passthrough, false, 1).unwrap();
+        let other = Ino::from_raw(2).unwrap();
+        assert_eq!(arbiter.open(other, request(false, true)).mode, Mode::Cached, "no room beside it");
+        // The object is not asked for again: what lingers may have been written by others.
+        let grant = arbiter.open(INO, request(true, false));
+        assert_eq!((grant.mode, grant.began_passthrough), (Mode::PassthroughDirect, None));
+        assert!(!arbiter.end_passthrough(INO));
+        arbiter.close(INO, Mode::PassthroughDirect, true, 1).unwrap();
+        arbiter.forget(INO);
+        assert_eq!(arbiter.passthrough_tier(INO), Some(TierId::Memory));
+        assert!(arbiter.end_passthrough(INO));
+        assert!(!arbiter.inodes.contains_key(&INO));
+    }
+
+    #[test]
+    fn regression_direct_readers_of_a_device_ask_us() {
+        // Goal: `O_DIRECT` needs no alignment. Method: such a reader of each tier, alone and beside one in passthrough.
+        for (tier, alone, beside) in [
+            (TierId::Memory, Mode::Passthrough, Mode::Passthrough),
+            (TierId::Ssd, Mode::Direct, Mode::PassthroughDirect),
+            (TierId::Nearline, Mode::Direct, Mode::PassthroughDirect),
+        ] {
+            let mut arbiter = Arbiter::new([100; 3]);
+            let plain = OpenRequest { wholly_in: Some((tier, 60)), ..request(false, true) };
+            let direct = OpenRequest { direct: true, ..plain };
+            assert_eq!(arbiter.open(INO, direct).mode, alone);
+            let other = Ino::from_raw(2).unwrap();
+            let mut arbiter = Arbiter::new([100; 3]);
+            assert_eq!(arbiter.open(other, plain).mode, Mode::Passthrough);
+            assert_eq!(arbiter.open(other, direct).mode, beside);
+        }
     }
 
     #[test]
@@ -421,7 +502,7 @@ mod tests {
         assert_eq!(arbiter.close(INO, Mode::Cached, true, 1), None);
         arbiter.forget(INO);
         let closed = arbiter.close(INO, Mode::Direct, true, 1);
-        assert_eq!(closed, Some(Closed { ended_passthrough: false, last: true }));
+        assert_eq!(closed, Some(Closed { lingers: false, last: true }));
         assert_eq!(arbiter.close(INO, Mode::Direct, true, 1), None);
     }
 }
