@@ -149,13 +149,14 @@ impl DataServer {
         }
     }
 
-    /// One file gets the new length, so that readers in place find the end. The metadata know it anyway.
+    /// One file gets the new length, that of readers in place if there are any: they take its end for the object's. The
+    /// metadata know it anyway.
     fn extend(&self, object: &Object, state: &mut State, size: u64) -> Result<(), Errno> {
         if size == state.size {
             return Ok(());
         }
         let usable = |t: &TierId| state.files[t.index()].is_some() && !has_condemned(state, *t);
-        if let Some(tier) = TierId::ALL.into_iter().find(usable) {
+        if let Some(tier) = state.in_place.into_iter().chain(TierId::ALL).find(usable) {
             // What an earlier copy left between the two sizes must not come to light.
             cut_file(state, tier, state.size)?;
             self.note_if_unsynced(object, state);
