@@ -50,9 +50,9 @@ impl Mds {
 
     /// Records what writing came to. With `still_open` the file stays live.
     pub fn settle(&self, ino: Ino, settled: &Settled) -> Result<(), Errno> {
-        let grown = self.change_when_full(SlotSet::of(ino), |txn, _| {
+        let grown = self.change_when_full(SlotSet::of(ino), |txn, env| {
             let before = inode::load(txn, ino)?.size;
-            data::settle(txn, ino, settled)?;
+            data::settle(txn, env, ino, settled)?;
             Ok(settled.size.saturating_sub(before))
         })?;
         self.reservations.settle(ino, grown, settled.still_open);
@@ -64,13 +64,13 @@ impl Mds {
         files.sort_by_key(|file| (file.ino.ugsd().slot(), file.ino));
         for group in files.chunk_by(|a, b| a.ino.ugsd().slot() == b.ino.ugsd().slot()) {
             let Some(first) = group.first() else { continue };
-            self.change_when_full(SlotSet::of(first.ino), |txn, _| {
+            self.change_when_full(SlotSet::of(first.ino), |txn, env| {
                 for Closed { ino, settled, atime } in group {
                     if inode::get(txn, *ino)?.is_none() {
                         continue;
                     }
                     if let Some(settled) = settled {
-                        data::settle(txn, *ino, settled)?;
+                        data::settle(txn, env, *ino, settled)?;
                     }
                     if let Some(atime) = atime {
                         data::touch(txn, *ino, *atime)?;
