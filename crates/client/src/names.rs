@@ -34,7 +34,12 @@ pub(crate) fn caller(header: &Header, umask: u32) -> Caller {
 impl Client {
     pub(crate) fn lookup(&self, turn: Turn, at: Place<'_>) -> Answer<EntryOut> {
         let found = match at.name {
-            b"." => self.mds.find(at.parent)?,
+            // By a handle: nobody needs to refer to it.
+            b"." => {
+                let out = self.entry(turn, self.mds.find_by_number(at.parent)?)?;
+                self.mds.held_again(&out.attr);
+                return Ok(out);
+            }
             b".." => self.mds.find(self.mds.parent(at.parent)?)?,
             name => match self.mds.lookup(at.parent, name) {
                 Err(Errno::EIO) => return self.damaged_entry(at),

@@ -1,6 +1,6 @@
 //! Operations on names.
 
-use std::{cell::Cell, ops::ControlFlow, sync::atomic::Ordering};
+use std::{ops::ControlFlow, sync::atomic::Ordering};
 
 use namespace::{
     Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, alloc, txn::Bytes,
@@ -33,6 +33,23 @@ impl Mds {
         namespace::find(self.reader(), &self.env(), ino).map_err(|e| self.errno(e))
     }
 
+    /// As [`Mds::find`], for somebody who has only the number and no reference. What has no name and no reference either is
+    /// gone for him: it is about to be purged. After his [`Mds::hold`] follows [`Mds::held_again`].
+    pub fn find_by_number(&self, ino: Ino) -> Result<Found, Errno> {
+        let _shared = self.locks.read(ino);
+        match self.find(ino)? {
+            found if found.attr.nlink == 0 && !self.orphans.is_held(ino) => Err(Errno::ESTALE),
+            found => Ok(found),
+        }
+    }
+
+    /// Who refers to it may be the first since it was queued for the purge: it comes there again.
+    pub fn held_again(&self, found: &Attr) {
+        if found.nlink == 0 {
+            self.orphans.orphaned(found.ino);
+        }
+    }
+
     /// The directory that holds directory `ino`; of anything else the one in which it was last named, which may be gone.
     pub fn parent(&self, ino: Ino) -> Result<Ino, Errno> {
         namespace::parent(self.reader(), ino).map_err(|e| self.errno(e))
@@ -43,7 +60,7 @@ impl Mds {
         namespace::readlink(self.reader(), ino).map_err(|e| self.errno(e))
     }
 
-    /// Lists "." and ".." and the names after `cookie` (0: all). `visit` may call what only reads.
+    /// Lists "." and ".." and the names after `cookie` (0: all). `visit` calls nothing of the server: it is under a lock.
     pub fn readdir(
         &self,
         ino: Ino,
@@ -77,18 +94,24 @@ impl Mds {
 
     /// `O_TMPFILE`. The caller's first [`Mds::hold`] must follow, or the file stays until the next mount.
     pub fn create_unnamed(&self, caller: &Caller, parent: Ino, mode: u32) -> Result<Found, Errno> {
-        let expected = Cell::new(None);
-        let made = self.make(SlotSet::of(parent), |txn, env| {
-            let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-            self.orphans.expect(fresh.ino);
-            expected.set(Some(fresh.ino));
-            let found = namespace::create_unnamed(txn, env, caller, parent, mode, fresh.ino)?;
-            Ok((found, Some(fresh)))
-        });
-        if let (Err(_), Some(ino)) = (&made, expected.get()) {
-            self.orphans.unexpect(ino);
-        }
-        made
+        let made = self.change_around(
+            SlotSet::of(parent),
+            |txn, env| {
+                let fresh = self.numbers.fresh(txn, parent.ugsd())?;
+                Ok((namespace::create_unnamed(txn, env, caller, parent, mode, fresh.ino)?, fresh))
+            },
+            |(found, _)| self.orphans.expect(found.attr.ino),
+            |(found, fresh), committed| {
+                match committed {
+                    Ok(()) => self.numbers.took(fresh),
+                    // Its number is somebody else's next.
+                    Err(_) => self.orphans.unexpect(found.attr.ino),
+                }
+                committed.map(|()| found)
+            },
+        )?;
+        self.inodes.fetch_add(1, Ordering::Relaxed);
+        Ok(made)
     }
 
     /// Below the root, the new directory is a UGSD of its own.

@@ -377,3 +377,26 @@ fn regression_a_new_size_and_growth_share_the_limit() {
     drop(mds);
     rig.check();
 }
+
+/// Goal: a file without a name that is found again by its number is purged in this mount all the same; one that nobody
+/// refers to is not found. Method: references that come when it is queued.
+#[test]
+fn regression_an_orphan_held_again_is_purged() {
+    let rig = Rig::new();
+    let mds = rig.open();
+    let file = mds.create(&ROOT, Ino::ROOT, b"file", &FILE).unwrap().attr.ino;
+    mds.begin_write(file).unwrap();
+    mds.hold(file, 1);
+    mds.unlink(Ino::ROOT, b"file", &|_| true).unwrap();
+    let found = mds.find_by_number(file).unwrap();
+    mds.release(file, 1);
+    assert_eq!(mds.find_by_number(file).err(), Some(Errno::ESTALE));
+    // As if the reference had gone between the finding and the holding.
+    mds.hold(file, 1);
+    mds.held_again(&found.attr);
+    assert_eq!(mds.purge_list(9).unwrap(), [file]);
+    assert_eq!(mds.purge(&[file]).unwrap(), 0);
+    mds.release(file, 1);
+    assert_eq!(mds.purge_list(9).unwrap(), [file]);
+    assert_eq!(mds.purge(&[file]).unwrap(), 1);
+}
