@@ -182,6 +182,7 @@ impl Client {
             self.close(&file);
         }
         self.lingering.shutdown();
+        self.end_lingering();
         self.known.shutdown();
         self.inodes.settling.shutdown();
         self.settle_closed();

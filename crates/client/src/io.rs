@@ -109,9 +109,6 @@ impl Client {
 
     /// Bytes, then size and times, then the journal that holds them.
     pub(crate) fn make_durable(&self, inode: &InodeRef) -> Result<(), Errno> {
-        if inode.lock().registered.as_ref().is_some_and(|r| r.writable) {
-            self.ds.absorb_mapped_writes(&inode.object, false)?;
-        }
         self.ds.sync(&inode.object)?;
         inode.settle_now()?;
         self.mds.sync()

@@ -38,6 +38,7 @@ pub(crate) struct CreateArgs {
 impl Client {
     pub(crate) fn open(&self, turn: Turn, ino: Ino, flags: u32, kill_suidgid: bool) -> Answer<OpenOut> {
         let access = Access::from_flags(flags)?;
+        turn.wait_if(self.must_allow_mapped_writes(ino, access))?;
         let (inode, found) = self.inodes.acquire_if(ino, |found| {
             turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)
         })?;
@@ -237,7 +238,7 @@ impl Client {
             request.passthrough_allowed = false;
             grant = arbiter.open(ino, request);
         }
-        if access.write && grant.mode.is_passthrough() {
+        if access.may_map_writable() && grant.mode.is_passthrough() {
             let allowed =
                 inode.begin(&mut state, false).and_then(|()| self.allow_mapped_writes(inode, &mut state));
             if let Err(error) = allowed {

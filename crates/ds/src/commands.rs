@@ -214,6 +214,12 @@ impl DataServer {
             ControlFlow::Continue(())
         })?;
         let (mut at_risk, mut failed) = (0, None);
+        for object in self.all_mapped() {
+            // Those in memory come below.
+            if let Err(errno) = self.absorb_device_stores(&object) {
+                failed = Some(errno);
+            }
+        }
         for ino in inos {
             let object = match self.attach_for_move(ino) {
                 Ok(object) => object,

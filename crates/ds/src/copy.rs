@@ -354,7 +354,7 @@ fn note_batch(
         }
         if !had {
             let cut = SauIndex::bytes_within(*sau, state.size) < seal.map_or(0, |s| s.len);
-            let seal = seal.filter(|_| !touched(*sau) && !cut);
+            let seal = seal.filter(|_| !touched(*sau) && !cut && state.mapped.is_none());
             state.map.note_copied(*sau, plan.to, seal).map_err(|_| CopyStop::Failed(Errno::EIO))?;
             verified.remove(*sau);
             changed = true;

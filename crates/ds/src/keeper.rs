@@ -5,7 +5,11 @@ use crate::{
     object::{Object, State},
 };
 use parking_lot::{Mutex, MutexGuard};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use store::ObjectFd;
 use types::{Errno, Ino, TierId, TierSet};
 
@@ -18,10 +22,14 @@ pub(crate) struct Todo {
     unsynced: Mutex<BTreeMap<Ino, Arc<Object>>>,
     /// Held by whoever syncs devices: who comes later must not find nothing to do while it is not done.
     syncing: Mutex<()>,
+    /// When that was done last.
+    synced: Mutex<Option<Instant>>,
     condemned: Mutex<BTreeMap<Ino, Arc<Object>>>,
     /// A device failed to make their bytes durable. They stay in memory, so that this is not forgotten.
     failed: Mutex<BTreeMap<Ino, Arc<Object>>>,
     settling: Mutex<()>,
+    /// Programs may write to them through a mapping.
+    mapped: Mutex<BTreeMap<Ino, Arc<Object>>>,
 }
 
 impl DataServer {
@@ -73,6 +81,18 @@ impl DataServer {
         }
     }
 
+    pub(crate) fn note_mapped(&self, object: &Object, mapped: bool) {
+        let mut all = self.keeper.mapped.lock();
+        match object.me.upgrade().filter(|_| mapped) {
+            Some(me) => all.insert(object.ino, me),
+            None => all.remove(&object.ino),
+        };
+    }
+
+    pub(crate) fn all_mapped(&self) -> Vec<Arc<Object>> {
+        self.keeper.mapped.lock().values().cloned().collect()
+    }
+
     /// Makes every byte durable that was written to a device so far. Runs before each sync of the journal, so that
     /// the journal never speaks of bytes that a power cut could take. Bytes that a device refuses are their own object's
     /// concern (S-32): its syncs fail, and nobody else's.
@@ -81,6 +101,7 @@ impl DataServer {
     }
 
     fn sync_what_waits(&self, _one_at_a_time: &MutexGuard<'_, ()>) {
+        *self.keeper.synced.lock() = Some(Instant::now());
         let objects = std::mem::take(&mut *self.keeper.unsynced.lock());
         if objects.len() > ONE_BY_ONE_MAX {
             return self.sync_whole_tiers(&objects);
@@ -169,6 +190,23 @@ impl DataServer {
                 self.refresh_limit(tier);
             }
             self.driver.tell(tier::Input::RateSample);
+        }
+    }
+
+    /// What nobody asks for and takes longer than the keeper may.
+    pub(crate) fn run_idle(&self) {
+        while !self.stopping() {
+            self.sleep(self.sync_period);
+            self.absorb_due();
+            self.sync_due();
+        }
+    }
+
+    /// The journal's syncs take device bytes along, but while nothing is committed there are none.
+    fn sync_due(&self) {
+        let recent = |at: Instant| at.elapsed() < self.safe_within;
+        if !self.keeper.unsynced.lock().is_empty() && !self.keeper.synced.lock().is_some_and(recent) {
+            self.sync_devices();
         }
     }
 

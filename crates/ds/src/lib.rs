@@ -14,6 +14,7 @@ mod keeper;
 mod later;
 mod line;
 mod load;
+mod mapped;
 mod maps;
 mod metrics;
 mod mover;
@@ -70,6 +71,8 @@ pub struct DsOptions {
     /// Objects that may wait for a sync of a device, or of the journal, with their files open; above it, writers and
     /// movements see to it.
     pub waiting_max: usize,
+    /// How soon what was stored through mappings, or written over a copy on a device, is made durable without being asked.
+    pub safe_within: Duration,
 }
 
 /// A tier on a device.
@@ -105,6 +108,7 @@ pub struct DataServer {
     pub(crate) sleeping: (Mutex<()>, Condvar),
     pub(crate) sync_period: Duration,
     pub(crate) waiting_max: usize,
+    pub(crate) safe_within: Duration,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -142,6 +146,7 @@ impl DataServer {
             sleeping: Default::default(),
             sync_period: options.sync_period,
             waiting_max: options.waiting_max,
+            safe_within: options.safe_within,
             threads: Mutex::default(),
         });
         server.take_stock()?;
@@ -167,6 +172,8 @@ impl DataServer {
         threads.push(std::thread::Builder::new().name("line".into()).spawn(move || server.run_line())?);
         let server = self.clone();
         threads.push(std::thread::Builder::new().name("keeper".into()).spawn(move || server.run_keeper())?);
+        let server = self.clone();
+        threads.push(std::thread::Builder::new().name("sealer".into()).spawn(move || server.run_idle())?);
         Ok(())
     }
 

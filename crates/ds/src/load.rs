@@ -3,12 +3,12 @@
 use crate::{
     DataServer,
     copy::{copy_range, keeping_mtime, reach},
-    object::{Object, State, Verified},
+    object::{Mapped, Object, State, Verified},
 };
 use layout::{ObjectRecord, Sau, SauIndex};
 use std::sync::Arc;
 use tier::Input;
-use types::{Errno, Ino, SAU_BYTES, TierId, TierSet};
+use types::{Errno, Ino, SAU_BYTES, TierId, TierSet, Timestamp};
 
 /// What the metadata know of an object when it is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +149,10 @@ impl DataServer {
         clear_holes(&mut state)?;
         if mapped {
             absorb_after_crash(&mut state);
+            // Programs outlive the daemon, and so do their mappings.
+            if state.files.iter().flatten().any(|file| file.is_used_elsewhere().unwrap_or(true)) {
+                state.mapped = Some(Mapped::new(Timestamp::EPOCH));
+            }
         }
         // What is lost must be known to be lost before the file is written in the present life of the memory tier.
         state.unsaved = pending.is_some() || mapped || (old && state.map.lost() > 0);
@@ -277,9 +281,9 @@ fn cut_to_size(state: &mut State) -> Result<(), Errno> {
 }
 
 /// Programs were writing through mappings of the fastest copy when the daemon died: the others may be old, and are
-/// written over, so that what was safe is safe again.
+/// written over, so that what was safe is safe again. No seal is of the bytes that are there now.
 fn absorb_after_crash(state: &mut State) {
-    let held: Vec<_> = state.map.iter().filter(|(_, s)| s.valid.iter().count() > 1).collect();
+    let held: Vec<_> = state.map.iter().filter(|(_, s)| !s.lost).collect();
     for (sau, now) in held {
         let Some(from) = now.valid.fastest() else { continue };
         let len = u64::from(sau.bytes_within(state.size));

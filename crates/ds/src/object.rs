@@ -14,6 +14,7 @@ use std::sync::{
     Arc, Weak,
     atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
+use std::time::Instant;
 use store::ObjectFd;
 use types::{Ino, TierId, TierSet, Timestamp};
 
@@ -90,7 +91,7 @@ pub(crate) struct State {
     /// The tier whose file the kernel reads by itself: all of the object stays there meanwhile.
     pub in_place: Option<TierId>,
     /// Programs may write to that file through a mapping, which we do not see.
-    pub mapped: bool,
+    pub mapped: Option<Mapped>,
     /// Was fsynced while open: new bytes go to the first persistent tier, so that the next fsync is cheap.
     pub sync_mode: bool,
     /// An fsync promised the bytes below: holes there too, which are in no tier and so in no danger until written.
@@ -104,6 +105,41 @@ pub(crate) struct State {
     pub removed: bool,
     pub pinned: Option<TierId>,
     pub transient: bool,
+}
+
+/// What is known of a file that programs may write to through a mapping.
+pub(crate) struct Mapped {
+    seen: Mutex<Seen>,
+    /// When the other copies, or the device, were last brought up to what programs wrote.
+    pub absorbed: Instant,
+}
+
+#[derive(Clone, Copy)]
+struct Seen {
+    /// The file's time of modification at the last look: another one tells of stores.
+    mtime: Timestamp,
+    stored: bool,
+}
+
+impl Mapped {
+    pub fn new(mtime: Timestamp) -> Mapped {
+        Mapped { seen: Mutex::new(Seen { mtime, stored: false }), absorbed: Instant::now() }
+    }
+    /// Is this time of the file one that we did not know of?
+    pub fn is_news(&self, mtime: Timestamp) -> bool {
+        self.seen.lock().mtime != mtime
+    }
+    /// The file has this time now; `stored`: perhaps by stores.
+    pub fn note_mtime(&self, mtime: Timestamp, stored: bool) {
+        let mut seen = self.seen.lock();
+        seen.stored |= stored;
+        seen.mtime = mtime;
+    }
+    /// Of a device the file's time tells each store, of memory only the first to a page.
+    pub fn may_have_stores(&self, tier: TierId, mtime: Timestamp) -> bool {
+        let seen = self.seen.lock();
+        !tier.is_persistent() || seen.stored || seen.mtime != mtime
+    }
 }
 
 /// SAUs being copied, and what was written in them since the copy began.
@@ -261,7 +297,7 @@ impl State {
             moving: None,
             condemned: Vec::new(),
             in_place: None,
-            mapped: false,
+            mapped: None,
             sync_mode: false,
             synced_size: 0,
             unsynced: Arc::default(),

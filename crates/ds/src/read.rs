@@ -165,7 +165,9 @@ impl DataServer {
         if let Damage::Changed(_) = why {
             self.counters.damaged_saus.add(1);
         }
-        if now.valid.without(tier).intersect(self.present()).is_empty() {
+        // What programs store through a mapping is in the copy in place alone until it is absorbed.
+        let others = now.valid.without(tier).intersect(self.present());
+        if others.is_empty() || state.mapped.is_some() {
             tracing::error!(%name, sau = sau.get(), %tier, %errno, "{what}, and no other copy: EIO");
             return Err(errno);
         }

@@ -57,6 +57,7 @@ impl DataServer {
     ) -> Result<(), Errno> {
         let Some(first) = self.first_persistent() else { return Ok(()) };
         self.counters.syncs.add(1);
+        self.absorb_mapped_writes(object)?;
         self.renew_distrusted(object)?;
         let (mut safe, mut settled, mut reliefs) = (false, false, 0);
         for attempt in 0..ATTEMPTS {

@@ -92,7 +92,7 @@ fn regression_a_writer_beside_passthrough_readers_leaves_safe_copies_safe() {
     assert!(site.server().begin_passthrough(&object));
     site.server().begin_mapped_writes(&object).unwrap();
     assert_eq!(site.server().report(&object).at_risk, 0);
-    site.server().absorb_mapped_writes(&object, true).unwrap();
+    site.server().end_mapped_writes(&object).unwrap();
     site.server().end_passthrough(&object);
     site.server().close(&object, READER);
     assert_eq!(site.server().report(&object).at_risk, 0);

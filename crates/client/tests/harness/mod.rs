@@ -52,6 +52,8 @@ pub struct Site {
     dir: tempfile::TempDir,
     pub memory_limit: u64,
     pub passthrough: bool,
+    /// Whatever is asked is mapped still.
+    pub all_in_use: bool,
     pub no_atime: bool,
     pub known_max: usize,
     /// Mounted as on Debian 12's kernel.
@@ -99,6 +101,7 @@ impl Site {
             dir,
             memory_limit: 64 << 20,
             passthrough: true,
+            all_in_use: false,
             no_atime: false,
             known_max: 1 << 20,
             older_kernel: OLDER_KERNEL,
@@ -177,6 +180,7 @@ impl Site {
             movers: 2,
             sync_period: Duration::from_millis(50),
             waiting_max: 512,
+            safe_within: Duration::from_secs(30),
         })
         .unwrap();
         let options = ClientOptions {
@@ -184,7 +188,7 @@ impl Site {
             no_atime: self.no_atime,
             known_max: self.known_max,
             passthrough_min_bytes: 0,
-            in_use: Some(in_use),
+            in_use: Some(if self.all_in_use { |_| Ok(true) } else { in_use }),
             control_socket: Some(b"/run/onfs/control".to_vec()),
             policy: self.policy,
             deadline: self.deadline,
@@ -272,6 +276,13 @@ impl Site {
             self.client().settle_closed();
             std::thread::yield_now();
         }
+    }
+
+    /// The memory tier is gone.
+    pub fn reboot(&mut self) {
+        self.unmount();
+        std::fs::remove_dir_all(self.dir.path().join("shared")).unwrap();
+        self.mount();
     }
 
     pub fn remount(&mut self) {

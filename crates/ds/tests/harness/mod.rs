@@ -20,6 +20,7 @@ pub struct Site {
     pub memory_limit: u64,
     pub ssd_limit: Option<u64>,
     pub nearline_limit: Option<u64>,
+    pub safe_within: Duration,
     instance: Option<store::InstanceId>,
     generation: u32,
     pub faults: Faults,
@@ -39,6 +40,7 @@ impl Site {
             memory_limit,
             ssd_limit: None,
             nearline_limit: None,
+            safe_within: Duration::from_secs(30),
             instance: None,
             generation: 0,
             faults: Faults::default(),
@@ -111,6 +113,7 @@ impl Site {
             movers: 2,
             sync_period: Duration::from_millis(50),
             waiting_max: 512,
+            safe_within: self.safe_within,
         })
         .unwrap();
         let devices = Arc::downgrade(&server);
@@ -141,6 +144,16 @@ impl Site {
         self.stop();
         let _ = std::fs::remove_dir_all(self.dir.path().join("shared"));
         self.start();
+    }
+
+    /// The object's file in a tier.
+    pub fn tier_path(&self, tier: TierId, n: u64) -> PathBuf {
+        let status = self.server().tiers().into_iter().find(|t| t.tier == tier).unwrap();
+        let name = format!("{:016x}", ino(n).get());
+        status.dir.join(&name[14..]).join(&name)
+    }
+    pub fn tier_file(&self, tier: TierId, n: u64) -> Vec<u8> {
+        std::fs::read(self.tier_path(tier, n)).unwrap()
     }
 
     pub fn generation(&self) -> u32 {
