@@ -219,6 +219,7 @@ impl Client {
             open_files: self.files.len() as u64,
             open_inodes: self.inodes.len() as u64,
             passthrough_inodes: self.inodes.count_passthrough() as u64,
+            remembered_inodes: self.versions.len() as u64,
             ..self.metrics.snapshot()
         }
     }

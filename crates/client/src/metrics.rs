@@ -152,6 +152,8 @@ pub struct ClientStats {
     pub open_files: u64,
     pub open_inodes: u64,
     pub passthrough_inodes: u64,
+    /// Inodes of which the age of the kernel's pages is kept.
+    pub remembered_inodes: u64,
 }
 
 #[cfg(test)]

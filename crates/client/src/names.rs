@@ -76,9 +76,8 @@ impl Client {
 
     pub(crate) fn forget(&self, node: u64, lookups: u64) {
         if let Some(ino) = Ino::from_raw(node) {
-            self.versions.forget(ino);
-            self.arbiter.lock().forget(ino);
             self.mds.release(ino, lookups);
+            self.forget_pages(ino);
             self.wake_purger();
         }
     }

@@ -144,6 +144,8 @@ impl Client {
             state.registered = None;
             self.ds.end_passthrough(&inode.object);
             self.arbiter.lock().end_passthrough(ino);
+            // Who forgot it meanwhile found nothing to forget.
+            self.forget_pages(ino);
             if let Some(Err(error)) = self.backing.get().map(|backing| backing.close(id)) {
                 tracing::debug!(ino = ino.get(), %error, "a backing file was not let go");
             }
@@ -151,5 +153,13 @@ impl Client {
         drop(state);
         inode.settle_soon(settle);
         !in_use
+    }
+
+    /// What is kept about the kernel's pages of an inode goes when the kernel does not know the inode any more.
+    pub(crate) fn forget_pages(&self, ino: Ino) {
+        if !self.mds.is_held(ino) {
+            self.versions.forget(ino);
+            self.arbiter.lock().forget(ino);
+        }
     }
 }

@@ -48,6 +48,10 @@ impl Versions {
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries.load(Ordering::Relaxed)
+    }
+
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<u64, u64>> {
         &self.shards[ino.get() as usize % SHARDS]
     }

@@ -329,3 +329,17 @@ fn regression_direct_readers_of_a_device_need_no_alignment() {
     check(&direct());
     check(&reader);
 }
+
+#[test]
+fn regression_nothing_is_kept_of_a_file_that_the_kernel_forgot_while_it_lingered() {
+    let Some(site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    fs::remove_file(&path).unwrap();
+    drop(map);
+    wait_until_none_lingers(&site);
+    let begun = std::time::Instant::now();
+    while site.client().stats().remembered_inodes > 0 {
+        assert!(begun.elapsed().as_secs() < 30, "something is kept");
+        std::thread::yield_now();
+    }
+}

@@ -97,8 +97,9 @@ pub struct DataServer {
     pub(crate) driver: Arc<Driver>,
     pub(crate) counters: Counters,
     pub(crate) keeper: keeper::Todo,
-    /// Of objects whose policy is not the default.
-    pub(crate) policies: Mutex<HashMap<Ino, ObjectPolicy>>,
+    /// Of objects whose policy is not the default, and that are in use or have bytes in memory alone: others get theirs when
+    /// they are next opened.
+    pub(crate) policies: Arc<Mutex<HashMap<Ino, ObjectPolicy>>>,
     pub(crate) pins: Mutex<HashMap<Ino, TierId>>,
     /// Objects that are gone while their record is still there: who comes upon one must not take it for lost.
     pub(crate) removed: Mutex<HashSet<Ino>>,
@@ -126,6 +127,7 @@ impl DataServer {
         for (device, store) in devices.iter_mut().zip(&stores) {
             *device = store.as_ref().map_or(Ok(0), TierStore::device)?;
         }
+        let policies = Arc::default();
         let server = Arc::new(DataServer {
             stores,
             devices,
@@ -134,11 +136,11 @@ impl DataServer {
             memory_generation: options.memory_generation,
             limits: limits.map(AtomicU64::new),
             maps: options.maps,
-            table: ObjectTable::new(driver.clone()),
+            table: ObjectTable::new(driver.clone(), Arc::clone(&policies)),
             driver,
             counters: Counters::default(),
             keeper: keeper::Todo::default(),
-            policies: Mutex::default(),
+            policies,
             pins: Mutex::default(),
             removed: Mutex::default(),
             strays: Mutex::default(),

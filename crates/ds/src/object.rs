@@ -22,8 +22,16 @@ const NO_TIME: i64 = i64::MIN;
 
 /// Whoever keeps track of objects hears of the end of each.
 pub(crate) trait Home: Send + Sync {
-    /// `known`: the core has heard of it.
-    fn dropped(&self, ino: Ino, known: bool, verified: Verified);
+    fn dropped(&self, ino: Ino, left: Left);
+}
+
+/// What an object leaves that nobody uses any more.
+pub(crate) struct Left {
+    /// The core has heard of it.
+    pub known: bool,
+    /// It has bytes that are in memory alone.
+    pub at_risk: bool,
+    pub verified: Verified,
 }
 
 /// One object: a file's part on this data server.
@@ -58,8 +66,10 @@ pub struct Object {
 impl Drop for Object {
     fn drop(&mut self) {
         if let Some(home) = self.home.upgrade() {
-            let known = self.state.get_mut().known;
-            home.dropped(self.ino, known, std::mem::take(self.verified.get_mut()));
+            let verified = std::mem::take(self.verified.get_mut());
+            let state = self.state.get_mut();
+            let left = Left { known: state.known, at_risk: state.map.is_dirty(), verified };
+            home.dropped(self.ino, left);
         }
     }
 }

@@ -440,3 +440,24 @@ fn regression_a_device_that_fails_to_read_is_not_asked_where_another_has_the_byt
     site.faults.clear();
     assert_eq!(content(&site, &object).unwrap(), bytes);
 }
+
+/// A mount may open every file that there is below a directory with a policy. Method: files with one, safe and not.
+#[test]
+fn regression_policies_of_files_that_nobody_uses_are_not_kept() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let policy =
+        tier::ObjectPolicy { write_behind_delay: Some(Duration::from_secs(3600)), ..Default::default() };
+    for n in 2..10 {
+        let object = write_file(&site, n, &[7; 100]);
+        site.server().set_policy(&object, policy);
+        drop(object);
+        assert!(site.server().keeps(ino(n)), "a mover asks for it");
+        let object = site.server().attach(ino(n), &hint(&site, 100)).unwrap();
+        site.server().flush(&object, &mut |_| {}).unwrap();
+        drop(object);
+        // It is in use until what the flush wrote is known to be durable.
+        site.server().sync_devices();
+        assert!(!site.server().keeps(ino(n)));
+    }
+}

@@ -51,6 +51,11 @@ impl Mds {
         self.orphans.some_held(n, visit)
     }
 
+    /// Does the kernel know it?
+    pub fn is_held(&self, ino: Ino) -> bool {
+        self.orphans.is_held(ino)
+    }
+
     /// Up to `max` inodes without name and references, for the purger: it removes their objects, then calls
     /// [`Mds::purge`], or [`Mds::purge_later`] if it could not. Empty: nothing to do now.
     pub fn purge_list(&self, max: usize) -> Result<Vec<Ino>, Errno> {
