@@ -1,6 +1,6 @@
 //! What people ask of the data server: where a file is, move it, limits and status.
 
-use crate::{DataServer, object::Object};
+use crate::{DataServer, object::Object, seal::is_unsealed};
 use std::{
     ops::ControlFlow,
     path::PathBuf,
@@ -25,6 +25,8 @@ pub struct ObjectReport {
     /// Bytes that a power cut now would lose.
     pub at_risk: u64,
     pub sealed_saus: u32,
+    /// Bytes of SAUs that a device holds and that have no checksum.
+    pub unsealed: u64,
     pub pinned: Option<TierId>,
     pub transient: bool,
     pub open: bool,
@@ -51,12 +53,13 @@ impl DataServer {
     pub fn report(&self, object: &Object) -> ObjectReport {
         let state = object.state.read();
         let mut bytes = [0; 3];
-        let mut sealed = 0;
+        let (mut sealed, mut unsealed) = (0, 0);
         for (sau, s) in state.map.iter() {
             for tier in s.valid.iter() {
                 bytes[tier.index()] += u64::from(sau.bytes_within(state.size));
             }
             sealed += u32::from(s.seal.is_some());
+            unsealed += if is_unsealed(s) { u64::from(sau.bytes_within(state.size)) } else { 0 };
         }
         ObjectReport {
             size: state.size,
@@ -66,6 +69,7 @@ impl DataServer {
             lost_saus: state.map.lost(),
             at_risk: state.map.bytes_at_risk(state.size),
             sealed_saus: sealed,
+            unsealed,
             pinned: state.pinned,
             transient: state.transient,
             open: object.is_open(),

@@ -30,6 +30,8 @@ pub(crate) struct Todo {
     settling: Mutex<()>,
     /// Programs may write to them through a mapping.
     mapped: Mutex<BTreeMap<Ino, Arc<Object>>>,
+    /// They may have device bytes without a checksum; since when nothing is known to have changed there.
+    pub unsealed: Mutex<BTreeMap<Ino, Instant>>,
 }
 
 impl DataServer {
@@ -103,6 +105,7 @@ impl DataServer {
     fn sync_what_waits(&self, _one_at_a_time: &MutexGuard<'_, ()>) {
         *self.keeper.synced.lock() = Some(Instant::now());
         let objects = std::mem::take(&mut *self.keeper.unsynced.lock());
+        objects.keys().for_each(|ino| self.note_unsealed(*ino));
         if objects.len() > ONE_BY_ONE_MAX {
             return self.sync_whole_tiers(&objects);
         }
@@ -199,6 +202,7 @@ impl DataServer {
             self.sleep(self.sync_period);
             self.absorb_due();
             self.sync_due();
+            self.seal_idle();
         }
     }
 

@@ -22,6 +22,7 @@ mod object;
 mod open;
 mod place;
 mod read;
+mod seal;
 mod space;
 mod sync;
 mod table;
@@ -73,6 +74,8 @@ pub struct DsOptions {
     pub waiting_max: usize,
     /// How soon what was stored through mappings, or written over a copy on a device, is made durable without being asked.
     pub safe_within: Duration,
+    /// For how long a closed object's device bytes do not change before they get a checksum.
+    pub seal_after: Duration,
 }
 
 /// A tier on a device.
@@ -110,6 +113,7 @@ pub struct DataServer {
     pub(crate) sync_period: Duration,
     pub(crate) waiting_max: usize,
     pub(crate) safe_within: Duration,
+    pub(crate) seal_after: Duration,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -149,6 +153,7 @@ impl DataServer {
             sync_period: options.sync_period,
             waiting_max: options.waiting_max,
             safe_within: options.safe_within,
+            seal_after: options.seal_after,
             threads: Mutex::default(),
         });
         server.take_stock()?;

@@ -4,6 +4,7 @@ use crate::{
     DataServer,
     copy::{copy_range, keeping_mtime, reach},
     object::{Mapped, Object, State, Verified},
+    seal::has_unsealed,
 };
 use layout::{ObjectRecord, Sau, SauIndex};
 use std::sync::Arc;
@@ -153,6 +154,9 @@ impl DataServer {
             if state.files.iter().flatten().any(|file| file.is_used_elsewhere().unwrap_or(true)) {
                 state.mapped = Some(Mapped::new(Timestamp::EPOCH));
             }
+        }
+        if has_unsealed(&state.map) {
+            self.note_unsealed(ino);
         }
         // What is lost must be known to be lost before the file is written in the present life of the memory tier.
         state.unsaved = pending.is_some() || mapped || (old && state.map.lost() > 0);

@@ -5,6 +5,7 @@ use crate::{
     copy::keeping_mtime,
     load::dirty_tiers,
     object::{Object, State},
+    seal::has_unsealed,
 };
 use layout::ObjectRecord;
 use std::{collections::HashMap, ops::ControlFlow, sync::atomic::Ordering};
@@ -144,7 +145,12 @@ impl DataServer {
         let mut strays = Vec::new();
         for (ino, bytes) in movable {
             let dirty = match self.maps.load(ino) {
-                Ok(Some(record)) => self.dirty_of(record),
+                Ok(Some(record)) => {
+                    if has_unsealed(&record.map) {
+                        self.note_unsealed(ino);
+                    }
+                    self.dirty_of(record)
+                }
                 Ok(None) => {
                     strays.extend((bytes == [0; 3]).then_some(ino));
                     TierSet::MEMORY

@@ -37,6 +37,11 @@ impl Unsynced {
         waiting.files[tier.index()].replace(file.clone()).is_none()
     }
 
+    /// How often each tier's file was changed so far.
+    pub fn changes(&self) -> [u64; 3] {
+        self.0.lock().changes
+    }
+
     pub fn tiers(&self) -> TierSet {
         let waiting = self.0.lock();
         let all = TierId::ALL.into_iter().filter(|t| waiting.files[t.index()].is_some());

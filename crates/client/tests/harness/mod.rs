@@ -181,6 +181,7 @@ impl Site {
             sync_period: Duration::from_millis(50),
             waiting_max: 512,
             safe_within: Duration::from_secs(30),
+            seal_after: Duration::from_secs(10),
         })
         .unwrap();
         let options = ClientOptions {

@@ -21,6 +21,7 @@ pub struct Site {
     pub ssd_limit: Option<u64>,
     pub nearline_limit: Option<u64>,
     pub safe_within: Duration,
+    pub seal_after: Duration,
     instance: Option<store::InstanceId>,
     generation: u32,
     pub faults: Faults,
@@ -41,6 +42,7 @@ impl Site {
             ssd_limit: None,
             nearline_limit: None,
             safe_within: Duration::from_secs(30),
+            seal_after: Duration::from_secs(10),
             instance: None,
             generation: 0,
             faults: Faults::default(),
@@ -114,6 +116,7 @@ impl Site {
             sync_period: Duration::from_millis(50),
             waiting_max: 512,
             safe_within: self.safe_within,
+            seal_after: self.seal_after,
         })
         .unwrap();
         let devices = Arc::downgrade(&server);

@@ -212,6 +212,7 @@ pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileR
         at_risk_bytes: 0,
         lost_bytes: 0,
         dirty_bytes: 0,
+        unsealed_bytes: 0,
     };
     if attr.kind != FileKind::Regular {
         report.layout = "none: it has no data".to_owned();
@@ -249,6 +250,7 @@ pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileR
     report.at_risk_bytes = now.at_risk;
     report.dirty_bytes = now.at_risk;
     report.lost_bytes = u64::from(now.lost_saus) * SAU_BYTES;
+    report.unsealed_bytes = now.unsealed;
     Ok(report)
 }
 

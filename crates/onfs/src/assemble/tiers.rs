@@ -36,6 +36,8 @@ const WAITING_SHARE: usize = 16;
 const WAITING_MAX: usize = 16 << 10;
 /// As long as bytes that are written may wait to be written down.
 const SAFE_WITHIN: Duration = Duration::from_secs(30);
+/// The first write over a checksum waits for the journal, so what is written now and then is left alone.
+const SEAL_AFTER: Duration = Duration::from_secs(10);
 
 /// Opening the metadata makes durable what a killed daemon had in its journal; the bytes that it speaks of come first.
 pub(super) fn sync_tiers(config: &Config) {
@@ -134,6 +136,7 @@ pub(super) fn open_tiers(
         sync_period: config.metadata.sync_period,
         waiting_max: (common.descriptors.max() / WAITING_SHARE).min(WAITING_MAX),
         safe_within: SAFE_WITHIN,
+        seal_after: SEAL_AFTER,
     });
     match started {
         Ok(ds) => Ok(Tiers { ds, fresh, state: config.mount.state.clone() }),

@@ -126,6 +126,8 @@ pub struct FileReport {
     pub lost_bytes: u64,
     /// Data that differs from the copy in the persistent tier.
     pub dirty_bytes: u64,
+    /// What devices hold and has no checksum yet: damage to it would not be noticed.
+    pub unsealed_bytes: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -39,6 +39,9 @@ pub fn file(report: &FileReport) -> String {
         ("coolness", f.coolness.as_ref().map_or("-".to_owned(), coolness)),
         ("lost if the machine died now", risk(f.at_risk_bytes)),
     ];
+    if f.unsealed_bytes > 0 {
+        rows.push(("no checksum yet", bytes(f.unsealed_bytes)));
+    }
     if f.lost_bytes > 0 {
         rows.push(("LOST", format!("{}: reads of it fail with EIO", bytes(f.lost_bytes))));
     }
