@@ -3,6 +3,7 @@
 use crate::{
     DataServer,
     object::{Object, State},
+    seal::has_unsealed,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::{
@@ -105,7 +106,12 @@ impl DataServer {
     fn sync_what_waits(&self, _one_at_a_time: &MutexGuard<'_, ()>) {
         *self.keeper.synced.lock() = Some(Instant::now());
         let objects = std::mem::take(&mut *self.keeper.unsynced.lock());
-        objects.keys().for_each(|ino| self.note_unsealed(*ino));
+        for (ino, object) in &objects {
+            // Never waits for an object's lock. Most have what movements copied.
+            if object.state.try_read().is_none_or(|state| has_unsealed(&state.map)) {
+                self.note_unsealed(*ino);
+            }
+        }
         if objects.len() > ONE_BY_ONE_MAX {
             return self.sync_whole_tiers(&objects);
         }

@@ -156,7 +156,7 @@ impl DataServer {
             }
         }
         if has_unsealed(&state.map) {
-            self.note_unsealed(ino);
+            self.note_found_unsealed(ino);
         }
         // What is lost must be known to be lost before the file is written in the present life of the memory tier.
         state.unsaved = pending.is_some() || mapped || (old && state.map.lost() > 0);

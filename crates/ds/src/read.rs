@@ -189,19 +189,28 @@ fn readable(state: &State, offset: u64, len: usize) -> Result<usize, Errno> {
     Ok(len.min(usize::try_from(state.size - offset).unwrap_or(usize::MAX)))
 }
 
-/// Reads what the tier's file has; what lies past its end is zeros (I-DS-3).
+/// Reads what the tier's file has; what lies past its end is zeros (I-DS-3). A file that ends before the place that we know is
+/// not as we left it.
 fn read_file(state: &State, tier: TierId, offset: u64, part: &mut [u8]) -> Result<(), Errno> {
     let Some(file) = &state.files[tier.index()] else { return Err(Errno::EIO) };
     let got = file.read_at(part, offset)?;
+    if got < in_file(state, tier, offset, part.len()) {
+        return Err(Errno::EIO);
+    }
     part[got..].fill(0);
     Ok(())
+}
+
+/// How many of these bytes lie before the end of the tier's file.
+fn in_file(state: &State, tier: TierId, offset: u64, len: usize) -> usize {
+    let before_end = state.file_len[tier.index()].saturating_sub(offset);
+    len.min(usize::try_from(before_end).unwrap_or(usize::MAX))
 }
 
 /// `false` if the bytes are not in the page cache.
 fn try_read_file(state: &State, tier: TierId, offset: u64, part: &mut [u8]) -> Result<bool, Errno> {
     let Some(file) = &state.files[tier.index()] else { return Err(Errno::EIO) };
-    let end = state.file_len[tier.index()];
-    let in_file = part.len().min(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX));
+    let in_file = in_file(state, tier, offset, part.len());
     if file.read_nowait(&mut part[..in_file], offset)? != Some(in_file) {
         return Ok(false);
     }

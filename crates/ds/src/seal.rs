@@ -48,6 +48,13 @@ impl DataServer {
         }
     }
 
+    /// As `note_unsealed`, if it is not noted yet.
+    pub(crate) fn note_found_unsealed(&self, ino: Ino) {
+        if !self.keeper.unsealed.lock().contains_key(&ino) {
+            self.note_unsealed(ino);
+        }
+    }
+
     /// One round.
     pub(crate) fn seal_idle(&self) {
         let mut left = ROUND_BYTES;

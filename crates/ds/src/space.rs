@@ -147,7 +147,7 @@ impl DataServer {
             let dirty = match self.maps.load(ino) {
                 Ok(Some(record)) => {
                     if has_unsealed(&record.map) {
-                        self.note_unsealed(ino);
+                        self.note_found_unsealed(ino);
                     }
                     self.dirty_of(record)
                 }

@@ -80,6 +80,26 @@ fn regression_bytes_that_went_straight_to_a_device_get_a_checksum() {
 }
 
 #[test]
+fn regression_a_device_file_that_was_cut_is_no_zeros() {
+    // With and without a checksum that was compared already.
+    for sealed in [true, false] {
+        let mut site = Site::new(64 << 20);
+        if sealed {
+            hurry(&mut site);
+        }
+        site.start();
+        let object = overwritten(&site);
+        if sealed {
+            wait_until_sealed(&site, 6 * MIB);
+        }
+        assert_eq!(read(&site, &object).unwrap(), [8; 6 * MIB]);
+        let file = std::fs::OpenOptions::new().write(true).open(site.tier_path(TierId::Ssd, 2)).unwrap();
+        file.set_len(3 << 20).unwrap();
+        assert_eq!(read(&site, &object), Err(Errno::EIO), "sealed: {sealed}");
+    }
+}
+
+#[test]
 fn regression_what_an_earlier_mount_left_without_a_checksum_gets_one() {
     let mut site = Site::new(64 << 20);
     site.start();
