@@ -21,7 +21,7 @@ const TRAILER_BEGINS: [u8; 6] = *b"SFA!\x01\x00";
 const CONTENTS_BYTES_MAX: u64 = 1 << 16;
 
 /// Names the manifest. Without it the engine would take the directory for a new one, and its files for garbage.
-const CURRENT: &str = "current";
+pub(super) const CURRENT: &str = "current";
 pub(super) const TABLES: &str = "tables";
 
 /// Looks at the engine's directory `dir`. One without any file is a new one.
