@@ -138,14 +138,14 @@ mod tests {
     //! Goal: the line has its bound, keeps its order, and lets go as many as the core may have. Method: no core at all.
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use crate::object::{Home, State, Verified};
+    use crate::object::{Home, Left, State, Verified};
     use std::sync::Weak;
     use types::{LocalId, UgsdId};
 
     struct Nobody;
 
     impl Home for Nobody {
-        fn dropped(&self, _: Ino, _: bool, _: Verified) {}
+        fn dropped(&self, _: Ino, _: Left) {}
     }
 
     fn flush(n: usize) -> Wanted {
