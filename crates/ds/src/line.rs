@@ -138,7 +138,7 @@ mod tests {
     //! Goal: the line has its bound, keeps its order, and lets go as many as the core may have. Method: no core at all.
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use crate::object::{Home, Left, State, Verified};
+    use crate::object::{Home, Left, State};
     use std::sync::Weak;
     use types::{LocalId, UgsdId};
 

@@ -12,8 +12,10 @@ use crate::{
 };
 use layout::{Sau, SauIndex};
 use store::ObjectFd;
-use types::{Errno, TierId, TierSet, Timestamp};
+use types::{Errno, SAU_BYTES, TierId, TierSet, Timestamp};
 
+/// Holes of a file that may be in passthrough: each gets a place in the map before somebody writes through a mapping.
+pub(crate) const HOLES_MAX: u64 = 4096;
 /// Bytes of two copies that are compared at once.
 const CHUNK: usize = 128 << 10;
 
@@ -28,6 +30,7 @@ impl DataServer {
             let Some(tier) = state.in_place else { return Ok(()) };
             if state.mapped.is_none() {
                 let file = state.files[tier.index()].clone().ok_or(Errno::EIO)?;
+                self.take_holes_in(object, &mut state, tier)?;
                 state.mapped = Some(Mapped::new(file.stat()?.mtime));
                 strike_seals(object, &mut state);
                 match self.save_map(object, &mut state) {
@@ -41,6 +44,50 @@ impl DataServer {
             }
         }
         self.wait_until_struck(object)
+    }
+
+    /// A store may come to any place of the file: what was a hole is the file's in place from now on, and where an fsync promised
+    /// its zeros, a persistent tier's too.
+    /// Returns whether there were any; the caller saves the map.
+    fn take_holes_in(&self, object: &Object, state: &mut State, tier: TierId) -> Result<bool, Errno> {
+        let saus = state.size.div_ceil(SAU_BYTES);
+        if saus.saturating_sub(u64::from(state.map.used())) > HOLES_MAX {
+            return Err(Errno::EFBIG);
+        }
+        let holes: Vec<_> = (0..saus)
+            .filter_map(|n| SauIndex::new(n as u32))
+            .filter(|sau| state.map.get(*sau).is_hole())
+            .collect();
+        let promised = |sau: &SauIndex| tier == TierId::Memory && sau.start() < state.synced_size;
+        let safe = self.first_persistent().filter(|_| holes.iter().any(promised));
+        let end = state.synced_size.min(state.size);
+        let any = !holes.is_empty();
+        for sau in holes {
+            let mut holders = TierSet::of(tier);
+            if let Some(safe) = safe.filter(|_| sau.start() < end) {
+                self.clear_place(object, state, safe, sau)?;
+                let copy = self.file_for_write(object, state, safe)?;
+                let reached = end.min(sau.end());
+                reach(&copy, reached)?;
+                let len = &mut state.file_len[safe.index()];
+                *len = (*len).max(reached);
+                state.note_change(safe);
+                self.note_unsynced(object);
+                holders = holders.with(safe);
+            }
+            let _ = state.map.set(sau, Sau::in_tiers(holders));
+        }
+        Ok(any)
+    }
+
+    /// The object was extended: a store may come to what is new.
+    pub(crate) fn take_new_holes_in(&self, object: &Object, state: &mut State) -> Result<(), Errno> {
+        if let Some(tier) = state.in_place.filter(|_| state.mapped.is_some())
+            && self.take_holes_in(object, state, tier)?
+        {
+            self.save_map(object, state)?;
+        }
+        Ok(())
     }
 
     /// Brings the other copies up to what programs wrote through mappings so far; of a device, sees to it that the next

@@ -2,12 +2,13 @@
 
 use crate::{
     DataServer,
+    mapped::HOLES_MAX,
     object::{LiveAttr, Object, OpenKind, State, Verified},
 };
 use std::sync::{Arc, atomic::Ordering};
 use store::ObjectFd;
 use tier::{Input, ObjectPolicy};
-use types::{Errno, Ino, TierId, Timestamp};
+use types::{Errno, Ino, SAU_BYTES, TierId, Timestamp};
 
 impl DataServer {
     pub fn open(&self, object: &Object, kind: OpenKind) {
@@ -122,6 +123,9 @@ impl DataServer {
         let fastest = || state.map.tiers_used().intersect(self.present()).fastest();
         let tier = state.in_place.or_else(fastest)?;
         if !state.map.is_wholly_in(tier) {
+            return None;
+        }
+        if state.size.div_ceil(SAU_BYTES).saturating_sub(u64::from(state.map.used())) > HOLES_MAX {
             return None;
         }
         // Of a hole the file may still have what was there before.

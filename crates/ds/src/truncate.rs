@@ -167,7 +167,7 @@ impl DataServer {
         }
         state.size = size;
         object.set_mtime(Some(self.now()));
-        Ok(())
+        self.take_new_holes_in(object, state)
     }
 }
 

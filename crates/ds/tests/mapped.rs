@@ -205,3 +205,43 @@ fn regression_a_mapping_that_outlives_the_daemon_is_not_vouched_for() {
     assert_eq!(site.server().report(&object).sealed_saus, 0);
     drop((object, held));
 }
+
+#[test]
+fn regression_stores_into_holes_are_kept() {
+    // Goal: what a program stores where the file had a hole is read by everybody, also after a kill, and after a reboot if it
+    // was made safe. Method: holes between bytes, at the end, and in what the file grew by; a promise of zeros for one.
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = site.server().attach(ino(2), &ObjectHint { written: false, ..hint(&site, 0) }).unwrap();
+    site.server().open(&object, WRITER);
+    site.server().write(&object, 9 << 20, &[7; MIB]).unwrap();
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    site.server().grow(&object, 15 << 20).unwrap();
+    site.server().close(&object, WRITER);
+    map(&site, &object);
+    site.server().grow(&object, 21 << 20).unwrap();
+    let places = [100, (5 << 20) + 1, 13 << 20, 20 << 20];
+    places.iter().for_each(|at| store(&site, &object, *at, b"mapped"));
+    let check = |site: &Site, object: &Object| {
+        for at in places {
+            assert_eq!(read(site, object, at - 1, 8).unwrap(), b"\0mapped\0", "at {at}");
+        }
+        assert_eq!(read(site, object, 9 << 20, 2).unwrap(), [7; 2]);
+        assert_eq!(read(site, object, (20 << 20) + 100, MIB).unwrap(), vec![0; MIB - 100]);
+    };
+    check(&site, &object);
+    drop(object);
+    site.restart();
+    let object = attach(&site, 21 * MIB);
+    check(&site, &object);
+    map(&site, &object);
+    places.iter().for_each(|at| store(&site, &object, *at, b"MAPPED"));
+    places.iter().for_each(|at| store(&site, &object, *at, b"mapped"));
+    site.server().end_mapped_writes(&object).unwrap();
+    site.server().end_passthrough(&object);
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    check(&site, &object);
+    drop(object);
+    site.reboot();
+    check(&site, &attach(&site, 21 * MIB));
+}
