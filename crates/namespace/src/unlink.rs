@@ -33,11 +33,12 @@ pub fn unlink<T: Txn + ?Sized>(
     if name::is_dots(at.name) {
         return refuse(Errno::EISDIR);
     }
-    let Some(entry) = dentry::get(txn, &env.names, at)? else { return refuse(Errno::ENOENT) };
+    let key = dentry::key_of(&env.names, at);
+    let Some(entry) = dentry::get_at(txn, &key)? else { return refuse(Errno::ENOENT) };
     if entry.kind == FileKind::Directory {
         return refuse(Errno::EISDIR);
     }
-    dentry::delete(txn, &env.names, at);
+    txn.delete(&key);
     dir.entries_changed(env.now);
     inode::store(txn, at.dir, &dir);
     let mut inode = match inode::load_named(txn, entry.ino) {
