@@ -38,7 +38,9 @@ impl Shared {
     pub(crate) fn checkpoint(&self) -> Result<(), KvError> {
         let mut frozen_to = self.checkpointing.lock();
         self.begun.fetch_add(1, Ordering::AcqRel);
+        self.rotating.store(true, Ordering::Release);
         let result = self.checkpoint_inner(&mut frozen_to);
+        self.rotating.store(false, Ordering::Release);
         let whole = self.take_reserve();
         self.no_space.store(result == Err(KvError::Full), Ordering::Release);
         *self.room.0.lock() += 1;
@@ -65,6 +67,7 @@ impl Shared {
             self.overlay.freeze();
             self.journal.rotate(segment)
         };
+        self.rotating.store(false, Ordering::Release);
         *frozen_to = Some(lsn);
         self.carry_on_reserve(lsn)?;
         *frozen_to = None;

@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub work: Work,
     /// Begun and ended checkpoints, well or not. Begun ones are counted under `checkpointing`.
     pub begun: AtomicU64,
+    /// A checkpoint has begun that will take what is committed now: nobody asks for another because of that.
+    pub rotating: AtomicBool,
     /// Signalled when one ended.
     pub room: (Mutex<u64>, Condvar),
     pub state_dir: StateDir,

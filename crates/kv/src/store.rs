@@ -140,6 +140,7 @@ impl MetaStore {
             space_checked: Mutex::new(None),
             work: Work::default(),
             begun: AtomicU64::new(0),
+            rotating: AtomicBool::new(false),
             room: (Mutex::new(0), Condvar::new()),
             state_dir,
         });
@@ -174,7 +175,10 @@ impl MetaStore {
             return Ok(shared.journal.last());
         }
         check_limits(&writes)?;
-        if shared.journal.active_bytes() > shared.options.checkpoint_bytes && shared.options.background {
+        if shared.journal.active_bytes() > shared.options.checkpoint_bytes
+            && shared.options.background
+            && !shared.rotating.load(Ordering::Acquire)
+        {
             shared.work.request_checkpoint();
         }
         if !writes.may_use_reserve() && shared.reserve.is_short() && !shared.space_came_back() {
