@@ -28,6 +28,9 @@ use crate::{
     versions::Versions,
 };
 
+/// Two requests: one is read while the bytes of the other are used.
+const READAHEAD: u32 = 2 << 20;
+
 /// How the client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
@@ -262,6 +265,7 @@ impl Filesystem for Client {
             | Capabilities::WRITEBACK_CACHE
             | Capabilities::AUTO_INVAL_DATA;
         config.max_write = 1 << 20;
+        config.max_readahead = READAHEAD;
         config.time_granularity_ns = 1;
         let passthrough = self.options.passthrough && self.options.in_use.is_some();
         if passthrough && kernel.capabilities.contains(Capabilities::PASSTHROUGH) {

@@ -439,6 +439,37 @@ fn a_cached_reader_sees_what_others_write() {
     assert_eq!(fs::read(&path).unwrap()[49 * 4096], 49);
 }
 
+/// Method: the reads that the daemon is asked for while a program reads 16 MiB from start to end in small pieces.
+#[test]
+fn regression_the_kernel_reads_ahead_in_requests_of_a_mebibyte() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root may raise the readahead: nothing is tested");
+        return;
+    }
+    let Some(mut site) = Site::new() else { return };
+    site.passthrough = false;
+    site.mount();
+    fs::write(site.path("f"), pattern(16 << 20, 1)).unwrap();
+    // Beside a writer a reader would get direct I/O.
+    site.settle_closed();
+    let reads = || {
+        let stats = site.client().stats();
+        stats.operations.iter().find(|op| op.name == "read").map(|op| op.requests).unwrap()
+    };
+    let before = reads();
+    let mut file = File::open(site.path("f")).unwrap();
+    // The pages that came with the writes, if the kernel kept any.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut bytes = 0;
+    let mut piece = vec![0; 64 << 10];
+    while let n @ 1.. = file.read(&mut piece).unwrap() {
+        bytes += n;
+    }
+    assert_eq!(bytes, 16 << 20);
+    let asked = reads() - before;
+    assert!((16..32).contains(&asked), "{asked} requests");
+}
+
 #[test]
 fn the_file_system_has_a_size() {
     let Some(site) = Site::mounted() else { return };
