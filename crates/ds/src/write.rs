@@ -257,7 +257,11 @@ impl DataServer {
                 // The record before the first byte: should the tier be lost, the loss is known. The file before the record,
                 // or a crash between them would look like a loss.
                 if sau.is_hole() {
-                    self.file_for_write(object, state, tier)?;
+                    if let Err(stop) = self.begin_file(object, state, piece, tier, patience) {
+                        state.credit[tier.index()] =
+                            state.charged[tier.index()].saturating_sub(used[tier.index()]);
+                        return Err(stop);
+                    }
                     state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
                     self.save_map(object, state)?;
                 }
@@ -292,6 +296,27 @@ impl DataServer {
         Ok(())
     }
 
+    /// The object's file in a tier, for its first SAU there. Zeros that an fsync promised would be lost if the record came to
+    /// be durable and the file not.
+    fn begin_file(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        tier: TierId,
+        patience: Patience,
+    ) -> Result<(), Stop> {
+        let file = self.file_for_write(object, state, tier)?;
+        let promised = tier.is_persistent() && piece.sau.start() < state.synced_size;
+        if !promised || state.map.count_in(tier) > 0 {
+            return Ok(());
+        }
+        if !patience.may_wait {
+            return Err(Stop::WouldWait);
+        }
+        Ok(self.sync_file(object, &file)?)
+    }
+
     /// Readers have the memory file in place, so new bytes must be there; where an fsync promised a hole, its zeros must be
     /// in a persistent tier too. Such a hole becomes a SAU of both before anything is written to it.
     fn keep_promise(
@@ -309,7 +334,7 @@ impl DataServer {
         }
         let safe = self.place_safe(object, state, piece, u64::from(piece.len), patience)?;
         self.clear_stale(object, state, piece, safe)?;
-        self.file_for_write(object, state, safe)?;
+        self.begin_file(object, state, piece, safe, patience)?;
         self.clear_stale(object, state, piece, TierId::Memory)?;
         self.file_for_write(object, state, TierId::Memory)?;
         let _ = state.map.set(piece.sau, Sau::in_tiers(TierSet::MEMORY.with(safe)));

@@ -306,6 +306,29 @@ fn regression_what_moves_from_memory_is_durable_before_its_record() {
     assert_eq!(site.server().report(&object).bytes, [0, MIB as u64, 0]);
 }
 
+/// Zeros that an fsync promised: the file on the device is durable before the record that says that it has them.
+#[test]
+fn regression_a_promised_hole_is_not_lost_with_a_file_that_did_not_come() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().grow(&object, 6 << 20).unwrap();
+    flush(&site, &object).unwrap();
+    let faults = site.ssd_faults.clone().unwrap();
+    let before = faults.count(IoKind::Sync);
+    let (saved, seen) = std::sync::mpsc::channel();
+    site.on_save(move |_| {
+        saved.send(faults.count(IoKind::Sync)).unwrap();
+        Ok(())
+    });
+    assert_eq!(site.server().try_write(&object, 5 << 20, b"later").unwrap(), ds::Attempt::WouldWait);
+    site.server().write(&object, 5 << 20, b"later").unwrap();
+    let seen: Vec<u64> = seen.try_iter().collect();
+    assert!(!seen.is_empty() && seen.iter().all(|syncs| *syncs > before));
+    assert_eq!(site.server().report(&object).at_risk, 0);
+}
+
 /// A file in both device tiers, whose copy on the SSD was compared and then cannot be read: near-line's is used, and compared
 /// first. Method: the second copy by hand, whole or with a byte changed.
 #[test]
