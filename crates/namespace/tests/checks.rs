@@ -338,6 +338,15 @@ fn use_everything(fs: &mut Fs, dir: Ino, sub: Ino) {
     }
 }
 
+#[test]
+fn regression_strays_of_the_last_number_go() {
+    let Tree { mut fs, .. } = tree();
+    let last = Ino::from_raw(u64::MAX).unwrap();
+    fs.store.put(&key::symlink(last), Bytes::from_static(b"\x01x"));
+    assert_eq!(fs.findings(), [Finding::Stray { ino: last }]);
+    assert_eq!(repair(&mut fs), []);
+}
+
 /// Goal: whatever bytes of the records are damaged, using, checking and repairing neither panic nor loop. Method:
 /// [`fuzzing`] of all records in one piece.
 #[test]

@@ -45,7 +45,7 @@ pub fn repair<T: Txn + ?Sized>(txn: &mut T, env: &Env, finding: &Finding) -> Res
         Finding::Lost { ino, .. } | Finding::Detached { ino } => return give_name(txn, env, *ino),
         Finding::NoOrphanRecord { ino } => orphan::add(txn, env, *ino, orphan::Origin::Unlinked),
         Finding::NotOrphan { ino } => orphan::drop_record(txn, *ino),
-        Finding::Stray { ino } => delete_all(txn, &ino.get().to_be_bytes(), &(ino.get() + 1).to_be_bytes())?,
+        Finding::Stray { ino } => delete_all(txn, &ino.get().to_be_bytes(), &after_all_of(*ino))?,
         Finding::MisplacedEntries { ino } => {
             delete_all(txn, &key::dentry_from(*ino, 0), &key::dentry_end(*ino))?;
         }
@@ -81,6 +81,12 @@ fn edit<T: Txn + ?Sized>(txn: &mut T, ino: Ino, change: impl FnOnce(&mut Inode))
     change(&mut inode);
     inode::store(txn, ino, &inode);
     Ok(orphan)
+}
+
+/// Behind all keys of an inode.
+fn after_all_of(ino: Ino) -> Vec<u8> {
+    // The last number that there can be has no next one.
+    ino.get().checked_add(1).map_or_else(|| vec![0xff; 512], |next| next.to_be_bytes().to_vec())
 }
 
 /// Records that the next check computes anew can go; their limits or unused numbers with them.
