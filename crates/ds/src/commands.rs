@@ -30,6 +30,8 @@ pub struct ObjectReport {
     pub pinned: Option<TierId>,
     pub transient: bool,
     pub open: bool,
+    /// How many descriptors, or pairs of them, programs have it open with.
+    pub opens: u32,
     pub open_for_write: bool,
     pub passthrough: bool,
     pub moving: bool,
@@ -73,6 +75,7 @@ impl DataServer {
             pinned: state.pinned,
             transient: state.transient,
             open: object.is_open(),
+            opens: object.opens(),
             open_for_write: object.is_open_for_write(),
             passthrough: object.in_passthrough(),
             moving: state.moving.is_some(),

@@ -268,11 +268,12 @@ pub enum PolicyCommand {
 pub enum QuotaCommand {
     /// Limit the bytes and inodes below a directory; 0 means no limit
     #[command(arg_required_else_help = true)]
+    #[command(group = clap::ArgGroup::new("limit").required(true).multiple(true).args(["bytes", "inodes"]))]
     Set {
         /// A directory on the mount
         dir: PathBuf,
         /// The most that its files may hold, such as 10GiB
-        #[arg(long, value_name = "SIZE", required_unless_present = "inodes")]
+        #[arg(long, value_name = "SIZE")]
         bytes: Option<ByteSize>,
         /// The most files and directories below it
         #[arg(long, value_name = "NUMBER")]
@@ -298,6 +299,8 @@ pub enum QuotaCommand {
     Remove {
         /// A directory on the mount
         dir: PathBuf,
+        #[command(flatten)]
+        output: Output,
     },
 }
 
@@ -360,6 +363,8 @@ pub enum ConfigCommand {
         /// Where it would be mounted
         #[arg(default_value = "/mnt/onfs")]
         mountpoint: PathBuf,
+        #[command(flatten)]
+        output: Output,
     },
     /// Show every setting and its value
     Show {

@@ -111,6 +111,20 @@ fn config_show_tells_values_and_origins() {
     assert_eq!((code, rows[0]["name"].as_str().unwrap()), (0, "mount.state"));
     let (code, out, _) = text(&onfs(&["config", "check", "--config", "none"]));
     assert_eq!((code, out.as_str()), (0, "the configuration is correct\n"));
+    let (code, out, _) = text(&onfs(&["config", "check", "--config", "none", "--json"]));
+    let verdict: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, verdict), (0, serde_json::json!({"correct": true, "errors": []})));
+    let wrong = ["config", "check", "--config", "none", "--json", "--set", "log.levl=debug", "--memory", "2"];
+    let (code, out, err) = text(&onfs(&wrong));
+    let verdict: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (code, &verdict["correct"], verdict["errors"].as_array().unwrap().len()),
+        (2, &false.into(), 2)
+    );
+    assert!(
+        err.contains("log.level") && verdict["errors"][0].as_str().unwrap().contains("log.level"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -158,6 +172,16 @@ fn the_mount_helper_refuses_unknown_options() {
     assert!(code == 0 && out.is_empty(), "{err}");
     let (code, _, _) = helper(&["onfs"]);
     assert_eq!(code, 2);
+}
+
+#[test]
+fn regression_fsck_makes_no_state_where_there_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, out, err) =
+        text(&onfs(&["fsck", "--config", "none", "--state", dir.path().to_str().unwrap()]));
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("no ONFS state"), "{err}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 /// A state that a process holds is neither mounted nor checked; the message names that process.

@@ -164,7 +164,12 @@ impl Ask<'_> {
         let (mut before, total) = (0, sizes.iter().sum());
         for (file, size) in files.iter().zip(sizes) {
             let mut beat = |bytes: u64| {
-                progress.report(Progress { done: before + bytes.min(size), total, what: file.path.clone() })
+                progress.report(Progress {
+                    done: before + bytes.min(size),
+                    total,
+                    what: file.path.clone(),
+                    ..Progress::default()
+                })
             };
             beat(0)?;
             let result = self.one(file, Want::Write).map_err(Stop::Errno).and_then(|one| {
@@ -181,7 +186,7 @@ impl Ask<'_> {
                 }
                 Ok((Step::Queued, _)) => sum.files_queued += 1,
                 Err(Stop::Command(error)) => return Err(error),
-                Err(Stop::Errno(errno)) => sum.failed.push(outcome(file, errno, errno.to_string())),
+                Err(Stop::Errno(errno)) => sum.failed.push(unusable(file, errno)),
                 Err(Stop::Refused(errno, why)) => sum.failed.push(outcome(file, errno, why.to_owned())),
             }
         }
@@ -199,7 +204,7 @@ impl Ask<'_> {
         for file in files {
             match self.one(file, Want::Read) {
                 Ok(one) => list.push((one, file)),
-                Err(errno) => sum.failed.push(outcome(file, errno, errno.to_string())),
+                Err(errno) => sum.failed.push(unusable(file, errno)),
             }
         }
         let inos: Vec<Ino> = list.iter().map(|(one, _)| one.ino).collect();
@@ -215,7 +220,7 @@ impl Ask<'_> {
         let result = watched(
             self.parts,
             &inos,
-            &mut |done| progress.report(Progress { done, total, what: String::new() }),
+            &mut |done| progress.report(Progress { done, total, ..Progress::default() }),
             || self.parts.ds.prefetch(inos.clone(), Some(patience)),
         )?;
         match result {
@@ -284,7 +289,12 @@ impl Ask<'_> {
         let deadline = progress.remaining().unwrap_or(PATIENCE);
         let result = self.parts.ds.set_memory_limit(bytes, deadline, &mut |used| {
             let done = begun_with.saturating_sub(used).min(total);
-            match progress.report(Progress { done, total, what: "moving out of memory".into() }) {
+            match progress.report(Progress {
+                done,
+                total,
+                what: "moving out of memory".into(),
+                ..Progress::default()
+            }) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             }
@@ -430,6 +440,15 @@ fn watched<T: Send>(
 
 fn outcome(file: &FileRef, errno: Errno, message: String) -> FileOutcome {
     FileOutcome { path: file.path.clone(), ino: file.ino, errno: errno.raw(), message }
+}
+
+fn unusable(file: &FileRef, errno: Errno) -> FileOutcome {
+    let why = if errno == Errno::EINVAL {
+        "it is not a regular file: it has no data".to_owned()
+    } else {
+        errno.to_string()
+    };
+    outcome(file, errno, why)
 }
 
 fn request_error(error: RequestError) -> (Errno, &'static str) {

@@ -16,6 +16,7 @@ mod tiers;
 mod tree;
 
 pub use fsck::fsck;
+pub use metadata::has_metadata;
 
 use std::{path::Path, sync::Arc, time::Instant};
 

@@ -44,7 +44,7 @@ impl MountedFs for Mounted {
         let mut stopped = None;
         let at_risk = parts.ds.flush_all(&mut |bytes| {
             done += bytes;
-            let progress = progress.report(Progress { done, total: total.max(done), what: String::new() });
+            let progress = progress.report(Progress { done, total: total.max(done), ..Progress::default() });
             match progress {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {

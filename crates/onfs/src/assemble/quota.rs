@@ -16,7 +16,7 @@ use super::{
     parts::{Parts, failed},
     report,
 };
-use crate::control::{ControlError, ErrorCode, FileRef, Progress, ProgressSink, QuotaReport, Response};
+use crate::control::{ControlError, ErrorCode, FileRef, Progress, ProgressSink, QuotaReport, Response, Unit};
 
 /// Entries of a directory read at once.
 const CHUNK: usize = 1000;
@@ -174,7 +174,12 @@ impl Quotas<'_> {
                         left.push(ino);
                     }
                 }
-                progress.report(Progress { done, total: 0, what: path.to_owned() })?;
+                progress.report(Progress {
+                    done,
+                    unit: Unit::Items,
+                    what: format!("entries of {path}"),
+                    ..Progress::default()
+                })?;
                 if last {
                     break;
                 }

@@ -239,7 +239,7 @@ pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileR
             .collect(),
     });
     report.pinned = now.pinned;
-    report.open_count = u64::from(now.open);
+    report.open_count = u64::from(now.opens);
     report.open_mode = match (now.open, now.passthrough, now.open_for_write) {
         (false, ..) => "closed",
         (true, true, _) => "passthrough",

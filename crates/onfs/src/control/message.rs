@@ -100,7 +100,7 @@ impl Request {
             Request::File { .. } => "file",
             Request::Migrate { .. } => "migrate",
             Request::Flush { .. } => "flush",
-            Request::FlushAll { .. } => "flush all",
+            Request::FlushAll { .. } => "a flush of the whole mount",
             Request::Prefetch { .. } => "prefetch",
             Request::Pin { .. } => "pin",
             Request::Unpin { .. } => "unpin",
@@ -178,12 +178,24 @@ pub enum Response {
     Done,
 }
 
-/// How far a long request has come, in bytes.
+/// What [`Progress`] counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    #[default]
+    Bytes,
+    /// Files, directory entries, whatever `what` says.
+    Items,
+}
+
+/// How far a long request has come.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
     pub done: u64,
     /// 0 when not known.
     pub total: u64,
+    #[serde(default)]
+    pub unit: Unit,
     /// What is being worked on now, such as a path.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, system_text};
 
 const PID_FILE: &str = "onfs.pid";
 /// A number and a path fit; it is only for a message.
@@ -34,10 +34,15 @@ pub struct StateLock {
 }
 
 impl StateLock {
+    /// Did anybody ever take it? Then taking it again makes nothing new.
+    pub fn was_taken(state: &Path) -> bool {
+        state.join(PID_FILE).exists()
+    }
+
     /// Takes the lock, or says which process has it. `purpose` is for that message, such as the mount point.
     pub fn acquire(state: &Path, purpose: &str) -> Outcome<StateLock> {
         let path = state.join(PID_FILE);
-        let failed = |error| Failure::failed(format!("{}: {error}", path.display()));
+        let failed = |error| Failure::failed(format!("{}: {}", path.display(), system_text(&error)));
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)

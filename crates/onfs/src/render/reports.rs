@@ -25,8 +25,9 @@ pub fn moved(verb: &str, report: &MoveReport) -> String {
     if *report == MoveReport::default() {
         return "nothing was left to do\n".into();
     }
-    if report.files_done > 0 || report.files_queued == 0 {
-        out.push_str(&format!("{} {verb}, {}\n", files(report.files_done), bytes(report.bytes)));
+    if report.files_done > 0 || report.bytes > 0 {
+        let copied = if report.bytes > 0 { format!(", {}", bytes(report.bytes)) } else { String::new() };
+        out.push_str(&format!("{} {verb}{copied}\n", files(report.files_done)));
     }
     if report.files_skipped > 0 {
         let why = "not enough room above C_n-m, or pinned elsewhere";
