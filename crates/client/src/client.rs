@@ -125,6 +125,8 @@ impl Client {
             ds.resume_policies(&|ino| policies.object_policy(ino))?;
         }
         ds.remove_strays(&|ino| mds.find(ino).is_err_and(|error| error == Errno::ESTALE));
+        // Transient files are known as such: nothing writes them down by mistake.
+        ds.release();
         let pool = Pool::start(PoolOptions {
             workers: options.workers,
             queue: options.queue,

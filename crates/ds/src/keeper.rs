@@ -228,7 +228,7 @@ impl DataServer {
         }
     }
 
-    fn sleep(&self, span: Duration) {
+    pub(crate) fn sleep(&self, span: Duration) {
         let mut guard = self.sleeping.0.lock();
         if !self.stopping() {
             self.sleeping.1.wait_for(&mut guard, span);

@@ -46,7 +46,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -76,6 +76,8 @@ pub struct DsOptions {
     pub safe_within: Duration,
     /// For how long a closed object's device bytes do not change before they get a checksum.
     pub seal_after: Duration,
+    /// No movement begins before [`DataServer::release`]: whoever starts this has policies to tell first.
+    pub held: bool,
 }
 
 /// A tier on a device.
@@ -114,6 +116,7 @@ pub struct DataServer {
     pub(crate) waiting_max: usize,
     pub(crate) safe_within: Duration,
     pub(crate) seal_after: Duration,
+    pub(crate) held: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -154,6 +157,7 @@ impl DataServer {
             waiting_max: options.waiting_max,
             safe_within: options.safe_within,
             seal_after: options.seal_after,
+            held: AtomicBool::new(options.held),
             threads: Mutex::default(),
         });
         server.take_stock()?;
@@ -184,9 +188,16 @@ impl DataServer {
         Ok(())
     }
 
+    /// Movements may begin.
+    pub fn release(&self) {
+        self.held.store(false, Ordering::Release);
+        drop(self.sleeping.0.lock());
+        self.sleeping.1.notify_all();
+    }
+
     /// Stops the threads. Movements under way stop at the next SAU; what they finished stays.
     pub fn shutdown(&self) {
-        self.stop.store(true, std::sync::atomic::Ordering::Release);
+        self.stop.store(true, Ordering::Release);
         self.sleeping.1.notify_all();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // A mover that panicked has said so already.
@@ -209,7 +220,7 @@ impl DataServer {
     }
 
     pub(crate) fn stopping(&self) -> bool {
-        self.stop.load(std::sync::atomic::Ordering::Acquire)
+        self.stop.load(Ordering::Acquire)
     }
 
     /// The tiers that are mounted.

@@ -182,6 +182,7 @@ impl Site {
             waiting_max: 512,
             safe_within: Duration::from_secs(30),
             seal_after: Duration::from_secs(10),
+            held: true,
         })
         .unwrap();
         let options = ClientOptions {

@@ -117,6 +117,7 @@ impl Site {
             waiting_max: 512,
             safe_within: self.safe_within,
             seal_after: self.seal_after,
+            held: false,
         })
         .unwrap();
         let devices = Arc::downgrade(&server);

@@ -137,6 +137,7 @@ pub(super) fn open_tiers(
         waiting_max: (common.descriptors.max() / WAITING_SHARE).min(WAITING_MAX),
         safe_within: SAFE_WITHIN,
         seal_after: SEAL_AFTER,
+        held: true,
     });
     match started {
         Ok(ds) => Ok(Tiers { ds, fresh, state: config.mount.state.clone() }),

@@ -301,7 +301,12 @@ mod tests {
         let answer = |body| framed(&Answer { version: VERSION, body });
         let moved = MoveReport { files_done: 3, bytes: 1 << 40, ..MoveReport::default() };
         let good = [
-            answer(AnswerBody::Progress(Progress { done: 1, total: 2, what: "x".to_owned() })),
+            answer(AnswerBody::Progress(Progress {
+                done: 1,
+                total: 2,
+                unit: Default::default(),
+                what: "x".to_owned(),
+            })),
             answer(AnswerBody::Result(Response::Status(Box::<StatusReport>::default()))),
             answer(AnswerBody::Result(Response::Moved(moved))),
             answer(AnswerBody::Result(Response::Memory(MemoryReport::default()))),
