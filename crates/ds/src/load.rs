@@ -101,44 +101,13 @@ impl DataServer {
         let record = self.maps.load(ino)?;
         state.recorded = record.is_some();
         let pending = record.as_ref().and_then(|r| r.pending_truncate);
-        let mut times = [None; 3];
-        // Without a record there is nothing. Only who must find the size of an unsettled file looks for it.
         let settled = hint.is_some_and(|h| !h.stale_live);
-        let known = if settled { self.driver.with(|core, _| core.files(ino)) } else { None };
-        for tier in TierId::ALL.into_iter().rev() {
-            // The core may have forgotten; what the map names is looked for in any case.
-            let named =
-                record.as_ref().is_some_and(|r| r.map.count_in(tier) > 0 || r.pending_truncate.is_some());
-            let elsewhere = !named && known.is_some_and(|files| !files.contains(tier));
-            if elsewhere || record.is_none() && settled && tier.is_persistent() {
-                state.unprobed = state.unprobed.with(tier);
-                continue;
-            }
-            let Some(store) = &self.stores[tier.index()] else { continue };
-            let Some(file) = store.open_object(ino, false)? else { continue };
-            if let Some(size) = pending {
-                file.truncate(size)?;
-            }
-            let stat = file.stat()?;
-            state.file_len[tier.index()] = stat.size;
-            state.charged[tier.index()] = stat.blocks * 512;
-            state.files[tier.index()] = Some(file);
-            times[tier.index()] = Some(stat.mtime);
-            if pending.is_some() {
-                state.note_change(tier);
-            }
-        }
+        let times = self.open_files(ino, &mut state, record.as_ref(), settled)?;
         let mapped = record.as_ref().is_some_and(|r| r.mapped);
         let synced_size = record.as_ref().map_or(0, |r| r.synced_size);
         let old = record.as_ref().is_none_or(|r| r.memory_generation != self.memory_generation);
         self.load_map(ino, &mut state, record);
-        let known = mapped_len(&state);
-        state.size = match hint {
-            Some(h) if !h.stale_live => h.size,
-            // Writes told nobody else; a size that was set is in the metadata.
-            Some(h) => known.max(h.size),
-            None => known,
-        };
+        state.size = known_size(&state, hint);
         state.size = pending.map_or(state.size, |size| state.size.min(size));
         state.synced_size = synced_size.min(state.size);
         if let Some(size) = pending {
@@ -180,6 +149,43 @@ impl DataServer {
             self.note_unsynced(&object);
         }
         Ok(object)
+    }
+
+    /// Opens the tiers' files, finishes a cut that was begun, and returns when each was last written.
+    fn open_files(
+        &self,
+        ino: Ino,
+        state: &mut State,
+        record: Option<&ObjectRecord>,
+        settled: bool,
+    ) -> Result<[Option<Timestamp>; 3], Errno> {
+        let pending = record.and_then(|r| r.pending_truncate);
+        let mut times = [None; 3];
+        // Without a record there is nothing. Only who must find the size of an unsettled file looks for it.
+        let known = if settled { self.driver.with(|core, _| core.files(ino)) } else { None };
+        for tier in TierId::ALL.into_iter().rev() {
+            // The core may have forgotten; what the map names is looked for in any case.
+            let named = record.is_some_and(|r| r.map.count_in(tier) > 0 || pending.is_some());
+            let elsewhere = !named && known.is_some_and(|files| !files.contains(tier));
+            if elsewhere || record.is_none() && settled && tier.is_persistent() {
+                state.unprobed = state.unprobed.with(tier);
+                continue;
+            }
+            let Some(store) = &self.stores[tier.index()] else { continue };
+            let Some(file) = store.open_object(ino, false)? else { continue };
+            if let Some(size) = pending {
+                file.truncate(size)?;
+            }
+            let stat = file.stat()?;
+            state.file_len[tier.index()] = stat.size;
+            state.charged[tier.index()] = stat.blocks * 512;
+            state.files[tier.index()] = Some(file);
+            times[tier.index()] = Some(stat.mtime);
+            if pending.is_some() {
+                state.note_change(tier);
+            }
+        }
+        Ok(times)
     }
 
     fn load_map(&self, ino: Ino, state: &mut State, record: Option<ObjectRecord>) {
@@ -254,6 +260,16 @@ fn clear_holes(state: &mut State) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Where the metadata do not know it, how far the files reach.
+fn known_size(state: &State, hint: Option<&ObjectHint>) -> u64 {
+    match hint {
+        Some(h) if !h.stale_live => h.size,
+        // Writes told nobody else; a size that was set is in the metadata.
+        Some(h) => mapped_len(state).max(h.size),
+        None => mapped_len(state),
+    }
 }
 
 /// How far the files reach where the map names them.

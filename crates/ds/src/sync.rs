@@ -24,6 +24,15 @@ struct SyncCopier<'a> {
     progress: &'a mut dyn FnMut(u64),
 }
 
+/// What is to be done for an object to be safe.
+enum Wanted {
+    Nothing,
+    /// What the devices have is to be made durable.
+    Devices,
+    /// They lack some of it.
+    Copy,
+}
+
 impl Copier for SyncCopier<'_> {
     fn must_stop(&self) -> bool {
         self.yields && self.object.is_wanted()
@@ -61,17 +70,13 @@ impl DataServer {
         self.renew_distrusted(object)?;
         let (mut safe, mut settled, mut reliefs) = (false, false, 0);
         for attempt in 0..ATTEMPTS {
-            {
-                let mut state = object.state.write();
-                if state.transient {
-                    return Ok(());
-                }
-                self.save_unsaved(object, &mut state)?;
-                state.sync_mode |= sync_mode && state.in_place.is_none();
-                if !state.map.is_dirty() {
+            match self.begin_sync(object, sync_mode)? {
+                Wanted::Nothing => return Ok(()),
+                Wanted::Devices => {
                     safe = true;
                     break;
                 }
+                Wanted::Copy => {}
             }
             let copier = object.stop_mover();
             let to = match self.tier_for_copy(object, first) {
@@ -121,6 +126,16 @@ impl DataServer {
         }
         self.sync_object_devices(object)?;
         self.promise_holes(object)
+    }
+
+    fn begin_sync(&self, object: &Object, sync_mode: bool) -> Result<Wanted, Errno> {
+        let mut state = object.state.write();
+        if state.transient {
+            return Ok(Wanted::Nothing);
+        }
+        self.save_unsaved(object, &mut state)?;
+        state.sync_mode |= sync_mode && state.in_place.is_none();
+        Ok(if state.map.is_dirty() { Wanted::Copy } else { Wanted::Devices })
     }
 
     /// A device once failed to make its copy durable, and nobody who could ask has the object open since: what memory holds

@@ -252,21 +252,7 @@ impl DataServer {
                 tier
             }
             WritePlace::Over(tier) => self.write_over(object, state, piece, tier, patience)?,
-            WritePlace::Full => {
-                let tier = self.place_fresh(object, state, piece, patience)?;
-                // The record before the first byte: should the tier be lost, the loss is known. The file before the record,
-                // or a crash between them would look like a loss.
-                if sau.is_hole() {
-                    if let Err(stop) = self.begin_file(object, state, piece, tier, patience) {
-                        state.credit[tier.index()] =
-                            state.charged[tier.index()].saturating_sub(used[tier.index()]);
-                        return Err(stop);
-                    }
-                    state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
-                    self.save_map(object, state)?;
-                }
-                tier
-            }
+            WritePlace::Full => self.write_fresh(object, state, piece, patience)?,
             WritePlace::Lost | WritePlace::Absent => return Err(Stop::Failed(Errno::EIO)),
             // Only with room, and none was offered.
             WritePlace::Fresh(_) | WritePlace::Move { .. } => return Err(Stop::Failed(Errno::EIO)),
@@ -294,6 +280,29 @@ impl DataServer {
         state.note_for_copier(piece.offset, u64::from(piece.len));
         self.notice_dirty(object, tier);
         Ok(())
+    }
+
+    /// Into a SAU that nothing of is kept: finds a tier, and records it.
+    fn write_fresh(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        patience: Patience,
+    ) -> Result<TierId, Stop> {
+        let used = state.used_space();
+        let tier = self.place_fresh(object, state, piece, patience)?;
+        // The record before the first byte: should the tier be lost, the loss is known. The file before the record, or a
+        // crash between them would look like a loss.
+        if state.map.get(piece.sau).is_hole() {
+            if let Err(stop) = self.begin_file(object, state, piece, tier, patience) {
+                state.credit[tier.index()] = state.charged[tier.index()].saturating_sub(used[tier.index()]);
+                return Err(stop);
+            }
+            state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
+            self.save_map(object, state)?;
+        }
+        Ok(tier)
     }
 
     /// The object's file in a tier, for its first SAU there. Zeros that an fsync promised would be lost if the record came to

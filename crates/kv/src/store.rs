@@ -92,19 +92,7 @@ impl MetaStore {
         options.checkpoint_bytes = options.checkpoint_bytes.min(reserve.journal_max() / BACKLOG);
         let engine = open_engine(&engine_dir, options.cache_bytes / 2)?;
         let applied = engine.applied_lsn()?;
-        match format {
-            Some(name) if name != engine.name() => {
-                let wanted = engine.name().to_owned();
-                return Err(OpenError::OtherEngine {
-                    path: state_dir.path().to_owned(),
-                    found: name,
-                    wanted,
-                });
-            }
-            Some(_) => {}
-            None if applied == Lsn(0) => state_dir.write_format(engine.name())?,
-            None => return Err(OpenError::NotAStore { path: state_dir.path().to_owned() }),
-        }
+        settle_format(&state_dir, format, &*engine, applied)?;
         let found = recovery::recover(&*disk, &journal_dir, applied, options.repair)?;
         let last = found.replay.last().map_or(applied, |replay| replay.lsn);
         log_recovery(&found.report);
@@ -335,6 +323,24 @@ impl Drop for MetaStore {
             let dir = self.shared.state_dir.path().display();
             tracing::error!(%dir, %error, "the metadata store was not closed cleanly; its journal stays");
         }
+    }
+}
+
+/// Is the directory a store of this engine? An empty one becomes one.
+fn settle_format(
+    state_dir: &StateDir,
+    format: Option<String>,
+    engine: &dyn Engine,
+    applied: Lsn,
+) -> Result<(), OpenError> {
+    let path = || state_dir.path().to_owned();
+    match format {
+        Some(found) if found != engine.name() => {
+            Err(OpenError::OtherEngine { path: path(), found, wanted: engine.name().to_owned() })
+        }
+        Some(_) => Ok(()),
+        None if applied == Lsn(0) => state_dir.write_format(engine.name()),
+        None => Err(OpenError::NotAStore { path: path() }),
     }
 }
 

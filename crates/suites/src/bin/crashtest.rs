@@ -204,15 +204,7 @@ fn kill_and_check(
     for round in 0..rounds {
         let kill = Kill::draw(args, &mut killer);
         let in_time = run_until_killed(args, rig, &mut workers, &kill)?;
-        if args.reboot || args.power_cut {
-            rig.lose_memory()?;
-        }
-        if args.power_cut {
-            rig.restore_power()?;
-        }
-        if args.fsck_every > 0 && (round + 1) % args.fsck_every == 0 && !args.reboot && !args.power_cut {
-            rig.fsck()?;
-        }
+        suffer(args, rig, round)?;
         let again = if args.reboot || args.power_cut { 0 } else { killer.below(4) };
         for n in 0..again {
             let after = Duration::from_micros(1_000 + killer.below(400_000));
@@ -245,6 +237,20 @@ its last steps:
             .context("after a clean remount")?;
     }
     rig.unmount().context("the second clean unmount")
+}
+
+/// What else the kill took, and whether what is left is in order.
+fn suffer(args: &Args, rig: &mut Rig, round: u64) -> Result<()> {
+    if args.reboot || args.power_cut {
+        rig.lose_memory()?;
+    }
+    if args.power_cut {
+        rig.restore_power()?;
+    }
+    if args.fsck_every > 0 && (round + 1).is_multiple_of(args.fsck_every) && !args.reboot && !args.power_cut {
+        rig.fsck()?;
+    }
+    Ok(())
 }
 
 /// Lets the workers run and kills the daemon. Says whether the kill came before it had ended by itself.
