@@ -190,6 +190,11 @@ impl Mds {
         self.quota_changes.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Bytes that files of the project have grown by and that its quota does not count yet.
+    pub fn quota_reserved(&self, project: ProjectId) -> u64 {
+        self.reservations.of_project(project)
+    }
+
     pub fn quota_get(&self, project: ProjectId) -> Result<Quota, Errno> {
         let quota = quota::get(self.reader(), project).map_err(|e| self.errno(e))?;
         Ok(quota.unwrap_or_default())

@@ -78,6 +78,11 @@ impl Reservations {
         }
     }
 
+    /// What the project's open files have beyond what is recorded.
+    pub(crate) fn of_project(&self, project: ProjectId) -> u64 {
+        self.open.lock().projects.get(&project).copied().unwrap_or(0)
+    }
+
     pub(crate) fn drop_file(&self, ino: Ino) {
         self.settle(ino, 0, false);
     }
@@ -100,7 +105,9 @@ mod tests {
         assert_eq!(reservations.reserve(b, project, 21, quota), Err(Errno::EDQUOT));
         assert_eq!(reservations.reserve(b, project, 20, quota), Ok(0));
         assert_eq!(reservations.reserve(a, project, 41, quota), Err(Errno::EDQUOT));
+        assert_eq!(reservations.of_project(project), 60);
         reservations.settle(a, 0, false);
+        assert_eq!(reservations.of_project(project), 20);
         assert_eq!(reservations.reserve(b, project, 60, quota), Ok(20));
         reservations.restore(b, 20);
         assert_eq!(reservations.reserve(a, project, 40, quota), Ok(0));
