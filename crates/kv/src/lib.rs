@@ -19,8 +19,6 @@ mod disk;
 mod engine;
 mod error;
 mod frame;
-#[cfg(test)]
-mod fuzz;
 mod journal;
 mod key;
 mod lsn;

@@ -5,28 +5,29 @@
 //! of [`QUEUE_MAX`]. What does not fit is found again in the store's U records.
 
 use std::{
-    collections::{VecDeque, hash_map::Entry},
-    sync::atomic::{AtomicUsize, Ordering},
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use parking_lot::Mutex;
-use types::{Attr, Errno, Ino, NumberMap};
+use types::{Attr, Errno, Ino};
 
 const SHARDS: usize = 64;
 /// Inodes in the queue, 8 bytes each.
 pub(crate) const QUEUE_MAX: usize = 1 << 16;
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct References {
     count: u64,
     /// It has no name: to be purged with the last reference.
     orphan: bool,
-    /// It is purged already, and was this. Few: the kernel lets go of it soon.
-    gone: Option<Box<Attr>>,
 }
 
 pub(crate) struct Orphans {
-    references: Box<[Mutex<NumberMap<Ino, References>>]>,
+    references: Box<[Mutex<HashMap<Ino, References>>]>,
+    /// What is gone and referred to. Few: the kernel lets go of it soon.
+    gone: Mutex<HashMap<Ino, Attr>>,
+    any_gone: AtomicBool,
     queue: Mutex<Queue>,
     next_shard: AtomicUsize,
 }
@@ -55,12 +56,14 @@ impl Orphans {
     pub(crate) fn new() -> Orphans {
         Orphans {
             references: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            gone: Mutex::default(),
+            any_gone: AtomicBool::new(false),
             queue: Mutex::new(Queue { ready: VecDeque::new(), overflowed: false }),
             next_shard: AtomicUsize::new(0),
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<NumberMap<Ino, References>> {
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, References>> {
         let mixed = ino.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         &self.references[mixed as usize % SHARDS]
     }
@@ -77,6 +80,12 @@ impl Orphans {
         if references.count == 0 {
             let orphan = references.orphan;
             entry.remove();
+            // Under the shard's lock, as `gone` takes the two.
+            if self.any_gone.load(Ordering::Acquire) {
+                let mut gone = self.gone.lock();
+                gone.remove(&ino);
+                self.any_gone.store(!gone.is_empty(), Ordering::Release);
+            }
             drop(shard);
             if orphan {
                 self.queue(ino);
@@ -86,18 +95,20 @@ impl Orphans {
 
     /// It is purged already.
     pub(crate) fn gone(&self, attr: Attr) {
-        if let Some(references) = self.shard(attr.ino).lock().get_mut(&attr.ino) {
-            references.gone = Some(Box::new(attr));
+        let shard = self.shard(attr.ino).lock();
+        if shard.contains_key(&attr.ino) {
+            self.gone.lock().insert(attr.ino, attr);
+            self.any_gone.store(true, Ordering::Release);
         }
     }
 
     pub(crate) fn was(&self, ino: Ino) -> Option<Attr> {
-        self.shard(ino).lock().get(&ino)?.gone.as_deref().copied()
+        self.gone.lock().get(&ino).copied()
     }
 
     /// An inode without a name is about to be made; the first reference will be added by who asked for it.
     pub(crate) fn expect(&self, ino: Ino) {
-        self.shard(ino).lock().insert(ino, References { count: 0, orphan: true, gone: None });
+        self.shard(ino).lock().insert(ino, References { count: 0, orphan: true });
     }
 
     /// It was not made.
@@ -221,7 +232,7 @@ mod tests {
         (2..1002).for_each(|n| orphans.hold(ino(n), 1));
         orphans.release(ino(500), 1);
         assert_eq!(orphans.held(), 999);
-        let mut seen = std::collections::HashMap::new();
+        let mut seen = HashMap::new();
         let mut visit = |n: usize| {
             let mut visited = 0;
             orphans

@@ -12,7 +12,6 @@ pub mod compare;
 pub mod crash;
 pub mod cut;
 pub mod moment;
-pub mod names;
 pub mod op;
 pub mod perform;
 pub mod power;
