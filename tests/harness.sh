@@ -4,6 +4,7 @@
 # A suite: `suite NAME "$@"`, `place`, then `check CASE SECONDS COMMAND...`, and `finish` as its last line.
 # Options of every suite: --dir DIR (no ONFS: test this directory), --quick, --full, --case PATTERN, --keep.
 #
+# SUITES_MOUNT_OPTIONS: words for every `onfs mount`, such as $older_kernel.
 # Variables for a suite: $mnt the directory under test, $scratch a private directory on a disk, $onfs the binary,
 # $tier_dirs yes when it is a mount, $size quick, normal or full.
 # shellcheck shell=bash
@@ -16,6 +17,8 @@ onfs=${SUITES_ONFS:-$build/release/onfs}
 programs=${SUITES_PROGRAMS:-$build/release}
 size=${SUITES_SIZE:-normal} dir= keep=no case_filter='*' failures=0 plain=no
 export LC_ALL=C
+# As on Debian 12's kernel.
+older_kernel='--set mount.kernel_features=6.1'
 
 suite() {
     suite=$1
@@ -58,8 +61,9 @@ place() {
     mount_onfs "$@" || { echo "FAIL $suite/mount: see $logs/mount.log"; tail -5 "$logs/mount.log"; exit 1; }
 }
 mount_onfs() {
+    # shellcheck disable=SC2086
     timeout 60 "$onfs" mount --memory "$memory" --ssd "$scratch/ssd" --nearline "$scratch/nearline" \
-        --state "$scratch/state" "$@" "$scratch/mnt" >>"$logs/mount.log" 2>&1 </dev/null
+        --state "$scratch/state" ${SUITES_MOUNT_OPTIONS:-} "$@" "$scratch/mnt" >>"$logs/mount.log" 2>&1 </dev/null
     mountpoint -q "$scratch/mnt"
 }
 umount_onfs() {

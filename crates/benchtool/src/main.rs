@@ -44,8 +44,9 @@ enum Verb {
         pid: u32,
         #[arg(long, default_value_t = 200_000)]
         files: u64,
+        /// Add the result to this JSON file, which a comparison may have written
         #[arg(long)]
-        json: bool,
+        json: Option<PathBuf>,
     },
     /// One process of a measurement (started by the others)
     #[command(hide = true)]
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<()> {
     match args.verb {
         Verb::Compare(args) => compare(&args),
-        Verb::Memory { dir, pid, files, json } => memory::report(&dir, pid, files, json),
+        Verb::Memory { dir, pid, files, json } => memory::report(&dir, pid, files, json.as_deref()),
         Verb::Worker { group, dir, job, scale } => {
             worker::run(&Group::parse(&group)?, &dir, job, &Scale::parse(&scale)?)
         }

@@ -59,6 +59,11 @@ impl Access {
     pub(crate) fn kind(self) -> OpenKind {
         OpenKind { read: self.read, write: self.write }
     }
+
+    /// As mmap(2) has it: a descriptor that cannot be read cannot be mapped.
+    pub(crate) fn may_map_writable(self) -> bool {
+        self.read && self.write
+    }
 }
 
 /// Do the flags of one write ask for it to be durable?

@@ -28,6 +28,9 @@ use crate::{
     versions::Versions,
 };
 
+/// Two requests: one is read while the bytes of the other are used.
+const READAHEAD: u32 = 2 << 20;
+
 /// How the client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
@@ -35,7 +38,7 @@ pub struct ClientOptions {
     pub workers: usize,
     /// Requests that may wait for such a thread; more run on the transport's threads.
     pub queue: usize,
-    /// A deferred request that is older is reported.
+    /// A request that is older is reported.
     pub deadline: Duration,
     /// How long the kernel may keep names, and the absence of names.
     pub entry_timeout: Duration,
@@ -101,6 +104,8 @@ pub struct Client {
     pub(crate) metrics: Metrics,
     /// Set by INIT when the kernel offers passthrough and it is wanted.
     pub(crate) backing: OnceLock<fuse::Backing>,
+    /// Set by INIT: shared mappings of files opened for direct I/O (Linux 6.6).
+    direct_mmap: OnceLock<bool>,
 }
 
 /// A file that a command works on; in use as long as this lives.
@@ -120,6 +125,8 @@ impl Client {
             ds.resume_policies(&|ino| policies.object_policy(ino))?;
         }
         ds.remove_strays(&|ino| mds.find(ino).is_err_and(|error| error == Errno::ESTALE));
+        // Transient files are known as such: nothing writes them down by mistake.
+        ds.release();
         let pool = Pool::start(PoolOptions {
             workers: options.workers,
             queue: options.queue,
@@ -141,6 +148,7 @@ impl Client {
             known: Known::new(),
             metrics: Metrics::new(),
             backing: OnceLock::new(),
+            direct_mmap: OnceLock::new(),
             options,
             mds,
             ds,
@@ -179,6 +187,7 @@ impl Client {
             self.close(&file);
         }
         self.lingering.shutdown();
+        self.end_lingering();
         self.known.shutdown();
         self.inodes.settling.shutdown();
         self.settle_closed();
@@ -211,10 +220,11 @@ impl Client {
         ClientStats {
             deferred: load(&pool.deferred),
             run_inline: load(&pool.run_inline),
-            overdue: load(&pool.overdue),
+            overdue: load(&self.pool.watch().overdue),
             open_files: self.files.len() as u64,
             open_inodes: self.inodes.len() as u64,
             passthrough_inodes: self.inodes.count_passthrough() as u64,
+            remembered_inodes: self.versions.len() as u64,
             ..self.metrics.snapshot()
         }
     }
@@ -227,6 +237,10 @@ impl Client {
     /// Is passthrough used in this mount?
     pub fn passthrough_is_on(&self) -> bool {
         self.backing.get().is_some()
+    }
+
+    pub(crate) fn kernel_maps_direct_files(&self) -> bool {
+        self.direct_mmap.get().copied().unwrap_or(false)
     }
 
     /// Changes how many bytes of a tier passthrough may pin.
@@ -253,6 +267,7 @@ impl Filesystem for Client {
             | Capabilities::WRITEBACK_CACHE
             | Capabilities::AUTO_INVAL_DATA;
         config.max_write = 1 << 20;
+        config.max_readahead = READAHEAD;
         config.time_granularity_ns = 1;
         let passthrough = self.options.passthrough && self.options.in_use.is_some();
         if passthrough && kernel.capabilities.contains(Capabilities::PASSTHROUGH) {
@@ -265,6 +280,7 @@ impl Filesystem for Client {
             let notifier = kernel.notifier.clone();
             self.known.attach(Box::new(move |nodes| notifier.prune(nodes)));
         }
+        let _ = self.direct_mmap.set(config.capabilities.contains(Capabilities::DIRECT_IO_ALLOW_MMAP));
         let notifier = kernel.notifier.clone();
         let this = self.this.clone();
         self.invalidator.attach(Box::new(move |ino, offset, len| {
@@ -283,7 +299,8 @@ impl Filesystem for Client {
     }
 
     fn dispatch(&self, call: Call) {
-        self.serve(call, Turn::Transport);
+        let (opcode, node) = (call.header().opcode, call.header().node);
+        self.pool.watch().during(opcode, node, || self.serve(call, Turn::Transport));
     }
 
     fn destroy(&self) {

@@ -12,8 +12,8 @@ use crate::{
     metrics::Op,
     names::{MknodArgs, Place, ino},
     open::CreateArgs,
-    pool::Label,
     turn::{Answer, Stop, Turn},
+    watch::Label,
     xattr::XattrOut,
 };
 
@@ -168,7 +168,7 @@ impl Client {
                 answer!(self, call, turn, Getxattr, self.getxattr(turn, at, name, size), reply_xattr)
             }
             Operation::Listxattr { size } => {
-                answer!(self, call, turn, Listxattr, self.listxattr(at, size), reply_xattr)
+                answer!(self, call, turn, Listxattr, self.listxattr(header.uid, at, size), reply_xattr)
             }
             Operation::Removexattr { name } => {
                 answer!(self, call, turn, Removexattr, self.removexattr(turn, at, name), |call, ()| call

@@ -226,13 +226,16 @@ impl Inodes {
                 }
                 continue;
             };
-            let state = inode.state.lock();
+            let mut state = inode.state.lock();
             if let Some(atime) = state.atime {
                 found.attr.atime = atime;
             }
-            let unseen = state.registered.as_ref().is_some_and(|r| r.writable);
+            let unseen = state.may_be_stored_to();
+            let settle = inode.see_stores(&mut state)? && state.is_due();
             if state.unsettled {
                 inode.show_live(&mut found.attr);
+                drop(state);
+                inode.settle_soon(settle);
                 return Ok(unseen);
             }
             if !found.data.live {
@@ -258,6 +261,10 @@ impl Inodes {
                 continue;
             };
             state.queued = false;
+            if state.writers == 0 && state.unsettled && inode.see_stores(&mut state).is_err() {
+                busy.push(inode);
+                continue;
+            }
             let settled = (state.writers == 0 && state.unsettled).then(|| inode.outcome(false));
             let atime = state.atime;
             if settled.is_some() || atime.is_some() {
@@ -299,6 +306,16 @@ impl State {
     /// Somebody set the access time: it stands.
     pub(crate) fn atime_was_set(&mut self) {
         self.atime = None;
+    }
+
+    /// Is it to be put among those to be settled? The caller does so.
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.writers == 0 && self.unsettled && !std::mem::replace(&mut self.queued, true)
+    }
+
+    /// By programs that have the object's file mapped.
+    fn may_be_stored_to(&self) -> bool {
+        self.registered.as_ref().is_some_and(|registered| registered.writable)
     }
 
     pub(crate) fn backing_id(&self) -> Option<fuse::BackingId> {
@@ -421,7 +438,7 @@ impl InodeRef {
         let queue = {
             let mut state = self.inode.state.lock();
             state.writers -= 1;
-            state.writers == 0 && state.unsettled && !std::mem::replace(&mut state.queued, true)
+            state.is_due()
         };
         self.settle_soon(queue);
     }
@@ -436,7 +453,18 @@ impl InodeRef {
         self.settle_soon(queue);
     }
 
-    fn settle_soon(&self, queue: bool) {
+    /// Stores through a mapping make the file one that was written, when they are seen: the caller has it settled. Returns
+    /// whether some were.
+    pub(crate) fn see_stores(&self, state: &mut State) -> Result<bool, Errno> {
+        let ds = &self.table.ds;
+        let stored = if state.may_be_stored_to() { ds.stored_since(&self.inode.object) } else { None };
+        let Some(time) = stored else { return Ok(false) };
+        self.begin(state, false)?;
+        ds.note_stored(&self.inode.object, time);
+        Ok(true)
+    }
+
+    pub(crate) fn settle_soon(&self, queue: bool) {
         if queue && self.table.settling.add(self.another()) {
             self.table.settle_closed();
         }
@@ -456,6 +484,8 @@ impl InodeRef {
         if state.writers > 0 || !state.unsettled {
             return Ok(());
         }
+        // What is shown already is not undone by a time that the file got from an earlier write.
+        self.see_stores(&mut state)?;
         self.report(false)?;
         self.settled(&mut state);
         Ok(())

@@ -8,6 +8,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use ds::{AllocateMode, Attempt, Whence};
 use fuse::{Call, CopyArgs, Header, ReadArgs, WriteArgs};
+use lease::Mode;
 use types::Errno;
 
 use crate::{
@@ -81,7 +82,11 @@ impl Client {
         if self.is_limited_now(&file) {
             self.reserve(inode, end)?;
         }
-        inode.before_write()?;
+        if let Err(error) = inode.before_write() {
+            // Nothing was begun, so that nothing will be settled.
+            self.mds.unreserve(inode.ino);
+            return Err(error.into());
+        }
         inode.drop_privileges(args.kill_suidgid)?;
         let written = match turn {
             Turn::Transport => match self.ds.try_write(&inode.object, args.offset, args.data) {
@@ -92,7 +97,10 @@ impl Client {
             Turn::Worker => self.with_room(|| self.ds.write(&inode.object, args.offset, args.data))?,
         };
         self.metrics.written(written);
-        self.changed(inode, args.offset, args.offset + written as u64);
+        // What comes out of the page cache, or goes through it, is there already.
+        if !args.cache && file.mode != Mode::Cached {
+            self.changed(inode, args.offset, args.offset + written as u64);
+        }
         if sync {
             self.make_durable(inode)?;
         }
@@ -101,9 +109,6 @@ impl Client {
 
     /// Bytes, then size and times, then the journal that holds them.
     pub(crate) fn make_durable(&self, inode: &InodeRef) -> Result<(), Errno> {
-        if inode.lock().registered.as_ref().is_some_and(|r| r.writable) {
-            self.ds.absorb_mapped_writes(&inode.object, false)?;
-        }
         self.ds.sync(&inode.object)?;
         inode.settle_now()?;
         self.mds.sync()

@@ -6,9 +6,10 @@
 //!
 //! Invariants:
 //! - A request that needs no waiting is answered on the transport's thread; one that must wait goes to a bounded
-//!   pool of workers, and is reported when it is older than its deadline.
+//!   pool of workers. Wherever it is, it is reported when it is older than its deadline.
 //! - What is acknowledged is at the mds and the ds: nothing is held back here.
-//! - No lock of this crate that concerns more than one file is held over I/O.
+//! - No lock of this crate that concerns more than one file is held over I/O, but the one that has removed files
+//!   purged by one thread at a time.
 //!
 //! Refuses to know: which transport runs, where bytes are, how metadata are stored, who may do what (the kernel
 //! checks permissions).
@@ -38,6 +39,7 @@ mod settling;
 mod statfs;
 mod turn;
 mod versions;
+mod watch;
 mod xattr;
 
 pub use backing::InUse;

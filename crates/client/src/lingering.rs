@@ -65,7 +65,7 @@ impl Lingering {
         self.shared.state.lock().inodes.len()
     }
 
-    /// Ends the thread and lets go of the inodes; what is mapped stays where it is until the process ends.
+    /// Ends the thread. What lingers is the caller's to take.
     pub(crate) fn shutdown(&self) {
         self.shared.state.lock().ended = true;
         self.shared.wake.notify_one();
@@ -76,7 +76,6 @@ impl Lingering {
         {
             tracing::error!("the thread that ends passthrough ended with a panic");
         }
-        drop(self.take());
     }
 }
 

@@ -147,11 +147,13 @@ pub struct ClientStats {
     pub deferred: u64,
     /// Those of them that found the queue full and ran on the transport's thread.
     pub run_inline: u64,
-    /// Those of them that took longer than the deadline.
+    /// Requests, deferred or not, that took longer than the deadline.
     pub overdue: u64,
     pub open_files: u64,
     pub open_inodes: u64,
     pub passthrough_inodes: u64,
+    /// Inodes of which the age of the kernel's pages is kept.
+    pub remembered_inodes: u64,
 }
 
 #[cfg(test)]

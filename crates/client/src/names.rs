@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fuse::{EntryOut, Header};
 use mds::{Caller, Found, NewNode, RenameMode, Unlinked};
-use types::{Attr, Errno, FileKind, Ino};
+use types::{Attr, Errno, FileKind, Ino, ProjectId, Timestamp};
 
 use crate::{
     Client,
@@ -34,18 +34,50 @@ pub(crate) fn caller(header: &Header, umask: u32) -> Caller {
 impl Client {
     pub(crate) fn lookup(&self, turn: Turn, at: Place<'_>) -> Answer<EntryOut> {
         let found = match at.name {
-            b"." => self.mds.find(at.parent)?,
+            // By a handle: nobody needs to refer to it.
+            b"." => {
+                let out = self.entry(turn, self.mds.find_by_number(at.parent)?)?;
+                self.mds.held_again(&out.attr);
+                return Ok(out);
+            }
             b".." => self.mds.find(self.mds.parent(at.parent)?)?,
-            name => self.mds.lookup(at.parent, name)?,
+            name => match self.mds.lookup(at.parent, name) {
+                Err(Errno::EIO) => return self.damaged_entry(at),
+                found => found?,
+            },
         };
         self.entry(turn, found)
     }
 
+    /// What a name names whose inode is damaged, so that the name can be taken away. The attributes are for the kernel alone:
+    /// it asks for them again before it shows them, and hears `EIO`.
+    fn damaged_entry(&self, at: Place<'_>) -> Answer<EntryOut> {
+        let Some((ino, kind)) = self.mds.lookup_damaged(at.parent, at.name)? else {
+            return Err(Errno::EIO.into());
+        };
+        let attr = Attr {
+            ino,
+            kind,
+            mode: 0,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: Timestamp::EPOCH,
+            mtime: Timestamp::EPOCH,
+            ctime: Timestamp::EPOCH,
+            btime: Timestamp::EPOCH,
+            project: ProjectId::NONE,
+        };
+        Ok(EntryOut { entry_timeout: Duration::ZERO, ..self.held_entry(attr, Duration::ZERO) })
+    }
+
     pub(crate) fn forget(&self, node: u64, lookups: u64) {
         if let Some(ino) = Ino::from_raw(node) {
-            self.versions.forget(ino);
-            self.arbiter.lock().forget(ino);
             self.mds.release(ino, lookups);
+            self.forget_pages(ino);
             self.wake_purger();
         }
     }

@@ -38,6 +38,7 @@ pub(crate) struct CreateArgs {
 impl Client {
     pub(crate) fn open(&self, turn: Turn, ino: Ino, flags: u32, kill_suidgid: bool) -> Answer<OpenOut> {
         let access = Access::from_flags(flags)?;
+        turn.wait_if(self.must_allow_mapped_writes(ino, access))?;
         let (inode, found) = self.inodes.acquire_if(ino, |found| {
             turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)
         })?;
@@ -111,6 +112,7 @@ impl Client {
         let inode = &file.inode;
         {
             let mut state = inode.lock();
+            self.note_unseen_writes(inode.ino, file.access, file.mode);
             let version = self.versions.get(inode.ino);
             let closed = self.arbiter.lock().close(inode.ino, file.mode, file.access.write, version);
             self.after_close(inode, &mut state, closed);
@@ -219,20 +221,24 @@ impl Client {
         let mut request = OpenRequest {
             read: access.read,
             write: access.write,
+            direct: access.direct,
             // The page cache would end the file at its known size; asked, the ds says that its end is lost.
-            direct: access.direct || self.ds.end_is_lost(&inode.object),
+            end_is_lost: self.ds.end_is_lost(&inode.object),
+            direct_mmap: self.kernel_maps_direct_files(),
             wholly_in: if self.passthrough_is_on() { self.wholly_in(inode) } else { None },
             passthrough_allowed: self.passthrough_is_on(),
             version: self.versions.get(ino),
         };
         let mut grant = self.arbiter.lock().open(ino, request);
-        if grant.began_passthrough.is_some() && !self.begin_passthrough(inode, &mut state) {
-            let closed = self.arbiter.lock().close(ino, grant.mode, access.write, request.version);
+        if grant.mode.is_passthrough() && !self.begin_passthrough(inode, &mut state) {
+            let mut arbiter = self.arbiter.lock();
+            let closed = arbiter.close(ino, grant.mode, access.write, request.version);
             debug_assert!(closed.is_some());
+            arbiter.end_passthrough(ino);
             request.passthrough_allowed = false;
-            grant = self.arbiter.lock().open(ino, request);
+            grant = arbiter.open(ino, request);
         }
-        if access.write && grant.mode.is_passthrough() {
+        if access.may_map_writable() && grant.mode.is_passthrough() {
             let allowed =
                 inode.begin(&mut state, false).and_then(|()| self.allow_mapped_writes(inode, &mut state));
             if let Err(error) = allowed {
@@ -241,9 +247,17 @@ impl Client {
                 return Err(error);
             }
         }
+        self.note_unseen_writes(ino, access, grant.mode);
         inode.cached_readers.store(self.arbiter.lock().invalidate_on_write(ino), Ordering::Release);
         let backing = state.backing_id().filter(|_| grant.mode.is_passthrough());
         Ok((grant.mode, grant.keep_cache, backing))
+    }
+
+    /// Before and after an open file whose writes go by the page cache of a kernel that does not look there.
+    fn note_unseen_writes(&self, ino: Ino, access: Access, mode: Mode) {
+        if access.write && mode == Mode::Direct && !self.kernel_maps_direct_files() {
+            self.versions.changed(ino);
+        }
     }
 
     /// Of a small file the kernel keeps the pages instead: that takes one READ, and a registration is dearer.
@@ -259,7 +273,7 @@ impl Client {
         match closed {
             None => tracing::error!(ino = inode.ino.get(), "a file was closed that was not open"),
             Some(closed) => {
-                if closed.ended_passthrough {
+                if closed.lingers {
                     self.linger(inode, state);
                 }
                 inode

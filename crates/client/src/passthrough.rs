@@ -8,16 +8,16 @@
 //!   comes meanwhile takes it over.
 //! - A file that could have been written through a mapping counts as written when the state begins and when it ends,
 //!   so that no copy made meanwhile is taken for current.
-//!   (What fsync makes durable in between are the bytes that came through write(2), and mapped ones up to the last of
-//!   these two moments.)
+//!   What fsync makes durable in between are the bytes that came by write(2), and those stored until then.
 //! - All of it happens under the inode's lock.
 
 use std::os::fd::AsFd;
 
-use types::Errno;
+use types::{Errno, Ino};
 
 use crate::{
     Client,
+    access::Access,
     backing::Registered,
     inode::{InodeRef, State},
     lingering::Watch,
@@ -61,12 +61,21 @@ impl Client {
     /// A writer is about to open the file in passthrough, so that it may map the object's file for writing. Called
     /// before the first of them can write.
     pub(crate) fn allow_mapped_writes(&self, inode: &InodeRef, state: &mut State) -> Result<(), Errno> {
-        match &mut state.registered {
-            Some(registered) if !registered.writable => registered.writable = true,
-            Some(_) | None => return Ok(()),
-        }
+        let Some(registered) = state.registered.as_mut().filter(|r| !r.writable) else { return Ok(()) };
         self.versions.changed(inode.ino);
-        self.ds.begin_mapped_writes(&inode.object)
+        self.ds.begin_mapped_writes(&inode.object)?;
+        registered.writable = true;
+        Ok(())
+    }
+
+    /// Would one more opening wait for a device in [`Client::allow_mapped_writes`]?
+    pub(crate) fn must_allow_mapped_writes(&self, ino: Ino, access: Access) -> bool {
+        access.may_map_writable()
+            && self.passthrough_is_on()
+            && self
+                .inodes
+                .get(ino)
+                .is_some_and(|inode| inode.lock().registered.as_ref().is_some_and(|r| !r.writable))
     }
 
     /// The last open file in passthrough is closed.
@@ -80,37 +89,77 @@ impl Client {
 
 impl Watch for Client {
     fn end_unused(&self) {
-        let mut ended = false;
-        for inode in self.lingering.take() {
-            let mut state = inode.lock();
-            let Some(registered) = &state.registered else { continue };
-            if registered.active {
-                continue;
-            }
-            // When the question fails the answer could be yes.
-            let in_use =
-                self.options.in_use.is_none_or(|in_use| in_use(registered.file.as_fd()).unwrap_or(true));
-            if in_use {
-                drop(state);
-                self.lingering.add(inode);
-                continue;
-            }
-            let (id, writable) = (registered.id, registered.writable);
-            state.registered = None;
-            if writable {
-                self.versions.changed(inode.ino);
-                if let Err(error) = self.ds.absorb_mapped_writes(&inode.object, true) {
-                    tracing::error!(ino = inode.ino.get(), %error, "writes through a mapping may not be copied");
-                }
-            }
-            self.ds.end_passthrough(&inode.object);
-            if let Some(Err(error)) = self.backing.get().map(|backing| backing.close(id)) {
-                tracing::debug!(ino = inode.ino.get(), %error, "a backing file was not let go");
-            }
-            ended = true;
-        }
-        if ended {
+        let ended =
+            self.lingering.take().into_iter().filter(|inode| self.end_if_unused(inode, false)).count();
+        if ended > 0 {
             self.purger.wake();
+        }
+    }
+}
+
+impl Client {
+    /// At the end of the mount: what is mapped still, of a mount that was detached, stays as it is. The object's record says
+    /// so, and the next mount takes the copy that is mapped for the one that counts.
+    pub(crate) fn end_lingering(&self) {
+        for inode in self.lingering.take() {
+            self.end_if_unused(&inode, true);
+        }
+    }
+
+    fn end_if_unused(&self, inode: &InodeRef, last_look: bool) -> bool {
+        let ino = inode.ino;
+        let mut state = inode.lock();
+        let Some((id, writable)) =
+            state.registered.as_ref().filter(|r| !r.active).map(|r| (r.id, r.writable))
+        else {
+            return false;
+        };
+        let file = state.registered.as_ref().map(|r| r.file.clone());
+        // When the question fails the answer could be yes.
+        let asked = self.options.in_use.zip(file).map(|(ask, file)| ask(file.as_fd()).unwrap_or(true));
+        let in_use = asked.unwrap_or(true);
+        if in_use && !last_look {
+            drop(state);
+            self.lingering.add(inode.another());
+            return false;
+        }
+        let stored = inode.see_stores(&mut state).unwrap_or_else(|error| {
+            tracing::warn!(ino = ino.get(), %error, "the time of writes through a mapping is not kept");
+            false
+        });
+        let settle = stored && state.is_due();
+        if writable {
+            self.versions.changed(ino);
+        }
+        // The latter also if no opening came to write: its preparation may have failed half-way.
+        let absorbed = if in_use {
+            self.ds.absorb_mapped_writes(&inode.object)
+        } else {
+            self.ds.end_mapped_writes(&inode.object)
+        };
+        if let Err(error) = absorbed {
+            tracing::error!(ino = ino.get(), %error, "writes through a mapping were not copied to slower tiers");
+        }
+        if !in_use {
+            state.registered = None;
+            self.ds.end_passthrough(&inode.object);
+            self.arbiter.lock().end_passthrough(ino);
+            // Who forgot it meanwhile found nothing to forget.
+            self.forget_pages(ino);
+            if let Some(Err(error)) = self.backing.get().map(|backing| backing.close(id)) {
+                tracing::debug!(ino = ino.get(), %error, "a backing file was not let go");
+            }
+        }
+        drop(state);
+        inode.settle_soon(settle);
+        !in_use
+    }
+
+    /// What is kept about the kernel's pages of an inode goes when the kernel does not know the inode any more.
+    pub(crate) fn forget_pages(&self, ino: Ino) {
+        if !self.mds.is_held(ino) {
+            self.versions.forget(ino);
+            self.arbiter.lock().forget(ino);
         }
     }
 }

@@ -1,10 +1,8 @@
-//! Workers for requests that must wait, and the watch over them.
+//! Workers for requests that must wait.
 //!
 //! Invariants: the queue is bounded; when it is full the caller runs the task itself, which delays one
-//! transport thread and loses nothing (what tasks wait for never depends on another request); a task that is
-//! older than the deadline is reported once with its operation, inode and age. Tasks are not cancelled: what
-//! they wait for has its own deadlines, and cutting a write in the middle could not be undone. It knows
-//! nothing of what the tasks do.
+//! transport thread and loses nothing (what tasks wait for never depends on another request); every task is watched
+//! until it ends ([`Watch`]). It knows nothing of what the tasks do.
 
 use std::{
     sync::{
@@ -12,18 +10,13 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use parking_lot::Mutex;
 
-/// What a deferred request is, for the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Label {
-    pub operation: &'static str,
-    pub ino: u64,
-}
+use crate::watch::{Label, Ticket, Watch};
 
 /// Sizes and times of the pool.
 #[derive(Clone, Copy, Debug)]
@@ -46,20 +39,20 @@ struct Queued {
 pub(crate) struct PoolCounters {
     pub deferred: AtomicU64,
     pub run_inline: AtomicU64,
-    pub overdue: AtomicU64,
 }
 
 pub(crate) struct Pool {
     sender: Mutex<Option<Sender<Queued>>>,
     stop_watch: Mutex<Option<Sender<()>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    pending: Arc<Pending>,
+    watch: Arc<Watch>,
+    counters: PoolCounters,
 }
 
 impl Pool {
     pub(crate) fn start(options: PoolOptions) -> std::io::Result<Pool> {
         let (sender, receiver) = bounded::<Queued>(options.queue.max(1));
-        let pending = Arc::new(Pending::default());
+        let watch = Arc::new(Watch::new());
         let mut threads = Vec::with_capacity(options.workers + 1);
         for n in 0..options.workers.max(1) {
             let receiver = receiver.clone();
@@ -71,25 +64,26 @@ impl Pool {
         }
         // One message, ever: the end.
         let (stop_watch, stopped) = bounded::<()>(1);
-        let watched = pending.clone();
+        let watched = watch.clone();
         let deadline = options.deadline;
         threads.push(
             std::thread::Builder::new()
                 .name("onfs-watch".into())
-                .spawn(move || run_watch(&watched, &stopped, deadline))?,
+                .spawn(move || watched.run(&stopped, deadline))?,
         );
         Ok(Pool {
             sender: Mutex::new(Some(sender)),
             stop_watch: Mutex::new(Some(stop_watch)),
             threads: Mutex::new(threads),
-            pending,
+            watch,
+            counters: PoolCounters::default(),
         })
     }
 
     /// Runs `task` on a worker, or here when the queue is full or the pool has ended.
     pub(crate) fn defer(&self, label: Label, task: impl FnOnce() + Send + 'static) {
-        self.pending.counters.deferred.fetch_add(1, Ordering::Relaxed);
-        let queued = Queued { ticket: self.pending.enter(label), task: Box::new(task) };
+        self.counters.deferred.fetch_add(1, Ordering::Relaxed);
+        let queued = Queued { ticket: self.watch.enter(label), task: Box::new(task) };
         let sender = self.sender.lock().clone();
         let refused = match sender {
             Some(sender) => match sender.try_send(queued) {
@@ -98,18 +92,23 @@ impl Pool {
             },
             None => queued,
         };
-        self.pending.counters.run_inline.fetch_add(1, Ordering::Relaxed);
+        self.counters.run_inline.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(
             operation = label.operation,
             ino = label.ino,
             "the queue of waiting requests is full"
         );
+        self.watch.handed_over();
         (refused.task)();
         drop(refused.ticket);
     }
 
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
     pub(crate) fn counters(&self) -> &PoolCounters {
-        &self.pending.counters
+        &self.counters
     }
 
     /// Finishes what is queued and ends the threads. Later tasks run on their callers.
@@ -130,85 +129,6 @@ fn run_worker(receiver: &Receiver<Queued>) {
     while let Ok(queued) = receiver.recv() {
         (queued.task)();
         drop(queued.ticket);
-    }
-}
-
-fn run_watch(pending: &Pending, stopped: &Receiver<()>, deadline: Duration) {
-    let period = (deadline / 4).clamp(Duration::from_millis(1), Duration::from_secs(5));
-    loop {
-        match stopped.recv_timeout(period) {
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => pending.report_overdue(Instant::now(), deadline),
-        }
-    }
-}
-
-/// The deferred requests that have not finished.
-#[derive(Default)]
-struct Pending {
-    entries: Mutex<Entries>,
-    counters: PoolCounters,
-}
-
-#[derive(Default)]
-struct Entries {
-    slots: Vec<Option<Entry>>,
-    free: Vec<usize>,
-}
-
-#[derive(Clone, Copy)]
-struct Entry {
-    label: Label,
-    since: Instant,
-    reported: bool,
-}
-
-impl Pending {
-    fn enter(self: &Arc<Self>, label: Label) -> Ticket {
-        let entry = Entry { label, since: Instant::now(), reported: false };
-        let mut entries = self.entries.lock();
-        let slot = match entries.free.pop() {
-            Some(slot) => {
-                entries.slots[slot] = Some(entry);
-                slot
-            }
-            None => {
-                entries.slots.push(Some(entry));
-                entries.slots.len() - 1
-            }
-        };
-        Ticket { pending: self.clone(), slot }
-    }
-
-    fn report_overdue(&self, now: Instant, deadline: Duration) {
-        let mut entries = self.entries.lock();
-        for entry in entries.slots.iter_mut().flatten() {
-            let age = now.saturating_duration_since(entry.since);
-            if entry.reported || age < deadline {
-                continue;
-            }
-            entry.reported = true;
-            self.counters.overdue.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(
-                operation = entry.label.operation,
-                ino = entry.label.ino,
-                age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
-                "a request has waited longer than its deadline"
-            );
-        }
-    }
-}
-
-struct Ticket {
-    pending: Arc<Pending>,
-    slot: usize,
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let mut entries = self.pending.entries.lock();
-        entries.slots[self.slot] = None;
-        entries.free.push(self.slot);
     }
 }
 
@@ -259,23 +179,5 @@ mod tests {
         let (done, results) = bounded::<()>(1);
         pool.defer(LABEL, move || done.send(()).unwrap());
         assert_eq!(results.try_recv(), Ok(()));
-    }
-
-    /// Goal: an overdue request is counted once, a finished one never. Method: call the check with made-up times.
-    #[test]
-    fn overdue_requests_are_reported_once() {
-        let pending = Arc::new(Pending::default());
-        let deadline = Duration::from_secs(10);
-        let ticket = pending.enter(LABEL);
-        let finished = pending.enter(LABEL);
-        drop(finished);
-        let start = Instant::now();
-        pending.report_overdue(start, deadline);
-        assert_eq!(pending.counters.overdue.load(Ordering::Relaxed), 0);
-        pending.report_overdue(start + deadline * 2, deadline);
-        pending.report_overdue(start + deadline * 3, deadline);
-        assert_eq!(pending.counters.overdue.load(Ordering::Relaxed), 1);
-        drop(ticket);
-        assert_eq!(pending.entries.lock().free.len(), 2);
     }
 }

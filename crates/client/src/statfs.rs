@@ -116,10 +116,12 @@ impl Client {
             return Ok(Limit::default());
         }
         self.settle_closed();
+        // What open files have grown by counts, too: a close may be on its way here. First, so that it is not missed.
+        let growing = self.mds.quota_reserved(project);
         let quota = self.mds.quota_get(project)?;
         Ok(Limit {
             bytes: quota.limits.bytes,
-            bytes_used: quota.bytes,
+            bytes_used: quota.bytes.saturating_add(growing),
             inodes: quota.limits.inodes,
             inodes_used: quota.inodes,
         })

@@ -1,9 +1,9 @@
 //! Which cached pages are old: a count, per inode, of the times that its bytes may have changed behind the
 //! kernel's page cache.
 //!
-//! Invariants: only writes through a backing file go behind it (all others the kernel sees and drops the pages
-//! itself); an inode that the kernel has forgotten has no pages, so its count goes with it; the table holds
-//! nothing for files that were never open for writing in passthrough.
+//! Invariants: only writes through a backing file go behind it, and before Linux 6.6 those of files opened for direct
+//! I/O (all others the kernel sees and drops the pages itself); an inode that the kernel has forgotten has no pages, so its count goes with it; the table holds
+//! nothing for files that were never open for writing in one of these ways.
 
 use std::{
     collections::HashMap,
@@ -46,6 +46,10 @@ impl Versions {
         if self.entries.load(Ordering::Relaxed) > 0 && self.shard(ino).lock().remove(&ino.get()).is_some() {
             self.entries.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.load(Ordering::Relaxed)
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<u64, u64>> {

@@ -77,8 +77,10 @@ impl Client {
         Ok(sized(value, size)?)
     }
 
-    pub(crate) fn listxattr(&self, ino: Ino, size: u32) -> Answer<XattrOut> {
-        Ok(sized(self.mds.listxattr(ino)?, size)?)
+    /// As elsewhere, `trusted.` names are root's to see.
+    pub(crate) fn listxattr(&self, caller_uid: u32, ino: Ino, size: u32) -> Answer<XattrOut> {
+        let names = self.mds.listxattr(ino)?;
+        Ok(sized(if caller_uid == 0 { names } else { without_trusted(&names) }, size)?)
     }
 
     pub(crate) fn setxattr(&self, turn: Turn, ino: Ino, args: &SetxattrArgs<'_>) -> Answer<()> {
@@ -143,6 +145,12 @@ fn xattr_mode(flags: u32) -> Result<XattrMode, Errno> {
     }
 }
 
+/// `names` have a NUL after each.
+fn without_trusted(names: &[u8]) -> Vec<u8> {
+    let each = names.split_inclusive(|byte| *byte == 0);
+    each.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect()
+}
+
 fn tiers_text(bytes: &[u64; 3]) -> String {
     let mut text = String::new();
     for tier in TierId::ALL {
@@ -195,6 +203,12 @@ mod tests {
         assert!(matches!(sized(vec![1; 5], 4), Err(Errno::ERANGE)));
         assert!(matches!(sized(vec![1; 5], 5), Ok(XattrOut::Bytes(bytes)) if bytes.len() == 5));
         assert!(matches!(sized(vec![], 5), Ok(XattrOut::Bytes(bytes)) if bytes.is_empty()));
+    }
+
+    #[test]
+    fn regression_trusted_names_are_not_for_everybody() {
+        assert_eq!(without_trusted(b"trusted.a\0user.trusted.b\0trusted.c\0"), b"user.trusted.b\0");
+        assert_eq!(without_trusted(b""), b"");
     }
 
     /// Goal: our names are told from others, with no prefix trick. Method: table.

@@ -419,34 +419,6 @@ fn copies_end_with_the_source() {
 }
 
 #[test]
-fn mapped_files_agree_with_reads_and_writes() {
-    // Shared mappings of a file that is open for writing, in both directions.
-    let Some(site) = Site::mounted() else { return };
-    for passthrough_before in [false, true] {
-        let path = site.path(&format!("f{passthrough_before}"));
-        fs::write(&path, pattern(1 << 20, 9)).unwrap();
-        let reader = passthrough_before.then(|| File::open(&path).unwrap());
-        let file = read_write(&path);
-        let map = harness::map::Map::shared(&file, 1 << 20);
-        assert!(map.read(0, 1 << 20) == pattern(1 << 20, 9));
-        file.write_all_at(b"through the file", 5000).unwrap();
-        assert_eq!(map.read(5000, 16), b"through the file");
-        map.write(10_000, b"through the map");
-        map.sync();
-        let mut buf = [0; 15];
-        file.read_exact_at(&mut buf, 10_000).unwrap();
-        assert_eq!(&buf, b"through the map");
-        if let Some(reader) = reader {
-            reader.read_exact_at(&mut buf, 10_000).unwrap();
-            assert_eq!(&buf, b"through the map");
-        }
-        drop(map);
-        drop(file);
-        assert_eq!(&fs::read(&path).unwrap()[10_000..10_015], b"through the map");
-    }
-}
-
-#[test]
 fn a_cached_reader_sees_what_others_write() {
     // A reader that came first has its pages cached or passed through; a writer then changes them.
     let Some(site) = Site::mounted() else { return };
@@ -465,6 +437,37 @@ fn a_cached_reader_sees_what_others_write() {
     drop(writer);
     drop(reader);
     assert_eq!(fs::read(&path).unwrap()[49 * 4096], 49);
+}
+
+/// Method: the reads that the daemon is asked for while a program reads 16 MiB from start to end in small pieces.
+#[test]
+fn regression_the_kernel_reads_ahead_in_requests_of_a_mebibyte() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root may raise the readahead: nothing is tested");
+        return;
+    }
+    let Some(mut site) = Site::new() else { return };
+    site.passthrough = false;
+    site.mount();
+    fs::write(site.path("f"), pattern(16 << 20, 1)).unwrap();
+    // Beside a writer a reader would get direct I/O.
+    site.settle_closed();
+    let reads = || {
+        let stats = site.client().stats();
+        stats.operations.iter().find(|op| op.name == "read").map(|op| op.requests).unwrap()
+    };
+    let before = reads();
+    let mut file = File::open(site.path("f")).unwrap();
+    // The pages that came with the writes, if the kernel kept any.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut bytes = 0;
+    let mut piece = vec![0; 64 << 10];
+    while let n @ 1.. = file.read(&mut piece).unwrap() {
+        bytes += n;
+    }
+    assert_eq!(bytes, 16 << 20);
+    let asked = reads() - before;
+    assert!((16..32).contains(&asked), "{asked} requests");
 }
 
 #[test]

@@ -165,3 +165,181 @@ fn a_full_memory_tier_does_not_split_a_file_that_is_read_in_place() {
         assert!(block.iter().all(|b| *b == n), "MiB {n}");
     }
 }
+
+/// A file of 1 MiB in memory and on the SSD, which a reader has in passthrough and a program mapped for writing, both closed.
+fn mapped_file(site: &Site) -> (std::path::PathBuf, Map) {
+    let path = site.path("f");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    let _reader = File::open(&path).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    assert_eq!(site.client().stats().passthrough_inodes, 1);
+    let map = Map::shared(&file, 1 << 20);
+    (path, map)
+}
+
+#[test]
+fn regression_an_unmount_writes_down_what_was_stored_through_a_mapping() {
+    // The unmount comes before passthrough has ended, of a file that counts as safe on the SSD; then memory is gone.
+    for all_in_use in [true, false] {
+        let Some(mut site) = Site::new() else { return };
+        site.all_in_use = all_in_use;
+        site.mount();
+        if !site.client().passthrough_is_on() {
+            return;
+        }
+        let (path, map) = mapped_file(&site);
+        map.write(5000, b"stored");
+        drop(map);
+        site.reboot();
+        assert_eq!(&fs::read(path).unwrap()[5000..5006], b"stored", "in use at the end: {all_in_use}");
+    }
+}
+
+#[test]
+fn regression_a_flush_makes_safe_what_was_stored_through_a_mapping() {
+    let Some(site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    let ino = ino_of(&path);
+    let on_ssd = || {
+        let ssd = site.ds().tiers().into_iter().find(|t| t.tier == TierId::Ssd).unwrap().dir;
+        let name = format!("{:016x}", ino.get());
+        fs::read(ssd.join(&name[14..]).join(name)).unwrap()
+    };
+    map.write(0, b"one");
+    site.ds().flush(site.client().use_file(ino).unwrap().object(), &mut |_| {}).unwrap();
+    assert_eq!(&on_ssd()[..3], b"one");
+    map.write(0, b"all");
+    site.ds().flush_all(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
+    assert_eq!(&on_ssd()[..3], b"all");
+}
+
+#[test]
+fn regression_stores_through_a_mapping_change_the_time_of_the_file() {
+    let Some(mut site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    let set = File::options().write(true).open(&path).unwrap();
+    let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    set.set_modified(long_ago).unwrap();
+    drop(set);
+    let time = || fs::metadata(&path).unwrap().modified().unwrap();
+    assert_eq!(time(), long_ago);
+    map.write(5000, b"stored");
+    let stored = time();
+    assert!(stored > long_ago);
+    assert!(fs::metadata(&path).unwrap().ctime() > 1_000_000_000);
+    drop(map);
+    wait_until_none_lingers(&site);
+    assert_eq!(time(), stored);
+    site.remount();
+    assert_eq!(time(), stored);
+}
+
+#[test]
+fn regression_stores_that_nobody_looked_at_change_the_time_when_the_mapping_ends() {
+    let Some(mut site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    map.write(5000, b"stored");
+    drop(map);
+    wait_until_none_lingers(&site);
+    let time = || fs::metadata(&path).unwrap().modified().unwrap();
+    let stored = time();
+    assert!(stored > long_ago);
+    site.remount();
+    assert_eq!(time(), stored);
+}
+
+#[test]
+fn regression_the_time_of_a_write_stands_when_nothing_is_stored_after_it() {
+    // The file below has the kernel's coarse time, which must not take the finer one's place.
+    let Some(site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    let writer = File::options().write(true).open(&path).unwrap();
+    writer.write_all_at(b"written", 0).unwrap();
+    let written = writer.metadata().unwrap().modified().unwrap();
+    drop(writer);
+    let time = || fs::metadata(&path).unwrap().modified().unwrap();
+    assert_eq!(time(), written);
+    site.client().settle_closed();
+    assert_eq!(time(), written);
+    drop(map);
+    wait_until_none_lingers(&site);
+    assert_eq!(time(), written);
+}
+
+#[test]
+fn regression_a_writer_shares_the_pages_of_a_mapping_whose_file_was_closed() {
+    let Some(site) = passthrough_site() else { return };
+    let (path, first) = mapped_file(&site);
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let second = Map::shared(&file, 1 << 20);
+    first.write(100, b"by the first");
+    assert_eq!(second.read(100, 12), b"by the first");
+    second.write(101, b"Y");
+    assert_eq!(first.read(100, 12), b"bY the first");
+    second.sync();
+    file.sync_all().unwrap();
+    drop((second, file, first));
+    wait_until_none_lingers(&site);
+    assert_eq!(&fs::read(&path).unwrap()[100..112], b"bY the first");
+}
+
+#[test]
+fn regression_what_lingers_stays_charged() {
+    // The budget of passthrough is for what cannot move, open or not.
+    let Some(site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    let other = site.path("g");
+    fs::write(&other, vec![8; 1 << 20]).unwrap();
+    site.client().set_passthrough_budget(TierId::Memory, 3 << 19);
+    let reader = File::open(&other).unwrap();
+    assert_eq!(site.client().stats().passthrough_inodes, 1, "no room for a second one");
+    drop((reader, map));
+    wait_until_none_lingers(&site);
+    // The kernel tells of the reader's close when it likes, and a cached opening keeps passthrough away.
+    site.settle_closed();
+    let _reader = File::open(&other).unwrap();
+    assert_eq!(site.client().stats().passthrough_inodes, 1);
+    drop(path);
+}
+
+#[test]
+fn regression_direct_readers_of_a_device_need_no_alignment() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let Some(site) = passthrough_site() else { return };
+    let path = site.path("f");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    site.settle_closed();
+    site.ds().migrate(ino_of(&path), TierId::Ssd, PATIENCE).unwrap();
+    // Compared, so that it may be passed through.
+    fs::read(&path).unwrap();
+    site.settle_closed();
+    let direct = || OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let check = |file: &File| {
+        let mut odd = [0; 1001];
+        file.read_exact_at(&mut odd[..], 333).unwrap();
+        assert_eq!(odd, [7; 1001]);
+    };
+    check(&direct());
+    site.settle_closed();
+    let reader = File::open(&path).unwrap();
+    assert_eq!(site.client().stats().passthrough_inodes, 1);
+    check(&direct());
+    check(&reader);
+}
+
+#[test]
+fn regression_nothing_is_kept_of_a_file_that_the_kernel_forgot_while_it_lingered() {
+    let Some(site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    fs::remove_file(&path).unwrap();
+    drop(map);
+    wait_until_none_lingers(&site);
+    let begun = std::time::Instant::now();
+    while site.client().stats().remembered_inodes > 0 {
+        assert!(begun.elapsed().as_secs() < 30, "something is kept");
+        std::thread::yield_now();
+    }
+}

@@ -61,7 +61,10 @@ impl DataServer {
             if offset >= end {
                 return Ok(());
             }
-            if self.zero_pieces(object, &mut state, offset, end - offset)? {
+            self.save_unsaved(object, &mut state)?;
+            // What was not saved of the map is undone.
+            let zeroed = self.zero_pieces(object, &mut state, offset, end - offset);
+            if zeroed.inspect_err(|_| state.map.roll_back())? {
                 return Ok(());
             }
             drop(state);
@@ -82,15 +85,16 @@ impl DataServer {
             }
             // Where the kernel reads the file by itself the zeros must be in the file.
             if piece.covers_all(state.size) && state.in_place.is_none() {
+                // What was left behind in other tiers' files would show in the hole.
+                freed.extend(state.reaching(piece.sau).iter().map(|tier| (tier, piece.sau)));
                 state.map.note_punched(piece.sau);
                 changed = true;
-                freed.extend(now.valid.iter().map(|tier| (tier, piece.sau)));
             } else if now.lost {
                 return Err(Errno::EIO);
             } else {
                 let keep = self.copies_to_zero(state, now).ok_or(Errno::EIO)?;
                 if let Some(alone) = keep.fastest().filter(|_| keep.iter().count() == 1) {
-                    self.let_stand_alone(state, now, alone)?;
+                    self.let_stand_alone(object, state, now, alone)?;
                 }
                 struck |= keep.iter().any(|tier| changes_vouched(now, piece, tier));
                 changed |= now != Sau::in_tiers(keep);

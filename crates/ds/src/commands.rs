@@ -1,6 +1,6 @@
 //! What people ask of the data server: where a file is, move it, limits and status.
 
-use crate::{DataServer, object::Object};
+use crate::{DataServer, object::Object, seal::is_unsealed};
 use std::{
     ops::ControlFlow,
     path::PathBuf,
@@ -25,9 +25,13 @@ pub struct ObjectReport {
     /// Bytes that a power cut now would lose.
     pub at_risk: u64,
     pub sealed_saus: u32,
+    /// Bytes of SAUs that a device holds and that have no checksum.
+    pub unsealed: u64,
     pub pinned: Option<TierId>,
     pub transient: bool,
     pub open: bool,
+    /// How many descriptors, or pairs of them, programs have it open with.
+    pub opens: u32,
     pub open_for_write: bool,
     pub passthrough: bool,
     pub moving: bool,
@@ -51,12 +55,13 @@ impl DataServer {
     pub fn report(&self, object: &Object) -> ObjectReport {
         let state = object.state.read();
         let mut bytes = [0; 3];
-        let mut sealed = 0;
+        let (mut sealed, mut unsealed) = (0, 0);
         for (sau, s) in state.map.iter() {
             for tier in s.valid.iter() {
                 bytes[tier.index()] += u64::from(sau.bytes_within(state.size));
             }
             sealed += u32::from(s.seal.is_some());
+            unsealed += if is_unsealed(s) { u64::from(sau.bytes_within(state.size)) } else { 0 };
         }
         ObjectReport {
             size: state.size,
@@ -66,9 +71,11 @@ impl DataServer {
             lost_saus: state.map.lost(),
             at_risk: state.map.bytes_at_risk(state.size),
             sealed_saus: sealed,
+            unsealed,
             pinned: state.pinned,
             transient: state.transient,
             open: object.is_open(),
+            opens: object.opens(),
             open_for_write: object.is_open_for_write(),
             passthrough: object.in_passthrough(),
             moving: state.moving.is_some(),
@@ -87,12 +94,6 @@ impl DataServer {
         self.driver.request(Request::Migrate { ino, to }, deadline)
     }
 
-    /// Starts the movement and does not wait.
-    pub fn migrate_later(&self, ino: Ino, to: TierId) {
-        self.know(ino);
-        self.driver.post(Request::Migrate { ino, to });
-    }
-
     /// Brings objects up, in order.
     pub fn prefetch(
         &self,
@@ -101,11 +102,6 @@ impl DataServer {
     ) -> Result<RequestReport, RequestError> {
         list.iter().for_each(|ino| self.know(*ino));
         self.driver.request(Request::Prefetch { list }, deadline)
-    }
-
-    pub fn prefetch_later(&self, list: Vec<Ino>) {
-        list.iter().for_each(|ino| self.know(*ino));
-        self.driver.post(Request::Prefetch { list });
     }
 
     /// What people ask for must be known to the core, even if it takes no space.
@@ -225,6 +221,12 @@ impl DataServer {
             ControlFlow::Continue(())
         })?;
         let (mut at_risk, mut failed) = (0, None);
+        for object in self.all_mapped() {
+            // Those in memory come below.
+            if let Err(errno) = self.absorb_device_stores(&object) {
+                failed = Some(errno);
+            }
+        }
         for ino in inos {
             let object = match self.attach_for_move(ino) {
                 Ok(object) => object,

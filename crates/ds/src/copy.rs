@@ -102,7 +102,7 @@ impl DataServer {
                 }
                 Err(stop) => return Err(stop),
             };
-            let bytes = match copy_batch(&mut batch, plan.to, copier) {
+            let bytes = match copy_batch(object, &mut batch, plan.to, copier) {
                 Ok(bytes) => self.finish_batch(object, plan, &batch).map(|()| bytes),
                 Err(BatchError::Stopped) => Err(CopyStop::Cancelled),
                 Err(BatchError::Damaged(sau)) => Err(self.damaged_source(object, sau, batch.source)),
@@ -139,6 +139,11 @@ impl DataServer {
         }
         if goes_above_what_is_in_place(&state, plan) {
             return Err(CopyStop::Cancelled);
+        }
+        self.save_unsaved(object, &mut state).map_err(CopyStop::Failed)?;
+        // Of a copy that a device perhaps did not take, no other is given up for.
+        if plan.free.is_some() && !state.unsynced.distrusted().is_empty() {
+            return Err(CopyStop::Failed(Errno::EIO));
         }
         let present = self.present();
         let (mut source, mut taken) = (None, 0);
@@ -189,10 +194,11 @@ impl DataServer {
     /// Copies what was written meanwhile, and changes the map. The copy becomes durable before the map does: a journal
     /// sync makes what is unsynced on devices durable first.
     fn finish_batch(&self, object: &Object, plan: CopyPlan, batch: &Batch) -> Result<(), CopyStop> {
-        // What is given up was perhaps the last copy that a device has not failed to take.
-        let moves = plan.free.is_some() && plan.to.is_persistent();
-        if moves {
-            batch.to.data_sync()?;
+        // What is given up was perhaps the last copy that a device has not failed to take. And what has to be synced while
+        // writers are held off is less.
+        let is_rewritten = || object.state.read().moving.as_ref().is_some_and(|m| !m.written.is_empty());
+        if plan.to.is_persistent() && (plan.free.is_some() || is_rewritten()) {
+            self.sync_file(object, &batch.to)?;
         }
         let mut rewritten: Vec<(u64, u64)> = Vec::new();
         let mut rounds = 0;
@@ -221,50 +227,26 @@ impl DataServer {
         if goes_above_what_is_in_place(&state, plan) {
             return Err(CopyStop::Cancelled);
         }
-        state.moving = None;
-        let touched = |sau: SauIndex| rewritten.iter().any(|(o, l)| *o < sau.end() && o + l > sau.start());
-        let mut freed = Vec::new();
-        let mut changed = false;
-        // What reads come from now was not compared yet.
-        let mut verified = object.verified.lock();
-        for (sau, before, seal) in &batch.saus {
-            let now = state.map.get(*sau);
-            // The source no longer holds it, or the copy that was there before the batch became old.
-            let had = before.valid.contains(plan.to);
-            if !now.valid.contains(batch.source) || (had && !now.valid.contains(plan.to)) {
-                continue;
-            }
-            if !had {
-                let cut = SauIndex::bytes_within(*sau, state.size) < seal.map_or(0, |s| s.len);
-                let seal = seal.filter(|_| !touched(*sau) && !cut);
-                state.map.note_copied(*sau, plan.to, seal).map_err(|_| CopyStop::Failed(Errno::EIO))?;
-                verified.remove(*sau);
-                changed = true;
-            }
-            if let Some(tier) = plan.free
-                && state.in_place != Some(tier)
-                && state.map.note_dropped(*sau, tier).is_ok()
-            {
-                freed.push((tier, *sau));
-                verified.remove(*sau);
-                changed = true;
-            }
-        }
-        drop(verified);
+        // What may fail comes before the map, which then needs only to be saved.
         let end = batch.saus.last().map_or(0, |(sau, ..)| sau.end()).min(state.size);
         reach(&batch.to, end)?;
         keep_time(object, batch);
         let len = &mut state.file_len[plan.to.index()];
         *len = (*len).max(end);
-        if moves && !rewritten.is_empty() {
-            batch.to.data_sync()?;
+        // Without a seal nothing would tell, after a power cut, that the record came and the bytes did not.
+        if !rewritten.is_empty() && plan.to.is_persistent() {
+            self.sync_file(object, &batch.to)?;
         }
-        if changed && plan.to.is_persistent() {
+        state.moving = None;
+        if plan.to.is_persistent() {
             state.note_change(plan.to);
             self.note_unsynced(object);
         }
-        if changed {
-            let saved = self.save_map(object, &mut state)?;
+        let noted = note_batch(object, &mut state, plan, (batch, &rewritten));
+        let freed = noted.inspect_err(|_| state.map.roll_back())?;
+        if let Some(freed) = freed {
+            // No room for the record is none that a tier could make.
+            let saved = self.save_map(object, &mut state).map_err(CopyStop::Failed)?;
             for (tier, sau) in freed {
                 self.give_up(object, &mut state, tier, sau, saved);
             }
@@ -274,8 +256,8 @@ impl DataServer {
         Ok(())
     }
 
-    /// Forgets a batch that failed. What was copied of it stays behind the map's back, so its place counts as
-    /// longer than before: whoever uses it next clears it.
+    /// Forgets a batch that failed. What was copied of it is behind the map's back: it is cleared by whoever uses its place
+    /// next, or else given up.
     fn abandon_batch(&self, object: &Object, batch: &Batch, to: TierId) {
         let mut state = object.state.write();
         state.moving = None;
@@ -285,6 +267,11 @@ impl DataServer {
         {
             let len = &mut state.file_len[to.index()];
             *len = (*len).max(stat.size);
+        }
+        for (sau, before, _) in &batch.saus {
+            if !state.removed && !before.valid.contains(to) && !state.map.get(*sau).valid.contains(to) {
+                self.give_up(object, &mut state, to, *sau, 0);
+            }
         }
         self.settle_charge(object, &mut state, to);
     }
@@ -309,6 +296,7 @@ impl DataServer {
         if state.in_place == Some(tier) {
             return Err(CopyStop::Cancelled);
         }
+        self.save_unsaved(object, &mut state).map_err(CopyStop::Failed)?;
         let mut bytes = 0;
         let within = |(sau, _): &(SauIndex, Sau)| {
             bytes += u64::from(sau.bytes_within(state.size));
@@ -335,7 +323,7 @@ impl DataServer {
             }
         }
         if !dropped.is_empty() {
-            let saved = self.save_map(object, &mut state)?;
+            let saved = self.save_map(object, &mut state).map_err(CopyStop::Failed)?;
             for sau in &dropped {
                 self.give_up(object, &mut state, tier, *sau, saved);
             }
@@ -343,6 +331,44 @@ impl DataServer {
         }
         if uncovered { Err(CopyStop::Cancelled) } else { Ok(dropped.len() as u64) }
     }
+}
+
+/// What a batch does to the map: the copies that are to be given up, by tier, or nothing if it changes nothing.
+fn note_batch(
+    object: &Object,
+    state: &mut State,
+    plan: CopyPlan,
+    (batch, rewritten): (&Batch, &[(u64, u64)]),
+) -> Result<Option<Vec<(TierId, SauIndex)>>, CopyStop> {
+    let touched = |sau: SauIndex| rewritten.iter().any(|(o, l)| *o < sau.end() && o + l > sau.start());
+    let mut freed = Vec::new();
+    let mut changed = false;
+    // What reads come from now was not compared yet.
+    let mut verified = object.verified.lock();
+    for (sau, before, seal) in &batch.saus {
+        let now = state.map.get(*sau);
+        // The source no longer holds it, or the copy that was there before the batch became old.
+        let had = before.valid.contains(plan.to);
+        if !now.valid.contains(batch.source) || (had && !now.valid.contains(plan.to)) {
+            continue;
+        }
+        if !had {
+            let cut = SauIndex::bytes_within(*sau, state.size) < seal.map_or(0, |s| s.len);
+            let seal = seal.filter(|_| !touched(*sau) && !cut && state.mapped.is_none());
+            state.map.note_copied(*sau, plan.to, seal).map_err(|_| CopyStop::Failed(Errno::EIO))?;
+            verified.remove(*sau);
+            changed = true;
+        }
+        if let Some(tier) = plan.free
+            && state.in_place != Some(tier)
+            && state.map.note_dropped(*sau, tier).is_ok()
+        {
+            freed.push((tier, *sau));
+            verified.remove(*sau);
+            changed = true;
+        }
+    }
+    Ok(changed.then_some(freed))
 }
 
 /// Writes go to the fastest copy, and after a crash it counts: while readers have the object's file in place, that is it.
@@ -388,7 +414,12 @@ impl From<Errno> for BatchError {
 }
 
 /// Copies the batch's SAUs, computing a seal for each.
-fn copy_batch(batch: &mut Batch, to: TierId, copier: &dyn Copier) -> Result<u64, BatchError> {
+fn copy_batch(
+    object: &Object,
+    batch: &mut Batch,
+    to: TierId,
+    copier: &dyn Copier,
+) -> Result<u64, BatchError> {
     let mut total = 0;
     for (sau, now, seal) in &mut batch.saus {
         if now.valid.contains(to) {
@@ -407,7 +438,8 @@ fn copy_batch(batch: &mut Batch, to: TierId, copier: &dyn Copier) -> Result<u64,
         if let Some(old) = now.seal {
             let intact =
                 if old.len == new.len { old.crc == new.crc } else { verify(&batch.from, *sau, old)? };
-            if !intact {
+            // Over the source of a move writes go on, and end its seal before their first byte.
+            if !intact && object.state.read().map.get(*sau).seal == Some(old) {
                 return Err(BatchError::Damaged(*sau));
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! Lock order: an object's state, then the core. Nothing here calls back into objects while the core is locked.
 
+use crate::line::Line;
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -47,6 +48,8 @@ pub(crate) struct Driver {
     outcomes: Mutex<HashMap<RequestId, Option<Outcome>>>,
     answered: Condvar,
     next_request: AtomicU64,
+    /// What nobody waits for.
+    pub(crate) line: Line,
 }
 
 /// Writers wait here for space in one tier.
@@ -68,6 +71,7 @@ impl Driver {
             outcomes: Mutex::default(),
             answered: Condvar::new(),
             next_request: AtomicU64::new(1),
+            line: Line::default(),
         };
         (driver, receiver)
     }
@@ -113,7 +117,7 @@ impl Driver {
 
     /// Asks the core and waits for its answer.
     pub fn request(&self, request: Request, deadline: Option<Duration>) -> Outcome {
-        let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
+        let id = self.request_id();
         self.outcomes.lock().insert(id, None);
         self.tell(Input::Request { id, request });
         let begun = Instant::now();
@@ -132,10 +136,8 @@ impl Driver {
         }
     }
 
-    /// A request that nobody waits for.
-    pub fn post(&self, request: Request) {
-        let id = RequestId(self.next_request.fetch_add(1, Ordering::Relaxed));
-        self.tell(Input::Request { id, request });
+    pub fn request_id(&self) -> RequestId {
+        RequestId(self.next_request.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The movement is over; `end` says how.
@@ -180,6 +182,9 @@ impl Driver {
                 room.bell.notify_all();
             }
             Effect::RequestDone { id, result } => {
+                if self.line.ended(id, &result) {
+                    return;
+                }
                 if let Some(slot) = self.outcomes.lock().get_mut(&id) {
                     *slot = Some(result);
                 }

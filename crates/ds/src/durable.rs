@@ -9,7 +9,7 @@
 
 use crate::{
     DataServer,
-    object::{Condemned, State},
+    object::{Condemned, Object, State},
 };
 use layout::{Piece, Sau, SauIndex};
 use types::{Errno, Ino, TierId, TierSet};
@@ -33,7 +33,7 @@ impl DataServer {
 
     /// Bytes on devices first, then the journal.
     pub(crate) fn make_durable(&self) -> Result<(), Errno> {
-        self.sync_devices()?;
+        self.sync_devices();
         self.maps.sync()
     }
 
@@ -49,9 +49,15 @@ impl DataServer {
     }
 
     /// Makes this tier's copy durable if other device copies are to be struck in its favour. Rare, so under the lock.
-    pub(crate) fn let_stand_alone(&self, state: &State, sau: Sau, tier: TierId) -> Result<(), Errno> {
+    pub(crate) fn let_stand_alone(
+        &self,
+        object: &Object,
+        state: &State,
+        sau: Sau,
+        tier: TierId,
+    ) -> Result<(), Errno> {
         match &state.files[tier.index()] {
-            Some(file) if has_others(sau, tier) && state.is_unsynced(tier) => file.data_sync(),
+            Some(file) if has_others(sau, tier) && state.is_unsynced(tier) => self.sync_file(object, file),
             Some(_) | None => Ok(()),
         }
     }

@@ -11,7 +11,10 @@ mod copy;
 mod driver;
 mod durable;
 mod keeper;
+mod later;
+mod line;
 mod load;
+mod mapped;
 mod maps;
 mod metrics;
 mod mover;
@@ -19,6 +22,7 @@ mod object;
 mod open;
 mod place;
 mod read;
+mod seal;
 mod space;
 mod sync;
 mod table;
@@ -42,7 +46,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -68,6 +72,12 @@ pub struct DsOptions {
     /// Objects that may wait for a sync of a device, or of the journal, with their files open; above it, writers and
     /// movements see to it.
     pub waiting_max: usize,
+    /// How soon what was stored through mappings, or written over a copy on a device, is made durable without being asked.
+    pub safe_within: Duration,
+    /// For how long a closed object's device bytes do not change before they get a checksum.
+    pub seal_after: Duration,
+    /// No movement begins before [`DataServer::release`]: whoever starts this has policies to tell first.
+    pub held: bool,
 }
 
 /// A tier on a device.
@@ -92,8 +102,9 @@ pub struct DataServer {
     pub(crate) driver: Arc<Driver>,
     pub(crate) counters: Counters,
     pub(crate) keeper: keeper::Todo,
-    /// Of objects whose policy is not the default.
-    pub(crate) policies: Mutex<HashMap<Ino, ObjectPolicy>>,
+    /// Of objects whose policy is not the default, and that are in use or have bytes in memory alone: others get theirs when
+    /// they are next opened.
+    pub(crate) policies: Arc<Mutex<HashMap<Ino, ObjectPolicy>>>,
     pub(crate) pins: Mutex<HashMap<Ino, TierId>>,
     /// Objects that are gone while their record is still there: who comes upon one must not take it for lost.
     pub(crate) removed: Mutex<HashSet<Ino>>,
@@ -103,6 +114,9 @@ pub struct DataServer {
     pub(crate) sleeping: (Mutex<()>, Condvar),
     pub(crate) sync_period: Duration,
     pub(crate) waiting_max: usize,
+    pub(crate) safe_within: Duration,
+    pub(crate) seal_after: Duration,
+    pub(crate) held: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -120,6 +134,7 @@ impl DataServer {
         for (device, store) in devices.iter_mut().zip(&stores) {
             *device = store.as_ref().map_or(Ok(0), TierStore::device)?;
         }
+        let policies = Arc::default();
         let server = Arc::new(DataServer {
             stores,
             devices,
@@ -128,11 +143,11 @@ impl DataServer {
             memory_generation: options.memory_generation,
             limits: limits.map(AtomicU64::new),
             maps: options.maps,
-            table: ObjectTable::new(driver.clone()),
+            table: ObjectTable::new(driver.clone(), Arc::clone(&policies)),
             driver,
             counters: Counters::default(),
             keeper: keeper::Todo::default(),
-            policies: Mutex::default(),
+            policies,
             pins: Mutex::default(),
             removed: Mutex::default(),
             strays: Mutex::default(),
@@ -140,6 +155,9 @@ impl DataServer {
             sleeping: Default::default(),
             sync_period: options.sync_period,
             waiting_max: options.waiting_max,
+            safe_within: options.safe_within,
+            seal_after: options.seal_after,
+            held: AtomicBool::new(options.held),
             threads: Mutex::default(),
         });
         server.take_stock()?;
@@ -162,13 +180,24 @@ impl DataServer {
         threads
             .push(std::thread::Builder::new().name("tier-clock".into()).spawn(move || server.run_clock())?);
         let server = self.clone();
+        threads.push(std::thread::Builder::new().name("line".into()).spawn(move || server.run_line())?);
+        let server = self.clone();
         threads.push(std::thread::Builder::new().name("keeper".into()).spawn(move || server.run_keeper())?);
+        let server = self.clone();
+        threads.push(std::thread::Builder::new().name("sealer".into()).spawn(move || server.run_idle())?);
         Ok(())
+    }
+
+    /// Movements may begin.
+    pub fn release(&self) {
+        self.held.store(false, Ordering::Release);
+        drop(self.sleeping.0.lock());
+        self.sleeping.1.notify_all();
     }
 
     /// Stops the threads. Movements under way stop at the next SAU; what they finished stays.
     pub fn shutdown(&self) {
-        self.stop.store(true, std::sync::atomic::Ordering::Release);
+        self.stop.store(true, Ordering::Release);
         self.sleeping.1.notify_all();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // A mover that panicked has said so already.
@@ -191,7 +220,7 @@ impl DataServer {
     }
 
     pub(crate) fn stopping(&self) -> bool {
-        self.stop.load(std::sync::atomic::Ordering::Acquire)
+        self.stop.load(Ordering::Acquire)
     }
 
     /// The tiers that are mounted.

@@ -3,12 +3,13 @@
 use crate::{
     DataServer,
     copy::{copy_range, keeping_mtime, reach},
-    object::{Object, State, Verified},
+    object::{Mapped, Object, State, Verified},
+    seal::has_unsealed,
 };
 use layout::{ObjectRecord, Sau, SauIndex};
 use std::sync::Arc;
 use tier::Input;
-use types::{Errno, Ino, SAU_BYTES, TierId, TierSet};
+use types::{Errno, Ino, SAU_BYTES, TierId, TierSet, Timestamp};
 
 /// What the metadata know of an object when it is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,15 +53,36 @@ impl DataServer {
         Ok(self.get_or_load(ino, None)?.0)
     }
 
+    /// As `attach_for_move`, and the core knows of the object as long as somebody has it: also of one that takes no space, or
+    /// is in the slowest tier.
+    pub(crate) fn attach_for_request(&self, ino: Ino) -> Result<Arc<Object>, Errno> {
+        let object = self.attach_for_move(ino)?;
+        let mut state = object.state.write();
+        if std::mem::take(&mut state.for_movement) {
+            state.known = false;
+        }
+        self.make_known(&object, &mut state);
+        drop(state);
+        Ok(object)
+    }
+
     fn get_or_load(&self, ino: Ino, hint: Option<&ObjectHint>) -> Result<(Arc<Object>, bool), Errno> {
-        match self.table.get_or_load(ino, || self.load(ino, hint)) {
+        let (object, loaded) = match self.table.get_or_load(ino, || self.load(ino, hint)) {
             // Objects that wait for a sync keep their files open.
             Err(Errno::EMFILE) => {
                 self.settle_waiting()?;
                 self.table.get_or_load(ino, || self.load(ino, hint))
             }
             other => other,
+        }?;
+        if loaded {
+            // Not in the table's lock, which a sync of the journal may want. What fails does not keep anyone from reading.
+            let mut state = object.state.write();
+            if let Err(errno) = self.save_unsaved(&object, &mut state) {
+                tracing::warn!(%ino, %errno, "what became of the object is not recorded: nothing is written to it before");
+            }
         }
+        Ok((object, loaded))
     }
 
     fn load(&self, ino: Ino, hint: Option<&ObjectHint>) -> Result<Arc<Object>, Errno> {
@@ -79,14 +101,71 @@ impl DataServer {
         let record = self.maps.load(ino)?;
         state.recorded = record.is_some();
         let pending = record.as_ref().and_then(|r| r.pending_truncate);
+        let settled = hint.is_some_and(|h| !h.stale_live);
+        let times = self.open_files(ino, &mut state, record.as_ref(), settled)?;
+        let mapped = record.as_ref().is_some_and(|r| r.mapped);
+        let synced_size = record.as_ref().map_or(0, |r| r.synced_size);
+        let old = record.as_ref().is_none_or(|r| r.memory_generation != self.memory_generation);
+        self.load_map(ino, &mut state, record);
+        state.size = known_size(&state, hint);
+        state.size = pending.map_or(state.size, |size| state.size.min(size));
+        state.synced_size = synced_size.min(state.size);
+        if let Some(size) = pending {
+            state.map.truncate_to(size);
+        }
+        if settled {
+            cut_to_size(&mut state)?;
+        }
+        clear_holes(&mut state)?;
+        if mapped {
+            absorb_after_crash(&mut state);
+            // Programs outlive the daemon, and so do their mappings.
+            if state.files.iter().flatten().any(|file| file.is_used_elsewhere().unwrap_or(true)) {
+                state.mapped = Some(Mapped::new(Timestamp::EPOCH));
+            }
+        }
+        if has_unsealed(&state.map) {
+            self.note_found_unsealed(ino);
+        }
+        // What is lost must be known to be lost before the file is written in the present life of the memory tier.
+        state.unsaved = pending.is_some() || mapped || (old && state.map.lost() > 0);
+        state.map.keep();
+        // A file that the map does not name may be the beginning of a copy, with the time of that.
+        let named = TierId::ALL.into_iter().filter(|t| state.map.count_in(*t) > 0 || state.map.is_empty());
+        state.found_mtime = named.filter_map(|t| times[t.index()]).max();
+        // The core knows the objects that it moves.
+        state.known = true;
+        state.for_movement = hint.is_none();
+        if hint.is_some() {
+            let files = state.unprobed.is_empty().then(|| state.tiers_with_file());
+            self.driver.with(|core, now| {
+                core.handle(now, attached(ino, &state));
+                files.into_iter().for_each(|files| core.note_files(ino, files));
+            });
+        }
+        let unsynced = !state.unsynced.tiers().is_empty();
+        let object = Object::new(ino, state, self.table.take_compared(ino), self.home());
+        if unsynced {
+            self.note_unsynced(&object);
+        }
+        Ok(object)
+    }
+
+    /// Opens the tiers' files, finishes a cut that was begun, and returns when each was last written.
+    fn open_files(
+        &self,
+        ino: Ino,
+        state: &mut State,
+        record: Option<&ObjectRecord>,
+        settled: bool,
+    ) -> Result<[Option<Timestamp>; 3], Errno> {
+        let pending = record.and_then(|r| r.pending_truncate);
         let mut times = [None; 3];
         // Without a record there is nothing. Only who must find the size of an unsettled file looks for it.
-        let settled = hint.is_some_and(|h| !h.stale_live);
         let known = if settled { self.driver.with(|core, _| core.files(ino)) } else { None };
         for tier in TierId::ALL.into_iter().rev() {
             // The core may have forgotten; what the map names is looked for in any case.
-            let named =
-                record.as_ref().is_some_and(|r| r.map.count_in(tier) > 0 || r.pending_truncate.is_some());
+            let named = record.is_some_and(|r| r.map.count_in(tier) > 0 || pending.is_some());
             let elsewhere = !named && known.is_some_and(|files| !files.contains(tier));
             if elsewhere || record.is_none() && settled && tier.is_persistent() {
                 state.unprobed = state.unprobed.with(tier);
@@ -106,54 +185,7 @@ impl DataServer {
                 state.note_change(tier);
             }
         }
-        let mapped = record.as_ref().is_some_and(|r| r.mapped);
-        let synced_size = record.as_ref().map_or(0, |r| r.synced_size);
-        let old = record.as_ref().is_none_or(|r| r.memory_generation != self.memory_generation);
-        self.load_map(ino, &mut state, record);
-        let known = mapped_len(&state);
-        state.size = match hint {
-            Some(h) if !h.stale_live => h.size,
-            // Writes told nobody else; a size that was set is in the metadata.
-            Some(h) => known.max(h.size),
-            None => known,
-        };
-        state.size = pending.map_or(state.size, |size| state.size.min(size));
-        state.synced_size = synced_size.min(state.size);
-        if let Some(size) = pending {
-            state.map.truncate_to(size);
-        }
-        if settled {
-            cut_to_size(&mut state)?;
-        }
-        clear_holes(&mut state)?;
-        if mapped {
-            absorb_after_crash(&mut state);
-        }
-        // What is lost must be known to be lost before the file is written in the present life of the memory tier.
-        let must_save = pending.is_some() || mapped || (old && state.map.lost() > 0);
-        // A file that the map does not name may be the beginning of a copy, with the time of that.
-        let named = TierId::ALL.into_iter().filter(|t| state.map.count_in(*t) > 0 || state.map.is_empty());
-        state.found_mtime = named.filter_map(|t| times[t.index()]).max();
-        // The core knows the objects that it moves.
-        state.known = true;
-        state.for_movement = hint.is_none();
-        if hint.is_some() {
-            let files = state.unprobed.is_empty().then(|| state.tiers_with_file());
-            self.driver.with(|core, now| {
-                core.handle(now, attached(ino, &state));
-                files.into_iter().for_each(|files| core.note_files(ino, files));
-            });
-        }
-        let unsynced = !state.unsynced.tiers().is_empty();
-        let object = Object::new(ino, state, self.table.take_compared(ino), self.home());
-        if unsynced {
-            self.note_unsynced(&object);
-        }
-        if must_save {
-            let mut state = object.state.write();
-            self.save_map(&object, &mut state)?;
-        }
-        Ok(object)
+        Ok(times)
     }
 
     fn load_map(&self, ino: Ino, state: &mut State, record: Option<ObjectRecord>) {
@@ -212,8 +244,9 @@ fn attached(ino: Ino, state: &State) -> Input {
 fn clear_holes(state: &mut State) -> Result<(), Errno> {
     for tier in TierId::ALL {
         let Some(file) = state.files[tier.index()].clone() else { continue };
-        let end = SauIndex::of(state.file_len[tier.index()].saturating_sub(1)).get();
-        if state.map.is_empty() || u64::from(state.map.used()) > u64::from(end) {
+        let reached = state.file_len[tier.index()].div_ceil(SAU_BYTES);
+        let mapped = state.map.iter().take_while(|(sau, _)| u64::from(sau.get()) < reached).count();
+        if !state.recorded || mapped as u64 == reached {
             continue;
         }
         let mut at = 0;
@@ -227,6 +260,16 @@ fn clear_holes(state: &mut State) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Where the metadata do not know it, how far the files reach.
+fn known_size(state: &State, hint: Option<&ObjectHint>) -> u64 {
+    match hint {
+        Some(h) if !h.stale_live => h.size,
+        // Writes told nobody else; a size that was set is in the metadata.
+        Some(h) => mapped_len(state).max(h.size),
+        None => mapped_len(state),
+    }
 }
 
 /// How far the files reach where the map names them.
@@ -258,9 +301,9 @@ fn cut_to_size(state: &mut State) -> Result<(), Errno> {
 }
 
 /// Programs were writing through mappings of the fastest copy when the daemon died: the others may be old, and are
-/// written over, so that what was safe is safe again.
+/// written over, so that what was safe is safe again. No seal is of the bytes that are there now.
 fn absorb_after_crash(state: &mut State) {
-    let held: Vec<_> = state.map.iter().filter(|(_, s)| s.valid.iter().count() > 1).collect();
+    let held: Vec<_> = state.map.iter().filter(|(_, s)| !s.lost).collect();
     for (sau, now) in held {
         let Some(from) = now.valid.fastest() else { continue };
         let len = u64::from(sau.bytes_within(state.size));

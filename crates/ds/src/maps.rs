@@ -81,6 +81,7 @@ impl MapStore for KvMaps {
             return Ok(());
         }
         let mut writes = WriteSet::new();
+        writes.use_reserve();
         self.store
             .scan(&chunk_key(ino, 0), &chunk_key(ino, u32::MAX), &mut |key, _| {
                 writes.delete(key);
@@ -107,9 +108,7 @@ impl MapStore for KvMaps {
         let mut end = pin_key(u64::MAX).to_vec();
         end.push(0);
         let scanned = self.store.scan(&pin_key(0), &end, &mut |key, value| {
-            let ino = key.last_chunk::<8>().and_then(|n| Ino::from_raw(u64::from_be_bytes(*n)));
-            let tier = TierId::ALL.into_iter().find(|t| value == [*t as u8]);
-            match ino.zip(tier) {
+            match pin_of(key, value) {
                 Some(pin) => pins.push(pin),
                 None => tracing::error!(?key, ?value, "the record of a pin cannot be read: it pins nothing"),
             }
@@ -178,6 +177,11 @@ fn pin_key(ino: u64) -> [u8; 17] {
     key
 }
 
+fn pin_of(key: &[u8], value: &[u8]) -> Option<(Ino, TierId)> {
+    let ino = key.last_chunk::<8>().and_then(|n| Ino::from_raw(u64::from_be_bytes(*n)));
+    ino.zip(TierId::ALL.into_iter().find(|t| value == [*t as u8]))
+}
+
 fn refused(ino: Ino, error: &KvError) -> Errno {
     match error {
         KvError::Full => Errno::ENOSPC,
@@ -186,5 +190,27 @@ fn refused(ino: Ino, error: &KvError) -> Errno {
             tracing::error!(%ino, %error, "the object's map was not read or saved");
             Errno::EIO
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuzzing::{as_it_is, fuzz};
+
+    /// Goal: the record of a pin is one of a file in a tier, or none. Method: [`fuzzing`] of a key and its value.
+    #[test]
+    fn fuzz_pin() {
+        let good = TierId::ALL.map(|tier| [&pin_key(0x0102_0304_0506)[..], &[tier as u8]].concat());
+        fuzz("pin", &good, as_it_is, |bytes| {
+            let Some((value, key)) = bytes.split_last() else { return };
+            if let Some((ino, tier)) = pin_of(key, &[*value]) {
+                assert_eq!(
+                    (pin_key(ino.get())[9..].to_vec(), tier as u8),
+                    (key[key.len() - 8..].to_vec(), *value)
+                );
+            }
+            let _ = pin_of(bytes, key);
+        });
     }
 }

@@ -34,6 +34,9 @@ impl Copier for JobCopier<'_> {
 
 impl DataServer {
     pub(crate) fn run_mover(&self, jobs: &crossbeam_channel::Receiver<Job>) {
+        while self.held.load(Ordering::Acquire) && !self.stopping() {
+            self.sleep(Duration::from_millis(100));
+        }
         while !self.stopping() {
             let Ok(job) = jobs.recv_timeout(Duration::from_millis(100)) else { continue };
             let begun = Instant::now();

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - I-DS-1: bytes of a tier's file are read only where the map says that the tier is valid, under the state lock.
 //! - I-DS-2: a tier that the map does not name is not valid after a crash either: the map is saved before the
-//!   first byte that makes another copy old.
+//!   first byte that makes another copy old. A map that could not be saved goes back to what was.
 //! - I-DS-3: in a SAU where a tier is valid, its file holds zeros (or ends) from the object's size on.
 //! - I-DS-4: a range of a device copy is changed, cut or punched only after the map that no longer vouches for it is durable.
 
@@ -14,6 +14,7 @@ use std::sync::{
     Arc, Weak,
     atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
+use std::time::Instant;
 use store::ObjectFd;
 use types::{Ino, TierId, TierSet, Timestamp};
 
@@ -21,8 +22,16 @@ const NO_TIME: i64 = i64::MIN;
 
 /// Whoever keeps track of objects hears of the end of each.
 pub(crate) trait Home: Send + Sync {
-    /// `known`: the core has heard of it.
-    fn dropped(&self, ino: Ino, known: bool, verified: Verified);
+    fn dropped(&self, ino: Ino, left: Left);
+}
+
+/// What an object leaves that nobody uses any more.
+pub(crate) struct Left {
+    /// The core has heard of it.
+    pub known: bool,
+    /// It has bytes that are in memory alone.
+    pub at_risk: bool,
+    pub verified: Verified,
 }
 
 /// One object: a file's part on this data server.
@@ -57,8 +66,10 @@ pub struct Object {
 impl Drop for Object {
     fn drop(&mut self) {
         if let Some(home) = self.home.upgrade() {
-            let known = self.state.get_mut().known;
-            home.dropped(self.ino, known, std::mem::take(self.verified.get_mut()));
+            let verified = std::mem::take(self.verified.get_mut());
+            let state = self.state.get_mut();
+            let left = Left { known: state.known, at_risk: state.map.is_dirty(), verified };
+            home.dropped(self.ino, left);
         }
     }
 }
@@ -71,6 +82,8 @@ pub(crate) struct State {
     pub for_movement: bool,
     /// A record of the map is stored. Without one, nothing was ever written.
     pub recorded: bool,
+    /// The record is not what the object is, and could not be saved: whatever changes the object saves it first.
+    pub unsaved: bool,
     pub size: u64,
     /// Time of the last write by the files, as they were when the object was loaded.
     pub found_mtime: Option<Timestamp>,
@@ -88,7 +101,7 @@ pub(crate) struct State {
     /// The tier whose file the kernel reads by itself: all of the object stays there meanwhile.
     pub in_place: Option<TierId>,
     /// Programs may write to that file through a mapping, which we do not see.
-    pub mapped: bool,
+    pub mapped: Option<Mapped>,
     /// Was fsynced while open: new bytes go to the first persistent tier, so that the next fsync is cheap.
     pub sync_mode: bool,
     /// An fsync promised the bytes below: holes there too, which are in no tier and so in no danger until written.
@@ -102,6 +115,41 @@ pub(crate) struct State {
     pub removed: bool,
     pub pinned: Option<TierId>,
     pub transient: bool,
+}
+
+/// What is known of a file that programs may write to through a mapping.
+pub(crate) struct Mapped {
+    seen: Mutex<Seen>,
+    /// When the other copies, or the device, were last brought up to what programs wrote.
+    pub absorbed: Instant,
+}
+
+#[derive(Clone, Copy)]
+struct Seen {
+    /// The file's time of modification at the last look: another one tells of stores.
+    mtime: Timestamp,
+    stored: bool,
+}
+
+impl Mapped {
+    pub fn new(mtime: Timestamp) -> Mapped {
+        Mapped { seen: Mutex::new(Seen { mtime, stored: false }), absorbed: Instant::now() }
+    }
+    /// Is this time of the file one that we did not know of?
+    pub fn is_news(&self, mtime: Timestamp) -> bool {
+        self.seen.lock().mtime != mtime
+    }
+    /// The file has this time now; `stored`: perhaps by stores.
+    pub fn note_mtime(&self, mtime: Timestamp, stored: bool) {
+        let mut seen = self.seen.lock();
+        seen.stored |= stored;
+        seen.mtime = mtime;
+    }
+    /// Of a device the file's time tells each store, of memory only the first to a page.
+    pub fn may_have_stores(&self, tier: TierId, mtime: Timestamp) -> bool {
+        let seen = self.seen.lock();
+        !tier.is_persistent() || seen.stored || seen.mtime != mtime
+    }
 }
 
 /// SAUs being copied, and what was written in them since the copy began.
@@ -248,6 +296,7 @@ impl State {
             known: false,
             for_movement: false,
             recorded: false,
+            unsaved: false,
             size: 0,
             found_mtime: None,
             files: [None, None, None],
@@ -258,7 +307,7 @@ impl State {
             moving: None,
             condemned: Vec::new(),
             in_place: None,
-            mapped: false,
+            mapped: None,
             sync_mode: false,
             synced_size: 0,
             unsynced: Arc::default(),
@@ -276,6 +325,11 @@ impl State {
     pub fn tiers_with_file(&self) -> TierSet {
         let there = TierId::ALL.into_iter().filter(|t| self.files[t.index()].is_some());
         there.fold(TierSet::EMPTY, TierSet::with)
+    }
+    /// Tiers whose file has, or may have, bytes of this SAU, current or left behind.
+    pub fn reaching(&self, sau: SauIndex) -> TierSet {
+        let long = self.tiers_with_file().iter().filter(|t| self.file_len[t.index()] > sau.start());
+        long.fold(self.map.get(sau).valid, TierSet::with)
     }
     /// Is something lost at the known end or behind it?
     pub fn end_is_lost(&self) -> bool {

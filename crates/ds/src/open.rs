@@ -2,14 +2,13 @@
 
 use crate::{
     DataServer,
-    copy::{copy_range, reach},
+    mapped::HOLES_MAX,
     object::{LiveAttr, Object, OpenKind, State, Verified},
 };
-use layout::Sau;
 use std::sync::{Arc, atomic::Ordering};
 use store::ObjectFd;
 use tier::{Input, ObjectPolicy};
-use types::{Errno, Ino, TierId, Timestamp};
+use types::{Errno, Ino, SAU_BYTES, TierId, Timestamp};
 
 impl DataServer {
     pub fn open(&self, object: &Object, kind: OpenKind) {
@@ -25,7 +24,9 @@ impl DataServer {
         let mut state = object.state.write();
         if object.count_close(kind) {
             state.sync_mode = false;
-            state.unsynced.forget_failure();
+            if state.unsynced.forget_failure() {
+                self.note_if_unsynced(object, &state);
+            }
             for tier in TierId::ALL {
                 self.settle_charge(object, &mut state, tier);
             }
@@ -72,8 +73,19 @@ impl DataServer {
     /// is the one found after a crash.
     pub fn set_mtime(&self, object: &Object, time: Timestamp) -> Result<(), Errno> {
         let state = object.state.read();
-        for file in state.files.iter().flatten() {
+        let (mapped, in_place) = (state.mapped.as_ref(), state.in_place.map(TierId::index));
+        for (tier, file) in state.files.iter().enumerate() {
+            let Some(file) = file else { continue };
+            let mapped = mapped.filter(|_| in_place == Some(tier));
+            if let Some(mapped) = mapped {
+                let now = file.stat()?.mtime;
+                mapped.note_mtime(now, mapped.is_news(now));
+            }
             file.set_mtime(time)?;
+            if let Some(mapped) = mapped {
+                // As the device keeps it.
+                mapped.note_mtime(file.stat()?.mtime, false);
+            }
         }
         object.set_mtime(None);
         Ok(())
@@ -111,6 +123,9 @@ impl DataServer {
         let fastest = || state.map.tiers_used().intersect(self.present()).fastest();
         let tier = state.in_place.or_else(fastest)?;
         if !state.map.is_wholly_in(tier) {
+            return None;
+        }
+        if state.size.div_ceil(SAU_BYTES).saturating_sub(u64::from(state.map.used())) > HOLES_MAX {
             return None;
         }
         // Of a hole the file may still have what was there before.
@@ -161,64 +176,6 @@ impl DataServer {
         }
     }
 
-    /// From now on programs may write through a mapping of the object's file, which passes us by. The record says so:
-    /// after a crash the file that is mapped is the one that counts.
-    pub fn begin_mapped_writes(&self, object: &Object) -> Result<(), Errno> {
-        let mut state = object.state.write();
-        if state.mapped || state.in_place.is_none() {
-            return Ok(());
-        }
-        state.mapped = true;
-        self.save_map(object, &mut state).map(|_| ())
-    }
-
-    /// Brings the other tiers' copies up to what programs wrote through mappings so far. They stay valid all the
-    /// while: what was safe stays as safe as a file that is being written anywhere.
-    pub fn absorb_mapped_writes(&self, object: &Object, mappings_ended: bool) -> Result<(), Errno> {
-        let _copier = object.stop_copier();
-        let mut state = object.state.write();
-        let Some(from) = state.in_place.filter(|_| state.mapped) else { return Ok(()) };
-        let copies: Vec<_> = state.map.iter().filter(|(_, s)| s.valid.contains(from)).collect();
-        for (sau, now) in &copies {
-            let _ = state.map.set(*sau, Sau::in_tiers(now.valid));
-            object.verified.lock().remove(*sau);
-        }
-        let saved = self.save_map(object, &mut state)?;
-        if copies.iter().any(|(_, now)| now.seal.is_some()) {
-            state.struck = saved;
-        }
-        while !self.may_change(&state, TierId::Ssd) {
-            drop(state);
-            self.make_durable()?;
-            state = object.state.write();
-        }
-        // Nothing left the tier in place meanwhile; SAUs that came in are in it alone.
-        let copies: Vec<_> = state.map.iter().filter(|(_, s)| s.valid.contains(from)).collect();
-        let source = state.files[from.index()].clone().ok_or(Errno::EIO)?;
-        for (sau, now) in &copies {
-            for to in now.valid.without(from).iter() {
-                let file = self.file_for_write(object, &mut state, to)?;
-                let len = u64::from(sau.bytes_within(state.size));
-                copy_range(&source, &file, sau.start(), len, false)?;
-                reach(&file, sau.start() + len)?;
-                state.file_len[to.index()] = state.file_len[to.index()].max(sau.start() + len);
-                if to.is_persistent() {
-                    state.note_change(to);
-                    self.note_unsynced(object);
-                }
-            }
-        }
-        if from.is_persistent() {
-            state.note_change(from);
-            self.note_unsynced(object);
-        }
-        if mappings_ended {
-            state.mapped = false;
-            self.save_map(object, &mut state)?;
-        }
-        Ok(())
-    }
-
     /// Tells the core that the object has bytes that no slower tier has, at most once a second.
     pub(crate) fn notice_dirty(&self, object: &Object, tier: TierId) {
         let second = self.driver.now().as_secs() + 1;
@@ -266,13 +223,14 @@ impl DataServer {
         Ok(file)
     }
 
-    /// Saves the map. The number says when it is durable.
+    /// Saves the map. The number says when it is durable. If that fails the map is again what the record says, so that
+    /// nobody takes for recorded what is not.
     pub(crate) fn save_map(&self, object: &Object, state: &mut State) -> Result<u64, Errno> {
         let record = layout::ObjectRecord {
             map: std::mem::take(&mut state.map),
             memory_generation: self.memory_generation,
             pending_truncate: state.pending.map(|(size, _)| size),
-            mapped: state.mapped,
+            mapped: state.mapped.is_some(),
             synced_size: state.synced_size,
         };
         let first = object.first_write.load(Ordering::Acquire);
@@ -282,13 +240,25 @@ impl DataServer {
             self.maps.save(object.ino, &record)
         };
         state.map = record.map;
-        let lsn = saved?;
+        let lsn = match saved {
+            Ok(lsn) => lsn,
+            Err(errno) => {
+                state.map.roll_back();
+                return Err(errno);
+            }
+        };
         state.map.stored();
+        state.unsaved = false;
         if first {
             object.first_write.store(false, Ordering::Release);
         }
         state.recorded = true;
         Ok(lsn)
+    }
+
+    /// Before any change of an object whose record could not be saved.
+    pub(crate) fn save_unsaved(&self, object: &Object, state: &mut State) -> Result<(), Errno> {
+        if state.unsaved { self.save_map(object, state).map(|_| ()) } else { Ok(()) }
     }
 
     /// Deletes every tier's file of an inode that no longer exists. [`DataServer::forget_removed`] follows when its records

@@ -24,6 +24,20 @@ struct Span {
     len: usize,
 }
 
+/// A copy that cannot be used.
+struct Damaged {
+    sau: SauIndex,
+    tier: TierId,
+    why: Damage,
+}
+
+#[derive(Clone, Copy)]
+enum Damage {
+    /// Its bytes are not those of this seal.
+    Changed(Seal),
+    Unreadable(Errno),
+}
+
 impl DataServer {
     /// Reads as [`DataServer::read`] does if that needs no waiting.
     pub fn try_read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<Attempt<usize>, Errno> {
@@ -39,8 +53,9 @@ impl DataServer {
                 ReadPlace::Lost | ReadPlace::Absent => return Err(Errno::EIO),
                 ReadPlace::Tier(TierId::Memory) => read_file(&state, TierId::Memory, span.offset, part)?,
                 ReadPlace::Tier(tier) => {
+                    // A device that fails is the waiting call's concern: another tier may have the bytes.
                     if self.first_unverified(object, &state, tier, &span).is_some()
-                        || !try_read_file(&state, tier, span.offset, part)?
+                        || !try_read_file(&state, tier, span.offset, part).unwrap_or(false)
                     {
                         return Ok(Attempt::WouldWait);
                     }
@@ -52,20 +67,20 @@ impl DataServer {
 
     /// Fills `buf` from `offset`; short only at the end of the file. May wait for devices.
     ///
-    /// `EIO` when any byte of the range is lost, or fails its checksum in every tier that holds it: never a short
-    /// read, which callers would take for the end of the file.
+    /// `EIO` when any byte of the range is lost, or fails its checksum or cannot be read in every tier that holds it: never
+    /// a short read, which callers would take for the end of the file.
     pub fn read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        // Each round either finishes or takes one damaged copy out of the map, so it ends.
+        // Each round either finishes or takes one bad copy out of the map, so it ends.
         loop {
-            let damaged = {
+            let bad = {
                 let state = object.state.read();
                 let wanted = readable(&state, offset, buf.len())?;
                 match self.read_spans(object, &state, offset, &mut buf[..wanted])? {
                     None => return Ok(wanted),
-                    Some(damaged) => damaged,
+                    Some(bad) => bad,
                 }
             };
-            self.drop_damaged(object, damaged.0, damaged.1)?;
+            self.drop_damaged(object, bad)?;
         }
     }
 
@@ -75,7 +90,7 @@ impl DataServer {
         state: &State,
         offset: u64,
         buf: &mut [u8],
-    ) -> Result<Option<(SauIndex, TierId)>, Errno> {
+    ) -> Result<Option<Damaged>, Errno> {
         for span in self.spans(state, offset, buf.len()) {
             let at = (span.offset - offset) as usize;
             let part = &mut buf[at..at + span.len];
@@ -85,16 +100,16 @@ impl DataServer {
                 ReadPlace::Tier(tier) => {
                     while let Some((sau, seal)) = self.first_unverified(object, state, tier, &span) {
                         let file = state.files[tier.index()].as_ref().ok_or(Errno::EIO)?;
-                        if !verify_once(object, file, sau, seal)? {
-                            return Ok(Some((sau, tier)));
-                        }
+                        let why = match verify_once(object, file, sau, seal) {
+                            Ok(true) => continue,
+                            Ok(false) => Damage::Changed(seal),
+                            Err(errno) => Damage::Unreadable(errno),
+                        };
+                        return Ok(Some(Damaged { sau, tier, why }));
                     }
                     if let Err(errno) = read_file(state, tier, span.offset, part) {
-                        let sau = SauIndex::of(span.offset);
-                        tracing::error!(name = %object.ino(), %tier, %errno, "a device failed to read");
-                        let elsewhere =
-                            !state.map.get(sau).valid.without(tier).intersect(self.present()).is_empty();
-                        return if elsewhere { Ok(Some((sau, tier))) } else { Err(errno) };
+                        let (sau, why) = (SauIndex::of(span.offset), Damage::Unreadable(errno));
+                        return Ok(Some(Damaged { sau, tier, why }));
                     }
                 }
             }
@@ -132,18 +147,35 @@ impl DataServer {
         spans
     }
 
-    /// A copy does not match its checksum. If another tier holds the SAU, the bad copy is taken out of the map;
-    /// otherwise the bytes are gone: `EIO`. Nothing is punched: the device's bytes stay for whoever wants to look.
-    fn drop_damaged(&self, object: &Object, sau: SauIndex, tier: TierId) -> Result<(), Errno> {
-        self.counters.damaged_saus.add(1);
+    /// A copy does not match its checksum, or cannot be read. If another tier holds the SAU, the bad copy is taken out of
+    /// the map; otherwise the bytes are gone: `EIO`. Nothing is punched: the device's bytes stay for whoever wants to look.
+    fn drop_damaged(&self, object: &Object, damaged: Damaged) -> Result<(), Errno> {
+        let Damaged { sau, tier, why } = damaged;
         let mut state = object.state.write();
-        let name = object.ino();
-        if state.map.note_dropped(sau, tier).is_err() {
-            tracing::error!(%name, sau = sau.get(), %tier, "checksum mismatch, and no other copy: EIO");
-            return Err(Errno::EIO);
+        let (name, now) = (object.ino(), state.map.get(sau));
+        let (errno, what) = match why {
+            // Overwritten or taken out meanwhile: whoever reads it again sees.
+            Damage::Changed(seal) if now.seal != Some(seal) => return Ok(()),
+            Damage::Changed(_) => (Errno::EIO, "checksum mismatch"),
+            Damage::Unreadable(errno) => (errno, "a device failed to read"),
+        };
+        if !now.valid.contains(tier) {
+            return Ok(());
         }
-        tracing::error!(%name, sau = sau.get(), %tier, "checksum mismatch: using another tier's copy");
+        if let Damage::Changed(_) = why {
+            self.counters.damaged_saus.add(1);
+        }
+        // What programs store through a mapping is in the copy in place alone until it is absorbed.
+        let others = now.valid.without(tier).intersect(self.present());
+        if others.is_empty() || state.mapped.is_some() {
+            tracing::error!(%name, sau = sau.get(), %tier, %errno, "{what}, and no other copy: EIO");
+            return Err(errno);
+        }
+        tracing::error!(%name, sau = sau.get(), %tier, %errno, "{what}: using another tier's copy");
+        state.map.note_dropped(sau, tier).map_err(|_| Errno::EIO)?;
         self.save_map(object, &mut state)?;
+        // It is another copy that reads come from now.
+        object.verified.lock().remove(sau);
         Ok(())
     }
 }
@@ -157,19 +189,28 @@ fn readable(state: &State, offset: u64, len: usize) -> Result<usize, Errno> {
     Ok(len.min(usize::try_from(state.size - offset).unwrap_or(usize::MAX)))
 }
 
-/// Reads what the tier's file has; what lies past its end is zeros (I-DS-3).
+/// Reads what the tier's file has; what lies past its end is zeros (I-DS-3). A file that ends before the place that we know is
+/// not as we left it.
 fn read_file(state: &State, tier: TierId, offset: u64, part: &mut [u8]) -> Result<(), Errno> {
     let Some(file) = &state.files[tier.index()] else { return Err(Errno::EIO) };
     let got = file.read_at(part, offset)?;
+    if got < in_file(state, tier, offset, part.len()) {
+        return Err(Errno::EIO);
+    }
     part[got..].fill(0);
     Ok(())
+}
+
+/// How many of these bytes lie before the end of the tier's file.
+fn in_file(state: &State, tier: TierId, offset: u64, len: usize) -> usize {
+    let before_end = state.file_len[tier.index()].saturating_sub(offset);
+    len.min(usize::try_from(before_end).unwrap_or(usize::MAX))
 }
 
 /// `false` if the bytes are not in the page cache.
 fn try_read_file(state: &State, tier: TierId, offset: u64, part: &mut [u8]) -> Result<bool, Errno> {
     let Some(file) = &state.files[tier.index()] else { return Err(Errno::EIO) };
-    let end = state.file_len[tier.index()];
-    let in_file = part.len().min(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX));
+    let in_file = in_file(state, tier, offset, part.len());
     if file.read_nowait(&mut part[..in_file], offset)? != Some(in_file) {
         return Ok(false);
     }

@@ -5,6 +5,7 @@ use crate::{
     copy::keeping_mtime,
     load::dirty_tiers,
     object::{Object, State},
+    seal::has_unsealed,
 };
 use layout::ObjectRecord;
 use std::{collections::HashMap, ops::ControlFlow, sync::atomic::Ordering};
@@ -40,7 +41,7 @@ impl DataServer {
         let synced = self.maps.synced();
         let busy = object.in_passthrough() || state.moving.is_some();
         let mut touched = TierSet::EMPTY;
-        let mut waiting = Vec::new();
+        let (mut waiting, mut refused) = (Vec::new(), Vec::new());
         for one in std::mem::take(&mut state.condemned) {
             if state.map.get(one.sau).valid.contains(one.tier) {
                 // It came back to this tier meanwhile.
@@ -53,12 +54,15 @@ impl DataServer {
             }
             touched = touched.with(one.tier);
             if let Some(file) = &state.files[one.tier.index()]
-                && let Err(errno) = keeping_mtime(file, |file| file.punch(one.sau.start(), SAU_BYTES))
+                && let Err(errno) = keeping_mtime(file, |file| file.clear(one.sau.start(), SAU_BYTES))
             {
                 tracing::warn!(ino = %object.ino(), tier = %one.tier, %errno, "space of an old copy was not freed");
+                // Whoever frees something next tries again; until then nobody may read the file in place.
+                refused.push(one);
             }
         }
         let left = !waiting.is_empty();
+        waiting.append(&mut refused);
         state.condemned = waiting;
         for tier in touched.iter() {
             trim(object.ino(), state, tier);
@@ -141,7 +145,12 @@ impl DataServer {
         let mut strays = Vec::new();
         for (ino, bytes) in movable {
             let dirty = match self.maps.load(ino) {
-                Ok(Some(record)) => self.dirty_of(record),
+                Ok(Some(record)) => {
+                    if has_unsealed(&record.map) {
+                        self.note_found_unsealed(ino);
+                    }
+                    self.dirty_of(record)
+                }
                 Ok(None) => {
                     strays.extend((bytes == [0; 3]).then_some(ino));
                     TierSet::MEMORY

@@ -24,6 +24,15 @@ struct SyncCopier<'a> {
     progress: &'a mut dyn FnMut(u64),
 }
 
+/// What is to be done for an object to be safe.
+enum Wanted {
+    Nothing,
+    /// What the devices have is to be made durable.
+    Devices,
+    /// They lack some of it.
+    Copy,
+}
+
 impl Copier for SyncCopier<'_> {
     fn must_stop(&self) -> bool {
         self.yields && self.object.is_wanted()
@@ -57,19 +66,17 @@ impl DataServer {
     ) -> Result<(), Errno> {
         let Some(first) = self.first_persistent() else { return Ok(()) };
         self.counters.syncs.add(1);
+        self.absorb_mapped_writes(object)?;
         self.renew_distrusted(object)?;
-        let (mut safe, mut reliefs) = (false, 0);
+        let (mut safe, mut settled, mut reliefs) = (false, false, 0);
         for attempt in 0..ATTEMPTS {
-            {
-                let mut state = object.state.write();
-                if state.transient {
-                    return Ok(());
-                }
-                state.sync_mode |= sync_mode && state.in_place.is_none();
-                if !state.map.is_dirty() {
+            match self.begin_sync(object, sync_mode)? {
+                Wanted::Nothing => return Ok(()),
+                Wanted::Devices => {
                     safe = true;
                     break;
                 }
+                Wanted::Copy => {}
             }
             let copier = object.stop_mover();
             let to = match self.tier_for_copy(object, first) {
@@ -100,6 +107,12 @@ impl DataServer {
                 Err(CopyStop::Cancelled | CopyStop::Undurable) => MutexGuard::unlock_fair(copier),
                 Err(CopyStop::Gone) => return Ok(()),
                 Err(CopyStop::NoSpace) => self.refresh_limit(to),
+                // Objects that wait for a sync keep their files open.
+                Err(CopyStop::Failed(Errno::EMFILE)) if !settled => {
+                    drop(copier);
+                    settled = true;
+                    self.settle_waiting()?;
+                }
                 Err(CopyStop::Failed(errno)) => {
                     tracing::error!(ino = %object.ino(), %to, %errno, "a copy to make bytes safe failed");
                     return Err(errno);
@@ -113,6 +126,16 @@ impl DataServer {
         }
         self.sync_object_devices(object)?;
         self.promise_holes(object)
+    }
+
+    fn begin_sync(&self, object: &Object, sync_mode: bool) -> Result<Wanted, Errno> {
+        let mut state = object.state.write();
+        if state.transient {
+            return Ok(Wanted::Nothing);
+        }
+        self.save_unsaved(object, &mut state)?;
+        state.sync_mode |= sync_mode && state.in_place.is_none();
+        Ok(if state.map.is_dirty() { Wanted::Copy } else { Wanted::Devices })
     }
 
     /// A device once failed to make its copy durable, and nobody who could ask has the object open since: what memory holds
@@ -141,13 +164,13 @@ impl DataServer {
         if state.removed || state.synced_size >= state.size {
             return Ok(());
         }
+        let promised = state.synced_size;
         state.synced_size = state.size;
         let saus = state.size.div_ceil(types::SAU_BYTES);
         if u64::from(state.map.used()) < saus {
-            self.save_map(object, &mut state).map(|_| ())
-        } else {
-            Ok(())
+            self.save_map(object, &mut state).inspect_err(|_| state.synced_size = promised)?;
         }
+        Ok(())
     }
 
     /// The first persistent tier that has room for what is only in memory.

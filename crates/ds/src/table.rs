@@ -2,13 +2,14 @@
 
 use crate::{
     driver::Driver,
-    object::{Home, Object, Verified},
+    object::{Home, Left, Object, Verified},
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::HashMap,
     sync::{Arc, Weak},
 };
+use tier::ObjectPolicy;
 use types::{Errno, Ino};
 
 const SHARDS: usize = 64;
@@ -20,6 +21,7 @@ type Shard = HashMap<Ino, Weak<Object>>;
 pub(crate) struct ObjectTable {
     shards: Vec<Mutex<Shard>>,
     driver: Arc<Driver>,
+    policies: Arc<Mutex<HashMap<Ino, ObjectPolicy>>>,
     compared: Mutex<Compared>,
 }
 
@@ -31,10 +33,11 @@ struct Compared {
 }
 
 impl ObjectTable {
-    pub fn new(driver: Arc<Driver>) -> Arc<ObjectTable> {
+    pub fn new(driver: Arc<Driver>, policies: Arc<Mutex<HashMap<Ino, ObjectPolicy>>>) -> Arc<ObjectTable> {
         Arc::new(ObjectTable {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             driver,
+            policies,
             compared: Mutex::default(),
         })
     }
@@ -91,12 +94,16 @@ impl ObjectTable {
 
 impl Home for ObjectTable {
     /// The last user of an object let go of it.
-    fn dropped(&self, ino: Ino, known: bool, verified: Verified) {
+    fn dropped(&self, ino: Ino, Left { known, at_risk, verified }: Left) {
         let mut shard = self.shard(ino);
         // Someone may have made a new one already.
         if shard.get(&ino).is_some_and(|o| o.strong_count() == 0) {
             shard.remove(&ino);
             self.remember(ino, verified);
+            // Movers ask for it only while there is something to make safe.
+            if !at_risk {
+                self.policies.lock().remove(&ino);
+            }
             // Under the lock, so that the core hears of the next life of the object after this.
             if known {
                 self.driver.tell(tier::Input::Detached { ino });

@@ -30,6 +30,7 @@ impl DataServer {
                 drop(object.stop_copier());
                 continue;
             }
+            self.save_unsaved(object, &mut state)?;
             let cuts = size < state.size || (size == state.size && state.end_is_lost());
             if !cuts {
                 return self.extend(object, &mut state, size);
@@ -37,10 +38,13 @@ impl DataServer {
             if !may_cut {
                 return Ok(());
             }
+            let promised = state.synced_size;
+            state.synced_size = promised.min(size);
             match self.shrink(object, &mut state, size) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(errno) => {
+                    state.synced_size = promised.min(state.size);
                     self.forget_cut(object, &mut state);
                     return Err(errno);
                 }
@@ -52,7 +56,6 @@ impl DataServer {
 
     /// `false`: something must become durable first, then again.
     fn shrink(&self, object: &Object, state: &mut State, size: u64) -> Result<bool, Errno> {
-        state.synced_size = state.synced_size.min(size);
         let seen_by_readers = state.in_place.is_some_and(TierId::is_persistent);
         if size.is_multiple_of(SAU_BYTES) && !seen_by_readers {
             return self.drop_tail(object, state, size).map(|()| true);
@@ -70,22 +73,26 @@ impl DataServer {
                 return Ok(false);
             }
         }
-        for tier in TierId::ALL {
+        // Memory last: it fails the least.
+        for tier in TierId::ALL.into_iter().rev() {
             cut_file(state, tier, size)?;
         }
+        // It is done. A crash would do it once more, so the record is saved before anything else is.
+        state.map.truncate_to(size);
+        state.map.keep();
+        state.size = size;
+        state.pending = None;
+        state.unsaved = state.recorded;
+        object.set_mtime(Some(self.now()));
         if on_device {
             // Once the record does not say any more that a cut was begun, nobody would repeat it.
             for tier in TierSet::PERSISTENT.iter().filter(|tier| state.is_unsynced(*tier)) {
-                state.files[tier.index()].as_ref().map_or(Ok(()), |file| file.data_sync())?;
+                state.files[tier.index()].as_ref().map_or(Ok(()), |file| self.sync_file(object, file))?;
             }
             self.note_if_unsynced(object, state);
         }
-        state.map.truncate_to(size);
-        state.size = size;
-        state.pending = None;
-        object.set_mtime(Some(self.now()));
-        if state.recorded {
-            self.save_map(object, state)?;
+        if let Err(errno) = self.save_unsaved(object, state) {
+            tracing::warn!(ino = %object.ino(), %errno, "that a cut is done is not recorded: nothing is written before");
         }
         self.settle_charges(object, state);
         Ok(true)
@@ -95,23 +102,23 @@ impl DataServer {
     /// new size goes when the map without it is durable; until then nothing reads it.
     fn drop_tail(&self, object: &Object, state: &mut State, size: u64) -> Result<(), Errno> {
         let mut given_up = Vec::new();
-        for (sau, now) in state.map.iter_from(SauIndex::of(size)).filter(|(sau, _)| sau.start() >= size) {
-            given_up.extend(now.valid.without(TierId::Memory).iter().map(|tier| (tier, sau)));
+        for (sau, _) in state.map.iter_from(SauIndex::of(size)).filter(|(sau, _)| sau.start() >= size) {
+            given_up.extend(state.reaching(sau).without(TierId::Memory).iter().map(|tier| (tier, sau)));
         }
         state.map.truncate_to(size);
+        let saved = if state.recorded { self.save_map(object, state)? } else { 0 };
+        state.map.keep();
         state.size = size;
         object.set_mtime(Some(self.now()));
-        let saved = if state.recorded { self.save_map(object, state)? } else { 0 };
+        for (tier, sau) in given_up {
+            self.give_up(object, state, tier, sau, saved);
+        }
         for tier in TierId::ALL {
-            let waits = given_up.iter().any(|(t, _)| *t == tier) || has_condemned(state, tier);
-            if !waits {
+            if !has_condemned(state, tier) {
                 cut_file(state, tier, size)?;
             }
         }
         self.note_if_unsynced(object, state);
-        for (tier, sau) in given_up {
-            self.give_up(object, state, tier, sau, saved);
-        }
         self.settle_charges(object, state);
         Ok(())
     }
@@ -128,7 +135,8 @@ impl DataServer {
     /// A cut that failed must not be finished by a later mount, over what was written since.
     fn forget_cut(&self, object: &Object, state: &mut State) {
         if state.pending.take().is_some() {
-            // If that fails, the next record says it.
+            // If that fails, it is saved before the next change.
+            state.unsaved = true;
             let _ = self.save_map(object, state);
         }
     }
@@ -141,13 +149,14 @@ impl DataServer {
         }
     }
 
-    /// One file gets the new length, so that readers in place find the end. The metadata know it anyway.
+    /// One file gets the new length, that of readers in place if there are any: they take its end for the object's. The
+    /// metadata know it anyway.
     fn extend(&self, object: &Object, state: &mut State, size: u64) -> Result<(), Errno> {
         if size == state.size {
             return Ok(());
         }
         let usable = |t: &TierId| state.files[t.index()].is_some() && !has_condemned(state, *t);
-        if let Some(tier) = TierId::ALL.into_iter().find(usable) {
+        if let Some(tier) = state.in_place.into_iter().chain(TierId::ALL).find(usable) {
             // What an earlier copy left between the two sizes must not come to light.
             cut_file(state, tier, state.size)?;
             self.note_if_unsynced(object, state);
@@ -158,7 +167,7 @@ impl DataServer {
         }
         state.size = size;
         object.set_mtime(Some(self.now()));
-        Ok(())
+        self.take_new_holes_in(object, state)
     }
 }
 

@@ -37,6 +37,11 @@ impl Unsynced {
         waiting.files[tier.index()].replace(file.clone()).is_none()
     }
 
+    /// How often each tier's file was changed so far.
+    pub fn changes(&self) -> [u64; 3] {
+        self.0.lock().changes
+    }
+
     pub fn tiers(&self) -> TierSet {
         let waiting = self.0.lock();
         let all = TierId::ALL.into_iter().filter(|t| waiting.files[t.index()].is_some());
@@ -82,9 +87,9 @@ impl Unsynced {
         self.0.lock().distrusted = TierSet::EMPTY;
     }
 
-    /// Nobody has the object open any more who could ask.
-    pub fn forget_failure(&self) {
-        self.0.lock().failed = false;
+    /// Nobody has the object open any more who could ask. Returns whether a sync had failed.
+    pub fn forget_failure(&self) -> bool {
+        std::mem::take(&mut self.0.lock().failed)
     }
 
     /// The file is removed.

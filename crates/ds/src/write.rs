@@ -64,35 +64,47 @@ impl DataServer {
         }
         let Some(mut state) = object.state.try_write() else { return Ok(Attempt::WouldWait) };
         let patience = Patience { may_wait: false, waited: Duration::ZERO };
-        match self.write_pieces(object, &mut state, offset, data, patience) {
+        let mut done = 0;
+        match self.write_pieces(object, &mut state, (offset, data), patience, &mut done) {
             Ok(()) => Ok(Attempt::Done(data.len())),
             // The waiting call makes room for it.
             Err(Stop::Failed(Errno::EMFILE)) => Ok(Attempt::WouldWait),
-            Err(Stop::Failed(errno)) => Err(errno),
+            Err(Stop::Failed(Errno::ENOSPC)) if done > 0 => Ok(Attempt::WouldWait),
+            Err(Stop::Failed(errno)) => written(done, errno).map(Attempt::Done),
             Err(Stop::WouldWait | Stop::Copier | Stop::Undurable | Stop::Wait { .. }) => {
                 Ok(Attempt::WouldWait)
             }
         }
     }
 
-    /// Writes all of `data`. Waits for space as the tiering core says; `ENOSPC` only when no tier has any.
+    /// Writes all of `data`. Waits for space as the tiering core says; `ENOSPC` only when no tier has any. Short when an
+    /// error comes after a SAU's part of it.
     pub fn write(&self, object: &Object, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         check_range(offset, data.len())?;
+        let mut done = 0;
+        match self.write_all(object, offset, data, &mut done) {
+            Ok(()) => Ok(data.len()),
+            Err(errno) => written(done, errno),
+        }
+    }
+
+    /// `done`: bytes from the beginning that are written, come what may.
+    fn write_all(&self, object: &Object, offset: u64, data: &[u8], done: &mut usize) -> Result<(), Errno> {
         let begun = Instant::now();
         let mut relieved = false;
         // A failure here is one of all the objects that wait, and this one's next sync says so.
         let _ = self.bound_waiting();
         loop {
             if self.write_steady(object, offset, data, true)? {
-                return Ok(data.len());
+                return Ok(());
             }
             let mut state = object.state.write();
             let patience = Patience { may_wait: true, waited: begun.elapsed() };
-            match self.write_pieces(object, &mut state, offset, data, patience) {
+            match self.write_pieces(object, &mut state, (offset, data), patience, done) {
                 Ok(()) => {
                     drop(state);
                     start_writeback(object, offset, data.len());
-                    return Ok(data.len());
+                    return Ok(());
                 }
                 // Objects that wait for a sync keep their files open, and the space of what they gave up.
                 Err(Stop::Failed(Errno::EMFILE | Errno::ENOSPC)) if !relieved => {
@@ -124,7 +136,7 @@ impl DataServer {
         let state = if may_wait { Some(object.state.read()) } else { object.state.try_read() };
         let Some(state) = state else { return Ok(false) };
         let len = data.len() as u64;
-        if offset + len > state.size || state.is_moving(offset, len) || len == 0 {
+        if offset + len > state.size || state.is_moving(offset, len) || len == 0 || state.unsaved {
             return Ok(false);
         }
         let Some(tier) = state.map.get(layout::SauIndex::of(offset)).valid.fastest() else {
@@ -165,18 +177,48 @@ impl DataServer {
         &self,
         object: &Object,
         state: &mut State,
-        offset: u64,
-        data: &[u8],
+        (offset, data): (u64, &[u8]),
         patience: Patience,
+        done: &mut usize,
     ) -> Result<(), Stop> {
         self.make_known(object, state);
+        self.save_unsaved(object, state)?;
         for piece in pieces(offset, data.len() as u64) {
             let at = (piece.offset - offset) as usize;
             let bytes = &data[at..at + piece.len as usize];
-            self.write_piece(object, state, piece, bytes, patience)?;
+            if let Err(stop) = self.write_piece(object, state, piece, bytes, patience) {
+                if let Stop::Failed(_) = stop {
+                    self.clean_up(object, state, piece);
+                }
+                return Err(stop);
+            }
+            *done = (*done).max(at + bytes.len());
+            object.set_mtime(Some(self.now()));
         }
-        object.set_mtime(Some(self.now()));
         Ok(())
+    }
+
+    /// A write failed, perhaps after some of its bytes: none may lie behind the end of the object (I-DS-3), nor where nobody
+    /// knows of them. What is within counts as written, in part.
+    fn clean_up(&self, object: &Object, state: &mut State, piece: Piece) {
+        state.note_for_copier(piece.offset, u64::from(piece.len));
+        for tier in state.tiers_with_file().iter() {
+            let Some(file) = state.files[tier.index()].clone() else { continue };
+            let at = tier.index();
+            let len = file.stat().map_or(piece.end(), |stat| stat.size);
+            state.file_len[at] = state.file_len[at].max(len);
+            let from = state.size.max(piece.offset);
+            if from >= piece.end().min(len) || self.still_vouched(state, tier, piece.sau) {
+                continue;
+            }
+            if let Err(errno) = file.clear(from, piece.end() - from) {
+                tracing::warn!(ino = %object.ino(), %tier, %errno, "the part of a write that failed is in the file still");
+            }
+            if tier.is_persistent() {
+                state.note_change(tier);
+                self.note_unsynced(object);
+            }
+        }
     }
 
     fn write_piece(
@@ -210,17 +252,7 @@ impl DataServer {
                 tier
             }
             WritePlace::Over(tier) => self.write_over(object, state, piece, tier, patience)?,
-            WritePlace::Full => {
-                let tier = self.place_fresh(object, state, piece, patience)?;
-                // The record before the first byte: should the tier be lost, the loss is known. The file before the record,
-                // or a crash between them would look like a loss.
-                if sau.is_hole() {
-                    self.file_for_write(object, state, tier)?;
-                    state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
-                    self.save_map(object, state)?;
-                }
-                tier
-            }
+            WritePlace::Full => self.write_fresh(object, state, piece, patience)?,
             WritePlace::Lost | WritePlace::Absent => return Err(Stop::Failed(Errno::EIO)),
             // Only with room, and none was offered.
             WritePlace::Fresh(_) | WritePlace::Move { .. } => return Err(Stop::Failed(Errno::EIO)),
@@ -250,6 +282,50 @@ impl DataServer {
         Ok(())
     }
 
+    /// Into a SAU that nothing of is kept: finds a tier, and records it.
+    fn write_fresh(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        patience: Patience,
+    ) -> Result<TierId, Stop> {
+        let used = state.used_space();
+        let tier = self.place_fresh(object, state, piece, patience)?;
+        // The record before the first byte: should the tier be lost, the loss is known. The file before the record, or a
+        // crash between them would look like a loss.
+        if state.map.get(piece.sau).is_hole() {
+            if let Err(stop) = self.begin_file(object, state, piece, tier, patience) {
+                state.credit[tier.index()] = state.charged[tier.index()].saturating_sub(used[tier.index()]);
+                return Err(stop);
+            }
+            state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
+            self.save_map(object, state)?;
+        }
+        Ok(tier)
+    }
+
+    /// The object's file in a tier, for its first SAU there. Zeros that an fsync promised would be lost if the record came to
+    /// be durable and the file not.
+    fn begin_file(
+        &self,
+        object: &Object,
+        state: &mut State,
+        piece: Piece,
+        tier: TierId,
+        patience: Patience,
+    ) -> Result<(), Stop> {
+        let file = self.file_for_write(object, state, tier)?;
+        let promised = tier.is_persistent() && piece.sau.start() < state.synced_size;
+        if !promised || state.map.count_in(tier) > 0 {
+            return Ok(());
+        }
+        if !patience.may_wait {
+            return Err(Stop::WouldWait);
+        }
+        Ok(self.sync_file(object, &file)?)
+    }
+
     /// Readers have the memory file in place, so new bytes must be there; where an fsync promised a hole, its zeros must be
     /// in a persistent tier too. Such a hole becomes a SAU of both before anything is written to it.
     fn keep_promise(
@@ -267,7 +343,7 @@ impl DataServer {
         }
         let safe = self.place_safe(object, state, piece, u64::from(piece.len), patience)?;
         self.clear_stale(object, state, piece, safe)?;
-        self.file_for_write(object, state, safe)?;
+        self.begin_file(object, state, piece, safe, patience)?;
         self.clear_stale(object, state, piece, TierId::Memory)?;
         self.file_for_write(object, state, TierId::Memory)?;
         let _ = state.map.set(piece.sau, Sau::in_tiers(TierSet::MEMORY.with(safe)));
@@ -343,7 +419,7 @@ impl DataServer {
         tier: TierId,
     ) -> Result<(), Stop> {
         let before = state.map.get(piece.sau);
-        self.let_stand_alone(state, before, tier)?;
+        self.let_stand_alone(object, state, before, tier)?;
         state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
         let saved = self.save_map(object, state)?;
         if changes_vouched(before, piece, tier) {
@@ -423,6 +499,11 @@ impl DataServer {
             }
             Err(stop) => return Err(stop),
         };
+        if held.contains(to) {
+            // What was asked for is there.
+            self.settle_charge(object, state, to);
+            return self.write_over(object, state, piece, to, patience);
+        }
         if !patience.may_wait {
             return Err(Stop::WouldWait);
         }
@@ -452,8 +533,10 @@ impl DataServer {
             state.file_len[to.index()] = state.file_len[to.index()].max(end);
         }
         let before = state.map.get(piece.sau).valid;
-        if !before.without(to).intersect(TierSet::PERSISTENT).is_empty() {
-            dest.data_sync()?;
+        // Another device copy may end for this one. And nothing else would tell, after a power cut, that the record came and
+        // the bytes did not.
+        if to.is_persistent() {
+            self.sync_file(object, &dest)?;
         }
         state.map.note_replaced(piece.sau, to);
         if to.is_persistent() {
@@ -493,6 +576,11 @@ fn start_writeback(object: &Object, offset: u64, len: usize) {
             file.start_writeback(piece.sau.start(), types::SAU_BYTES);
         }
     }
+}
+
+/// What a write that failed half-way answers.
+fn written(done: usize, errno: Errno) -> Result<usize, Errno> {
+    if done > 0 { Ok(done) } else { Err(errno) }
 }
 
 /// Does a persistent tier hold the SAU?

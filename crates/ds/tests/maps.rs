@@ -4,11 +4,22 @@
 
 mod harness;
 
-use ds::{Object, ObjectHint, OpenKind};
+use ds::{KvMaps, MapStore, Object, ObjectHint, OpenKind};
 use harness::{Site, ino};
-use kv::WriteSet;
-use std::{ops::ControlFlow, sync::Arc};
-use types::Errno;
+use kv::{
+    BootId, Disk, DiskFile, Engine, MemoryEngine, MetaStore, MetaStoreOptions, Space, SystemDisk, WriteSet,
+};
+use layout::{ObjectRecord, SauIndex};
+use std::{
+    io,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use types::{Errno, TierId};
 
 const WRITER: OpenKind = OpenKind { read: false, write: true };
 const GIB: u64 = 1 << 30;
@@ -102,4 +113,60 @@ fn a_part_that_is_gone_is_an_error_and_not_a_hole() {
     site.maps().commit(writes).unwrap();
     site.restart();
     assert_eq!(attach(&site, size, true).err(), Some(Errno::EIO));
+}
+
+/// The machine's disk; when it is told to, it says that nothing is free.
+struct Filling(Arc<AtomicBool>);
+
+impl Disk for Filling {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        SystemDisk.create_dir(dir)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        SystemDisk.list(dir)
+    }
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        SystemDisk.create(path)
+    }
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        SystemDisk.read(path)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemDisk.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        SystemDisk.sync_dir(dir)
+    }
+    fn open_or_create(&self, path: &Path) -> io::Result<(Arc<dyn DiskFile>, u64)> {
+        SystemDisk.open_or_create(path)
+    }
+    fn space(&self, _dir: &Path) -> io::Result<Space> {
+        let free = if self.0.load(Ordering::Acquire) { 0 } else { 1 << 30 };
+        Ok(Space { free, total: 16 << 20 })
+    }
+    fn boot_id(&self) -> Option<BootId> {
+        SystemDisk.boot_id()
+    }
+}
+
+/// Goal: on a full metadata disk the parts of a removed file's map are struck off. Method: a disk that becomes full, which
+/// a checkpoint notices; a record of several parts.
+#[test]
+fn regression_a_large_map_is_struck_off_on_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = Arc::new(AtomicBool::new(false));
+    let options = MetaStoreOptions { background: false, ..MetaStoreOptions::default() };
+    let engine = |_: &Path, _: u64| Ok(Box::new(MemoryEngine::new()) as Box<dyn Engine>);
+    let store =
+        Arc::new(MetaStore::open(dir.path(), engine, options, Arc::new(Filling(full.clone()))).unwrap());
+    let maps = KvMaps::new(store.clone(), Box::new(|_, _| Ok(0)));
+    let mut record = ObjectRecord::default();
+    record.map.note_written(SauIndex::new(1000).unwrap(), TierId::Memory).unwrap();
+    maps.save(ino(2), &record).unwrap();
+    full.store(true, Ordering::Release);
+    drop(store.checkpoint());
+    let mut refused = WriteSet::new();
+    refused.put(b"key", namespace::txn::Bytes::from_static(b"value"));
+    assert_eq!(store.commit(refused), Err(namespace::txn::KvError::Full));
+    assert_eq!(maps.drop_chunks(ino(2)), Ok(()));
 }

@@ -134,7 +134,7 @@ fn step(site: &Site, file: &mut Model, object: &Object, random: &mut Random) {
         15..=18 => {
             let to = TierId::ALL[random.below(3) as usize];
             if random.below(2) == 0 {
-                server.migrate_later(object.ino(), to);
+                server.migrate_later(object.ino(), to).unwrap();
             } else {
                 let _ = server.migrate(object.ino(), to, Some(Duration::from_secs(20)));
             }

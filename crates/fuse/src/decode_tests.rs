@@ -1,7 +1,7 @@
 //! Goal: requests decode to what the kernel meant, and nothing that is not a request decodes at all or panics.
-//! Method: requests as bytes, in both forms (joined as from /dev/fuse, split as in a ring entry); random bytes.
+//! Method: requests as bytes, in both forms (joined as from /dev/fuse, split as in a ring entry); [`fuzzing`].
 
-use proptest::prelude::*;
+use fuzzing::{as_it_is, fuzz};
 
 use super::*;
 use crate::operation::Forgotten;
@@ -173,29 +173,53 @@ fn touch(operation: &Operation<'_>) -> usize {
     format!("{operation:?}").len() + forgotten
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+/// Good requests, each behind its opcode: names, structures, data, lists.
+fn requests() -> Vec<Vec<u8>> {
+    let framed = |opcode: u32, parts: &[&[u8]]| [&opcode.to_ne_bytes()[..], &parts.concat()].concat();
+    let write = abi::WriteIn { fh: 7, offset: 4096, size: 3, ..abi::WriteIn::default() };
+    let setattr =
+        abi::SetattrIn { valid: u32::MAX, size: 1 << 40, mtimensec: u32::MAX, ..abi::SetattrIn::default() };
+    let group = [24, 0, 0, 0, 32, 0, 0, 0, 1, 0, 0, 0, 0x39, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    vec![
+        framed(op::LOOKUP, &[b"hello\0"]),
+        framed(op::SYMLINK, &[b"a\0/b/c\0"]),
+        framed(op::RENAME2, &[&[9, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], b"x\0yy\0"]),
+        framed(op::CREATE, &[&[0x41, 0, 0, 0, 0xa4, 0x81, 0, 0, 0x12, 0, 0, 0, 0, 0, 0, 0], b"f\0", &group]),
+        framed(op::WRITE, &[abi::bytes_of(&write), b"abc"]),
+        framed(op::SETATTR, &[abi::bytes_of(&setattr)]),
+        framed(op::SETXATTR, &[&[2, 0, 0, 0, 1, 0, 0, 0], b"user.a\0vv"]),
+        framed(op::BATCH_FORGET, &[&[2, 0, 0, 0, 0, 0, 0, 0], &[5; 32]]),
+        framed(op::IOCTL, &[&[0; 24], &[3, 0, 0, 0, 9, 0, 0, 0], b"abc"]),
+        framed(op::COPY_FILE_RANGE, &[&[1; 56]]),
+        framed(op::INIT, &[&[7, 0, 0, 0, 45, 0, 0, 0, 0, 0, 2, 0, 0xff, 0xff, 0xff, 0xff], &[0; 48]]),
+        framed(op::GETXATTR, &[&[0; 8], b"user.a\0"]),
+    ]
+}
 
-    #[test]
-    fn random_bytes_never_panic(
-        opcode in 0_u32..60,
-        fixed in prop::array::uniform32(any::<u8>()),
-        rest in prop::collection::vec(prop_oneof![3 => any::<u8>(), 1 => Just(0_u8)], 0..160),
-        setxattr_ext: bool,
-        small: bool,
-    ) {
-        let dialect = Dialect { setxattr_ext };
-        let mut op_in = [0_u8; 128];
-        if !small {
-            op_in.chunks_exact_mut(32).for_each(|chunk| chunk.copy_from_slice(&fixed));
-        }
-        for body in [Body::Joined(&rest), Body::Split { fixed: &op_in, rest: &rest }] {
-            if let Ok(operation) = operation(opcode, body, dialect) {
-                touch(&operation);
+#[test]
+fn fuzz_request() {
+    fuzz("fuse-request", &requests(), as_it_is, |bytes| {
+        let Some((opcode, body)) = bytes.split_first_chunk() else { return };
+        let opcode = u32::from_ne_bytes(*opcode);
+        let mut fixed = [0; 128];
+        let fixed_len = body.len().min(128);
+        fixed[..fixed_len].copy_from_slice(&body[..fixed_len]);
+        // In a ring entry the kernel says where the structure ends; here any place will do.
+        let rest = &body[body.len().min(usize::from(opcode as u8))..];
+        // The opcodes that there are, whatever the first bytes became.
+        for opcode in [opcode, opcode % 64] {
+            for setxattr_ext in [false, true] {
+                for body in [Body::Joined(body), Body::Split { fixed: &fixed, rest }] {
+                    if let Ok(operation) = operation(opcode, body, Dialect { setxattr_ext }) {
+                        touch(&operation);
+                    }
+                    supplementary_group(body.tail(24).unwrap_or_default());
+                }
             }
-            supplementary_group(body.tail(24).unwrap_or_default());
         }
-        supplementary_group(&rest);
-        let _ = crate::init::parse(&rest);
-    }
+        supplementary_group(body);
+        if let Ok(init) = crate::init::parse(body) {
+            crate::init::offered(&init);
+        }
+    });
 }

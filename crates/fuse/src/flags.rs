@@ -82,3 +82,8 @@ bitflags! {
         const PASSTHROUGH = 1 << 7;
     }
 }
+
+impl Capabilities {
+    /// What came after Linux 6.1, the kernel of Debian 12.
+    pub const NEWER_THAN_LINUX_6_1: Capabilities = Capabilities::from_bits_retain(!0 << 34);
+}

@@ -90,6 +90,13 @@ pub(crate) fn parse(body: &[u8]) -> Result<abi::InitIn, Errno> {
     abi::read(&whole).ok_or(Errno::EINVAL)
 }
 
+/// The request as a kernel would send it that does not offer these.
+pub(crate) fn without(mut init: abi::InitIn, withheld: Capabilities) -> abi::InitIn {
+    init.flags &= !(withheld.bits() as u32);
+    init.flags2 &= !((withheld.bits() >> 32) as u32);
+    init
+}
+
 pub(crate) fn offered(init: &abi::InitIn) -> Capabilities {
     let low = Capabilities::from_bits_retain(u64::from(init.flags));
     if low.contains(Capabilities::INIT_EXT) {
@@ -184,6 +191,16 @@ mod tests {
         assert_eq!(out.max_stack_depth, 0);
         assert!(!agreed.dialect.setxattr_ext);
         assert!(parse(&bytes[..12]).is_err());
+    }
+
+    /// Goal: what is withheld is not offered, and nothing else is. Method: a bit of each word.
+    #[test]
+    fn withheld_capabilities_are_not_offered() {
+        let init = offer(99, Capabilities::all());
+        let withheld = Capabilities::POSIX_ACL | Capabilities::PASSTHROUGH;
+        assert_eq!(offered(&without(init, withheld)), Capabilities::all() - withheld);
+        let old = offered(&without(init, Capabilities::NEWER_THAN_LINUX_6_1));
+        assert_eq!(old.bits(), (1 << 34) - 1);
     }
 
     /// Goal: the ring flag is the transport's, sizes stay within the limit. Method: a new kernel, a config out of

@@ -48,6 +48,11 @@ pub use session::Session;
 /// The node id of a file system's root.
 pub const ROOT_NODE: u64 = abi::ROOT_ID;
 
+/// What a [`Header`]'s opcode is called, for people.
+pub const fn operation_name(opcode: u32) -> &'static str {
+    abi::op::name(opcode)
+}
+
 /// A file system, as the kernel's requests see it.
 pub trait Filesystem: Send + Sync + 'static {
     /// Before the first request: what is below, and what we want of it. An error ends the mount.

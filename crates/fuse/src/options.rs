@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, thread};
 
-use crate::{buffer::PAGE, queue::possible_cpus};
+use crate::{buffer::PAGE, flags::Capabilities, queue::possible_cpus};
 
 /// Which transport is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,6 +57,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// Bytes that one READ or WRITE carries at most; 4 KiB to 1 MiB (Linux allows more after a sysctl).
     pub max_transfer: u32,
+    /// What the kernel offers and is not used, as if it did not offer it. For tests.
+    pub withhold: Capabilities,
 }
 
 impl MountOptions {
@@ -73,6 +75,7 @@ impl MountOptions {
             queue_depth: 8,
             threads: 0,
             max_transfer: 1 << 20,
+            withhold: Capabilities::empty(),
         }
     }
 

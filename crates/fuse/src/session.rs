@@ -224,7 +224,7 @@ impl<F: Filesystem> Starting<'_, F> {
                 let _ = self.device.answer(header.unique, -libc::EPROTO, &[]);
                 return Err(MountError::KernelTooOld { major, minor });
             }
-            return Ok((header.unique, request));
+            return Ok((header.unique, init::without(request, self.options.withhold)));
         }
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Ticket(u64);
 
 pub(crate) struct Cache {
     shards: Box<[Mutex<Shard>]>,
-    hasher: RandomState,
+    seed: u64,
     updates: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -40,7 +40,7 @@ impl Cache {
             (0..SHARDS).map(|_| Mutex::new(Shard { bytes_max: per_shard, ..Shard::default() })).collect();
         Cache {
             shards,
-            hasher: RandomState::new(),
+            seed: RandomState::new().hash_one(0),
             updates: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -95,9 +95,22 @@ impl Cache {
     }
 
     fn locate(&self, key: &[u8]) -> (u64, &Mutex<Shard>) {
-        let hash = self.hasher.hash_one(key);
+        let hash = hash_of(key, self.seed);
         (hash, &self.shards[(hash >> 32) as usize % SHARDS])
     }
+}
+
+/// Keyed, and fast: two keys with the same hash only take each other's place.
+fn hash_of(key: &[u8], seed: u64) -> u64 {
+    let mix = |sum: u64, word: u64| {
+        let product = u128::from(sum ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64 | seed << 1);
+        (product >> 64) as u64 ^ product as u64
+    };
+    let (words, rest) = key.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let sum = words.iter().fold(seed ^ key.len() as u64, |sum, word| mix(sum, u64::from_le_bytes(*word)));
+    mix(mix(sum, u64::from_le_bytes(last)), seed.rotate_left(32))
 }
 
 /// Entries in a ring; the hand drops the first one that was not used since it last came by.

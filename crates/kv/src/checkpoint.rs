@@ -27,27 +27,34 @@ use crate::{
 /// After a checkpoint that failed, so that requests do not make a busy loop.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
+/// The reserve is not given in smaller pieces.
+const GIVEN_BYTES_MIN: u64 = 1 << 20;
+
 /// How often commits that are refused for want of space look for it.
 const SPACE_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
 impl Shared {
     /// One after the other. An error of the journal's room or of the hook leaves a frozen overlay for the next try.
     pub(crate) fn checkpoint(&self) -> Result<(), KvError> {
-        let result = self.checkpoint_inner();
+        let mut frozen_to = self.checkpointing.lock();
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        self.rotating.store(true, Ordering::Release);
+        let result = self.checkpoint_inner(&mut frozen_to);
+        self.rotating.store(false, Ordering::Release);
         let whole = self.take_reserve();
         self.no_space.store(result == Err(KvError::Full), Ordering::Release);
-        drop(self.room.0.lock());
+        *self.room.0.lock() += 1;
+        drop(frozen_to);
         self.room.1.notify_all();
         result.and(whole.map(|_| ()))
     }
 
-    fn checkpoint_inner(&self) -> Result<(), KvError> {
-        let mut frozen_to = self.checkpointing.lock();
+    fn checkpoint_inner(&self, frozen_to: &mut Option<Lsn>) -> Result<(), KvError> {
         self.health.check()?;
         // What an earlier attempt left goes first.
         if let Some(lsn) = *frozen_to {
             self.make_room()?;
-            self.carry(lsn)?;
+            self.carry_on_reserve(lsn)?;
             *frozen_to = None;
         }
         if self.journal.active_bytes() == 0 {
@@ -60,10 +67,22 @@ impl Shared {
             self.overlay.freeze();
             self.journal.rotate(segment)
         };
+        self.rotating.store(false, Ordering::Release);
         *frozen_to = Some(lsn);
-        self.carry(lsn)?;
+        self.carry_on_reserve(lsn)?;
         *frozen_to = None;
         Ok(())
+    }
+
+    /// Others may have been faster to take the room that was found: then all of the reserve goes into it.
+    fn carry_on_reserve(&self, lsn: Lsn) -> Result<(), KvError> {
+        match self.carry(lsn) {
+            Err(KvError::Full) if self.reserve.held() > 0 => {
+                self.reserve.give(u64::MAX)?;
+                self.carry(lsn)
+            }
+            other => other,
+        }
     }
 
     /// The frozen overlay, which ends with `lsn`, into the engine.
@@ -105,7 +124,7 @@ impl Shared {
         )
     }
 
-    /// The reserve made whole, if the disk has room for it.
+    /// The reserve made whole, if the disk has room for it. Under `checkpointing`: a checkpoint needs what it was given.
     fn take_reserve(&self) -> Result<bool, KvError> {
         let was_short = self.reserve.is_short();
         let whole = self.reserve.take(self.journal.free_bytes()?)?;
@@ -123,8 +142,9 @@ impl Shared {
     }
 
     /// For commits that would be refused since the disk was full: is there room again? Looks at most every
-    /// [`SPACE_CHECK_PERIOD`], and then begins a checkpoint at once.
+    /// [`SPACE_CHECK_PERIOD`], and then begins a checkpoint at once. One that runs looks itself when it ends.
     pub(crate) fn space_came_back(&self) -> bool {
+        let Some(_none_runs) = self.checkpointing.try_lock() else { return false };
         {
             let Some(mut checked) = self.space_checked.try_lock() else { return false };
             if checked.is_some_and(|at| at.elapsed() < SPACE_CHECK_PERIOD) {
@@ -170,8 +190,9 @@ pub(crate) fn make_room(
     wish: u64,
 ) -> Result<u64, KvError> {
     let mut free = free_bytes()?;
-    if free < cost + wish && reserve.held() > 0 {
-        reserve.give()?;
+    // Some file systems are slow to say that room came back: then it gives more than was missing.
+    while free < cost + wish && reserve.held() > 0 {
+        reserve.give((cost + wish - free).max(GIVEN_BYTES_MIN))?;
         free = free_bytes()?;
     }
     free.checked_sub(cost).ok_or(KvError::Full)

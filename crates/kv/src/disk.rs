@@ -19,7 +19,7 @@ pub struct BootId(pub [u8; 16]);
 
 impl BootId {
     /// As the kernel shows it: 32 hex digits, with dashes.
-    fn parse(text: &str) -> Option<BootId> {
+    pub(crate) fn parse(text: &str) -> Option<BootId> {
         let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
         let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32)?;
         Some(BootId(number.to_be_bytes()))

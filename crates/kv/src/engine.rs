@@ -3,7 +3,7 @@
 //! Invariants: a batch is applied whole or not at all, together with its [`Lsn`], and is durable when `apply`
 //! returns; reads that begin after that see it. Every engine passes [`crate::conformance`].
 
-mod checked;
+pub(crate) mod checked;
 mod guard;
 mod lsm;
 mod memory;

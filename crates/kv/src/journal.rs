@@ -21,11 +21,11 @@ use crate::{
     Disk, DiskFile, Lsn,
     error::{is_full, kv_error},
     frame::{self, FRAMES_OFFSET, MARK_OFFSET, SegmentHeader},
-    reserve,
+    reserve::{self, Reserve},
 };
 
-/// Run before each fsync of the journal: makes durable what the records so far speak of. It may read and commit,
-/// but must not call `sync`.
+/// Run before each fsync of the journal: makes durable what the records so far speak of. It may read, but
+/// neither commit, for that may have to wait for this sync, nor call `sync`.
 pub type BeforeSync = Box<dyn Fn() -> Result<(), KvError> + Send + Sync>;
 
 /// How long a caller of `sync` waits for another caller's fsync.
@@ -87,6 +87,7 @@ pub(crate) struct Journal {
     step_bytes: u64,
     /// What the files of all segments may take together.
     bytes_max: u64,
+    reserve: Arc<Reserve>,
     allocated: AtomicU64,
     tail: Mutex<Tail>,
     last: AtomicU64,
@@ -132,13 +133,14 @@ pub(crate) struct Start {
     pub last: Lsn,
     pub step_bytes: u64,
     pub bytes_max: u64,
+    pub reserve: Arc<Reserve>,
 }
 
 /// Of an append.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Appended {
     As(Lsn),
-    /// The files have the size that they may have: first a checkpoint.
+    /// The files have the size that they may have, or what is free is needed to carry them: first a checkpoint.
     AfterCheckpoint,
 }
 
@@ -148,9 +150,9 @@ impl Journal {
         disk: Arc<dyn Disk>,
         dir: &Path,
         health: Arc<Health>,
-        start: &Start,
+        start: Start,
     ) -> Result<Journal, KvError> {
-        let Start { sequence, last, step_bytes, bytes_max } = *start;
+        let Start { sequence, last, step_bytes, bytes_max, reserve } = start;
         let segment = match create_segment(&*disk, dir, sequence, step_bytes) {
             Err(KvError::Full) => create_segment(&*disk, dir, sequence, SMALL_STEP_BYTES.min(step_bytes))?,
             other => other?,
@@ -163,6 +165,7 @@ impl Journal {
             health,
             step_bytes,
             bytes_max,
+            reserve,
             allocated,
             tail: Mutex::new(tail),
             last: AtomicU64::new(last.0),
@@ -199,7 +202,7 @@ impl Journal {
     }
 
     /// So that frames fit up to `end`: by a step, or by what is there if the disk is nearly full. False: the journal would
-    /// be larger than it may be.
+    /// be larger than it may be, or than what is left on the disk could carry into the engine.
     fn grow(&self, segment: &mut Segment, end: u64) -> Result<bool, KvError> {
         let needed = end - segment.allocated;
         let left = self.bytes_max.saturating_sub(self.allocated.load(Ordering::Acquire));
@@ -207,6 +210,12 @@ impl Journal {
             return Ok(false);
         }
         let mut room = needed.max(self.step_bytes.min(left));
+        if !self.leaves_enough(room)? {
+            room = needed.max(SMALL_STEP_BYTES.min(left));
+            if !self.leaves_enough(room)? {
+                return Ok(false);
+            }
+        }
         loop {
             match segment.file.allocate(segment.allocated, room) {
                 Ok(()) => {
@@ -222,6 +231,12 @@ impl Journal {
         }
     }
 
+    /// With `room` bytes more, can all of it still be carried into the engine?
+    fn leaves_enough(&self, room: u64) -> Result<bool, KvError> {
+        let allocated = self.allocated.load(Ordering::Acquire);
+        self.reserve.lets_grow(room, allocated + room, || self.free_bytes())
+    }
+
     /// A commit that even an empty journal could hardly take, on a disk that can.
     fn is_too_large_for_any(&self, needed: u64) -> Result<bool, KvError> {
         if needed <= self.bytes_max / 2 {
@@ -232,10 +247,16 @@ impl Journal {
     }
 
     /// Is there room for a frame of `len` bytes, as far as the journal itself is concerned?
-    pub(crate) fn has_room(&self, len: u64) -> bool {
+    pub(crate) fn has_room(&self, len: u64) -> Result<bool, KvError> {
         let tail = self.tail.lock();
         let needed = (tail.offset + len).saturating_sub(tail.segment.allocated);
-        needed + self.allocated.load(Ordering::Acquire) <= self.bytes_max || needed > self.bytes_max / 2
+        if needed == 0 {
+            return Ok(true);
+        }
+        let left = self.bytes_max.saturating_sub(self.allocated.load(Ordering::Acquire));
+        let fits = needed <= left || needed > self.bytes_max / 2;
+        // As in `grow`, or a commit would go round and round.
+        Ok(fits && self.leaves_enough(needed.max(SMALL_STEP_BYTES.min(left)))?)
     }
 
     /// A frame whose write failed may be in the file whole: it must not come back at the next start. From back to
@@ -353,7 +374,8 @@ impl Journal {
     pub(crate) fn prepare(&self, room: u64) -> Result<Segment, KvError> {
         let sequence = self.tail.lock().segment.header.sequence + 1;
         let left = self.bytes_max.saturating_sub(self.allocated.load(Ordering::Acquire));
-        let step = self.step_bytes.min(room).min(left).max(SMALL_STEP_BYTES.min(self.step_bytes));
+        let most = self.reserve.segment_max(self.allocated.load(Ordering::Acquire), self.free_bytes()?);
+        let step = self.step_bytes.min(room).min(left).min(most).max(SMALL_STEP_BYTES.min(self.step_bytes));
         create_segment(&*self.disk, &self.dir, sequence, step)
     }
 

@@ -19,6 +19,8 @@ mod disk;
 mod engine;
 mod error;
 mod frame;
+#[cfg(test)]
+mod fuzz;
 mod journal;
 mod key;
 mod lsn;

@@ -251,8 +251,11 @@ fn plan(
         }
         report.repaired = damaged;
         // A commit whose write was interrupted by a kill was never one.
-        report.dropped =
-            if interrupted && !damaged { 0 } else { (seen.max(proven).0 + 1).saturating_sub(next.0) };
+        report.dropped = if interrupted && !damaged {
+            0
+        } else {
+            seen.max(proven).0.saturating_add(1).saturating_sub(next.0)
+        };
         report.cut_at = Some((path, offset));
     }
     Ok((replay, report))

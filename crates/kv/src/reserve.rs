@@ -36,6 +36,8 @@ pub(crate) struct Reserve {
     wanted: u64,
     held: AtomicU64,
     short: AtomicBool,
+    /// Some of it was given to a checkpoint that has not ended.
+    lent: AtomicBool,
     /// One change at a time.
     changing: Mutex<()>,
 }
@@ -68,8 +70,14 @@ impl Reserve {
             }
             Err(e) => return Err(failed(e)),
         }
-        let (held, short) = (AtomicU64::new(held), AtomicBool::new(false));
-        let reserve = Reserve { file, wanted, held, short, changing: Mutex::default() };
+        let reserve = Reserve {
+            file,
+            wanted,
+            held: AtomicU64::new(held),
+            short: AtomicBool::new(false),
+            lent: AtomicBool::new(false),
+            changing: Mutex::default(),
+        };
         if new && !reserve.take(space.free).map_err(OpenError::Engine)? {
             let detail = format!(
                 "the metadata needs {} KiB, and there are {}",
@@ -96,17 +104,45 @@ impl Reserve {
         (self.wanted - FIXED_BYTES) / 5 * 4
     }
 
-    /// Gives all of it back; [`Reserve::take`] follows.
-    pub(crate) fn give(&self) -> Result<(), KvError> {
+    /// May the journal take `more` bytes, and have `journal` then? Not those that it will take to carry it into the engine:
+    /// the whole reserve has them, else they must be free or held. What a checkpoint was given it needs itself.
+    pub(crate) fn lets_grow(
+        &self,
+        more: u64,
+        journal: u64,
+        free: impl FnOnce() -> Result<u64, KvError>,
+    ) -> Result<bool, KvError> {
+        let (held, lent) = (self.held(), self.lent.load(Ordering::Acquire));
+        if held >= self.wanted && !lent {
+            return Ok(true);
+        }
+        let usable = free()?.saturating_add(if lent { 0 } else { held });
+        Ok(usable >= more.saturating_add(cost_of(journal)))
+    }
+
+    /// How large a journal of `journal` bytes may make its next segment.
+    pub(crate) fn segment_max(&self, journal: u64, free: u64) -> u64 {
+        if self.held() >= self.wanted {
+            return u64::MAX;
+        }
+        // It takes its own room, and that of carrying it later.
+        free.saturating_add(self.held()).saturating_sub(cost_of(journal)) / 9 * 4
+    }
+
+    /// Gives so much of it back, or all that there is; [`Reserve::take`] follows.
+    pub(crate) fn give(&self, bytes: u64) -> Result<(), KvError> {
         let _one = self.changing.lock();
-        self.file.shrink(0).map_err(|e| kv_error("reserve", &e))?;
-        self.held.store(0, Ordering::Release);
+        let kept = self.held().saturating_sub(bytes);
+        self.lent.store(true, Ordering::Release);
+        self.file.shrink(kept).map_err(|e| kv_error("reserve", &e))?;
+        self.held.store(kept, Ordering::Release);
         Ok(())
     }
 
     /// Makes it whole again, or as large as the `free` bytes of the disk allow. Whether it is whole.
     pub(crate) fn take(&self, free: u64) -> Result<bool, KvError> {
         let _one = self.changing.lock();
+        self.lent.store(false, Ordering::Release);
         let held = self.held();
         let room = free.saturating_sub(LEFT_FREE_BYTES);
         let target = self.wanted.min(held.saturating_add(room));

@@ -21,6 +21,7 @@ const FORMAT_NAME: &str = "onfs-metadata";
 const DIRECTORY_FORMAT: u32 = 1;
 /// What follows in a longer file is not ours.
 const FORMAT_BYTES_MAX: u64 = 4096;
+const PID_BYTES_MAX: u64 = 64;
 
 /// Held while the store is open. The kernel drops it with the process.
 #[derive(Debug)]
@@ -47,7 +48,11 @@ impl StateDir {
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut holder = String::new();
                 // Only to tell the user; the lock itself is what counts.
-                let pid = lock.read_to_string(&mut holder).ok().and_then(|_| holder.trim().parse().ok());
+                let pid = lock
+                    .take(PID_BYTES_MAX)
+                    .read_to_string(&mut holder)
+                    .ok()
+                    .and_then(|_| holder.trim().parse().ok());
                 return Err(OpenError::Locked { path: path.to_owned(), pid });
             }
             Err(e) => return Err(failed(e.into())),
@@ -80,21 +85,7 @@ impl StateDir {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(OpenError::io(path, &e)),
         }
-        let text = String::from_utf8_lossy(&bytes);
-        let damaged =
-            |detail: &str| OpenError::Damaged { path: path.clone(), offset: 0, detail: detail.to_owned() };
-        let mut lines = text.lines();
-        let version: u32 = lines
-            .next()
-            .and_then(|line| line.strip_prefix(FORMAT_NAME)?.trim().parse().ok())
-            .ok_or_else(|| damaged("the first line is not \"onfs-metadata\" and a number"))?;
-        if version > DIRECTORY_FORMAT {
-            return Err(OpenError::Newer { path, found: version, known: DIRECTORY_FORMAT });
-        }
-        let engine = lines.next().and_then(|line| line.strip_prefix("engine "));
-        engine
-            .map(|name| Some(name.to_owned()))
-            .ok_or_else(|| damaged("the second line does not name the engine"))
+        parse_format(&bytes, &path).map(Some)
     }
 
     /// Marks a new store; durable when it returns.
@@ -102,13 +93,34 @@ impl StateDir {
         let (path, new) = (self.path.join("FORMAT"), self.path.join("FORMAT.new"));
         let write = || -> io::Result<()> {
             let mut file = File::create(&new)?;
-            writeln!(file, "{FORMAT_NAME} {DIRECTORY_FORMAT}\nengine {engine}")?;
+            file.write_all(format_text(engine).as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&new, &path)?;
             File::open(&self.path)?.sync_all()
         };
         write().map_err(|e| OpenError::io(&path, &e))
     }
+}
+
+pub(crate) fn format_text(engine: &str) -> String {
+    format!("{FORMAT_NAME} {DIRECTORY_FORMAT}\nengine {engine}\n")
+}
+
+/// The engine that the file FORMAT names.
+pub(crate) fn parse_format(bytes: &[u8], path: &Path) -> Result<String, OpenError> {
+    let text = String::from_utf8_lossy(bytes);
+    let damaged =
+        |detail: &str| OpenError::Damaged { path: path.to_owned(), offset: 0, detail: detail.to_owned() };
+    let mut lines = text.lines();
+    let version: u32 = lines
+        .next()
+        .and_then(|line| line.strip_prefix(FORMAT_NAME)?.trim().parse().ok())
+        .ok_or_else(|| damaged("the first line is not \"onfs-metadata\" and a number"))?;
+    if version > DIRECTORY_FORMAT {
+        return Err(OpenError::Newer { path: path.to_owned(), found: version, known: DIRECTORY_FORMAT });
+    }
+    let engine = lines.next().and_then(|line| line.strip_prefix("engine "));
+    engine.map(str::to_owned).ok_or_else(|| damaged("the second line does not name the engine"))
 }
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ use crate::{
 
 /// Keys are at least one byte and at most this.
 const KEY_BYTES_MAX: usize = 4096;
+/// For so many checkpoints a commit waits whose room others took before.
+const FULL_WAITS: usize = 3;
 /// A frame buffer that has grown beyond this is not kept.
 const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
@@ -86,23 +88,11 @@ impl MetaStore {
         std::fs::create_dir_all(&engine_dir).map_err(|e| OpenError::io(&engine_dir, &e))?;
         disk.create_dir(&journal_dir).map_err(|e| OpenError::io(&journal_dir, &e))?;
         let wished = options.checkpoint_bytes.saturating_mul(BACKLOG);
-        let reserve = Reserve::open(&*disk, state_dir.path(), wished, format.is_none())?;
+        let reserve = Arc::new(Reserve::open(&*disk, state_dir.path(), wished, format.is_none())?);
         options.checkpoint_bytes = options.checkpoint_bytes.min(reserve.journal_max() / BACKLOG);
         let engine = open_engine(&engine_dir, options.cache_bytes / 2)?;
         let applied = engine.applied_lsn()?;
-        match format {
-            Some(name) if name != engine.name() => {
-                let wanted = engine.name().to_owned();
-                return Err(OpenError::OtherEngine {
-                    path: state_dir.path().to_owned(),
-                    found: name,
-                    wanted,
-                });
-            }
-            Some(_) => {}
-            None if applied == Lsn(0) => state_dir.write_format(engine.name())?,
-            None => return Err(OpenError::NotAStore { path: state_dir.path().to_owned() }),
-        }
+        settle_format(&state_dir, format, &*engine, applied)?;
         let found = recovery::recover(&*disk, &journal_dir, applied, options.repair)?;
         let last = found.replay.last().map_or(applied, |replay| replay.lsn);
         log_recovery(&found.report);
@@ -118,8 +108,9 @@ impl MetaStore {
         let health = Arc::new(Health::default());
         let bytes_max = if options.background { reserve.journal_max() } else { u64::MAX };
         let step_bytes = options.checkpoint_bytes.max(4096);
-        let start = Start { sequence: found.next_sequence, last, step_bytes, bytes_max };
-        let journal = Journal::start(disk, &journal_dir, Arc::clone(&health), &start)?;
+        let (sequence, kept) = (found.next_sequence, Arc::clone(&reserve));
+        let start = Start { sequence, last, step_bytes, bytes_max, reserve: kept };
+        let journal = Journal::start(disk, &journal_dir, Arc::clone(&health), start)?;
         reserve.take(journal.free_bytes()?)?;
         let shared = Arc::new(Shared {
             engine,
@@ -136,7 +127,9 @@ impl MetaStore {
             no_space: AtomicBool::new(false),
             space_checked: Mutex::new(None),
             work: Work::default(),
-            room: (Mutex::new(()), Condvar::new()),
+            begun: AtomicU64::new(0),
+            rotating: AtomicBool::new(false),
+            room: (Mutex::new(0), Condvar::new()),
             state_dir,
         });
         let threads = if shared.options.background { checkpoint::start(&shared)? } else { Vec::new() };
@@ -170,18 +163,23 @@ impl MetaStore {
             return Ok(shared.journal.last());
         }
         check_limits(&writes)?;
-        if shared.journal.active_bytes() > shared.options.checkpoint_bytes && shared.options.background {
+        if shared.journal.active_bytes() > shared.options.checkpoint_bytes
+            && shared.options.background
+            && !shared.rotating.load(Ordering::Acquire)
+        {
             shared.work.request_checkpoint();
         }
         if !writes.may_use_reserve() && shared.reserve.is_short() && !shared.space_came_back() {
             return Err(KvError::Full);
         }
+        let patient = writes.may_use_reserve();
+        let mut waits = 0;
         FRAME.with_borrow_mut(|buffer| {
             frame::encode(&writes, buffer);
             loop {
                 let shut = shared.gate.read();
-                match shared.journal.append(buffer)? {
-                    Appended::As(lsn) => {
+                match shared.journal.append(buffer) {
+                    Ok(Appended::As(lsn)) => {
                         shared.overlay.insert(writes.into_entries(), lsn);
                         drop(shut);
                         if buffer.capacity() > KEPT_BUFFER_BYTES {
@@ -189,10 +187,16 @@ impl MetaStore {
                         }
                         return Ok(lsn);
                     }
-                    Appended::AfterCheckpoint => {
+                    Ok(Appended::AfterCheckpoint) => {
                         drop(shut);
-                        shared.wait_for_room(buffer.len() as u64)?;
+                        shared.wait_for_room(buffer.len() as u64, patient)?;
                     }
+                    Err(KvError::Full) if waits < FULL_WAITS => {
+                        drop(shut);
+                        shared.after_full(patient)?;
+                        waits += 1;
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         })
@@ -319,6 +323,24 @@ impl Drop for MetaStore {
             let dir = self.shared.state_dir.path().display();
             tracing::error!(%dir, %error, "the metadata store was not closed cleanly; its journal stays");
         }
+    }
+}
+
+/// Is the directory a store of this engine? An empty one becomes one.
+fn settle_format(
+    state_dir: &StateDir,
+    format: Option<String>,
+    engine: &dyn Engine,
+    applied: Lsn,
+) -> Result<(), OpenError> {
+    let path = || state_dir.path().to_owned();
+    match format {
+        Some(found) if found != engine.name() => {
+            Err(OpenError::OtherEngine { path: path(), found, wanted: engine.name().to_owned() })
+        }
+        Some(_) => Ok(()),
+        None if applied == Lsn(0) => state_dir.write_format(engine.name()),
+        None => Err(OpenError::NotAStore { path: path() }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The residency map of one object.
 
 use crate::{SAUS_MAX, Sau, SauIndex, Seal};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use types::{SAU_BYTES, TierId, TierSet};
 
 /// SAUs per chunk (1 GiB); a chunk holds no more entries than it needs, and is stored by itself.
@@ -31,6 +31,8 @@ pub struct SauMap {
     counts: [u32; 8],
     /// Numbers of the chunks that are not as they are stored. The first is stored each time and never among them.
     changed: BTreeSet<u32>,
+    /// What the chunks were that changed since [`SauMap::keep`].
+    before: BTreeMap<u32, Vec<Cell>>,
 }
 
 #[derive(Clone, Debug)]
@@ -108,6 +110,27 @@ impl SauMap {
     /// The stored form is this one now.
     pub fn stored(&mut self) {
         self.changed.clear();
+        self.keep();
+    }
+    /// What is now is what [`SauMap::roll_back`] comes back to.
+    pub fn keep(&mut self) {
+        self.before.clear();
+    }
+    /// Undoes what changed since [`SauMap::keep`] or [`SauMap::stored`]: it could not be saved.
+    pub fn roll_back(&mut self) {
+        for (number, cells) in std::mem::take(&mut self.before) {
+            cells.iter().for_each(|cell| count(&mut self.counts, *cell));
+            self.changed.extend((number > 0).then_some(number));
+            match self.find(number) {
+                Ok(i) => {
+                    self.chunks[i].cells.iter().for_each(|cell| uncount(&mut self.counts, *cell));
+                    self.chunks[i].cells = cells;
+                    self.trim(i);
+                }
+                Err(i) if !cells.is_empty() => self.chunks.insert(i, Chunk { number, cells }),
+                Err(_) => {}
+            }
+        }
     }
     /// How many chunks after the first are not empty.
     pub fn further_chunks(&self) -> u32 {
@@ -267,7 +290,7 @@ impl SauMap {
             && chunk.number * CHUNK + chunk.cells.len() as u32 > keep
         {
             let left = keep.saturating_sub(chunk.number * CHUNK) as usize;
-            note_changed(&mut self.changed, chunk.number);
+            note_changed(&mut self.changed, &mut self.before, chunk);
             for cell in chunk.cells.drain(left..) {
                 uncount(&mut self.counts, cell);
             }
@@ -290,15 +313,18 @@ impl SauMap {
             return 0;
         }
         let mut counts = [0; 8];
-        let cells = self.chunks.iter_mut().flat_map(|c| c.cells.iter_mut().map(|cell| (c.number, cell)));
-        for (number, cell) in cells {
-            let state = cell.unpack();
-            if state.valid.contains(TierId::Memory) {
-                note_changed(&mut self.changed, number);
-                let valid = state.valid.without(TierId::Memory);
-                *cell = Cell::pack(if valid.is_empty() { Sau::LOST } else { Sau { valid, ..state } });
+        for chunk in &mut self.chunks {
+            if chunk.cells.iter().any(|cell| cell.valid().contains(TierId::Memory)) {
+                note_changed(&mut self.changed, &mut self.before, chunk);
             }
-            count(&mut counts, *cell);
+            for cell in &mut chunk.cells {
+                let state = cell.unpack();
+                if state.valid.contains(TierId::Memory) {
+                    let valid = state.valid.without(TierId::Memory);
+                    *cell = Cell::pack(if valid.is_empty() { Sau::LOST } else { Sau { valid, ..state } });
+                }
+                count(&mut counts, *cell);
+            }
         }
         self.counts = counts;
         self.lost() - before
@@ -348,15 +374,14 @@ impl SauMap {
                 i
             }
         };
-        let cells = &mut self.chunks[i].cells;
-        if at >= cells.len() {
-            if cell == Cell::HOLE {
-                return;
-            }
-            cells.resize(at + 1, Cell::HOLE);
+        let chunk = &mut self.chunks[i];
+        if chunk.cells.get(at).copied().unwrap_or(Cell::HOLE) == cell {
+            return;
         }
-        if cells[at] != cell {
-            note_changed(&mut self.changed, number);
+        note_changed(&mut self.changed, &mut self.before, chunk);
+        let cells = &mut chunk.cells;
+        if at >= cells.len() {
+            cells.resize(at + 1, Cell::HOLE);
         }
         uncount(&mut self.counts, cells[at]);
         cells[at] = cell;
@@ -389,9 +414,11 @@ impl PartialEq for SauMap {
 }
 impl Eq for SauMap {}
 
-fn note_changed(changed: &mut BTreeSet<u32>, number: u32) {
-    if number > 0 {
-        changed.insert(number);
+/// The chunk is about to change.
+fn note_changed(changed: &mut BTreeSet<u32>, before: &mut BTreeMap<u32, Vec<Cell>>, chunk: &Chunk) {
+    before.entry(chunk.number).or_insert_with(|| chunk.cells.clone());
+    if chunk.number > 0 {
+        changed.insert(chunk.number);
     }
 }
 

@@ -41,6 +41,8 @@ enum Op {
     Truncate(u64),
     ForgetMemory,
     Store,
+    Keep,
+    RollBack,
 }
 
 fn any_tier() -> impl Strategy<Value = TierId> {
@@ -68,6 +70,8 @@ fn any_op() -> impl Strategy<Value = Op> {
         2 => (sau(), 0u64..3).prop_map(|(s, b)| Op::Truncate(u64::from(s) * SAU_BYTES + b)),
         1 => Just(Op::ForgetMemory),
         1 => Just(Op::Store),
+        1 => Just(Op::Keep),
+        1 => Just(Op::RollBack),
     ]
 }
 
@@ -148,6 +152,8 @@ fn apply(map: &mut SauMap, model: &mut Model, stored: &mut Stored, op: &Op) {
             *map = save_and_load(std::mem::take(map), stored);
             assert_eq!(map.changed().count(), 0);
         }
+        Op::Keep => map.keep(),
+        Op::RollBack => map.roll_back(),
     }
 }
 
@@ -183,8 +189,14 @@ proptest! {
     #[test]
     fn the_map_is_a_table_of_states(ops in prop::collection::vec(any_op(), 0..60)) {
         let (mut map, mut model, mut stored) = (SauMap::new(), Model::new(), Stored::new());
+        let mut kept = Model::new();
         for op in &ops {
             apply(&mut map, &mut model, &mut stored, op);
+            if matches!(op, Op::Store | Op::Keep) {
+                kept.clone_from(&model);
+            } else if matches!(op, Op::RollBack) {
+                model.clone_from(&kept);
+            }
             compare(&map, &model);
         }
     }

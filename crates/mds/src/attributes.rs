@@ -1,14 +1,25 @@
 //! Operations on an inode's own attributes, plain and extended.
 
 use namespace::{Found, SetAttr, SetXattr, txn::Bytes, xattr};
-use types::{Errno, Ino};
+use types::{Errno, Ino, ProjectId};
 
 use crate::{server::Mds, slots::SlotSet};
 
 impl Mds {
     /// A size here is only recorded: the data server truncates the object, before (shrinking) or after (growing).
+    /// It is charged within what open files of the project left, and the file has no more then than is recorded.
     pub fn setattr(&self, ino: Ino, change: &SetAttr) -> Result<Found, Errno> {
-        self.change_when_full(SlotSet::of(ino), |txn, env| namespace::setattr(txn, env, ino, change))
+        let before = change.size.map(|size| self.reserve_growth(ino, size)).transpose()?.flatten();
+        let result =
+            self.change_when_full(SlotSet::of(ino), |txn, env| namespace::setattr(txn, env, ino, change));
+        match (&result, before) {
+            (Ok(found), _) if change.size.is_some() && found.attr.project != ProjectId::NONE => {
+                self.reservations.drop_file(ino);
+            }
+            (Err(_), Some(before)) => self.reservations.restore(ino, before),
+            (Ok(_), _) | (Err(_), None) => {}
+        }
+        result
     }
 
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes, Errno> {

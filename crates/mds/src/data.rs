@@ -4,7 +4,7 @@ use namespace::{
     DataState, Settled, data, inode, quota,
     txn::{Bytes, Txn},
 };
-use types::{Errno, Ino, ProjectId, Timestamp};
+use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
 
 use crate::{server::Mds, slots::SlotSet};
 
@@ -50,9 +50,9 @@ impl Mds {
 
     /// Records what writing came to. With `still_open` the file stays live.
     pub fn settle(&self, ino: Ino, settled: &Settled) -> Result<(), Errno> {
-        let grown = self.change_when_full(SlotSet::of(ino), |txn, _| {
+        let grown = self.change_when_full(SlotSet::of(ino), |txn, env| {
             let before = inode::load(txn, ino)?.size;
-            data::settle(txn, ino, settled)?;
+            data::settle(txn, env, ino, settled)?;
             Ok(settled.size.saturating_sub(before))
         })?;
         self.reservations.settle(ino, grown, settled.still_open);
@@ -64,13 +64,13 @@ impl Mds {
         files.sort_by_key(|file| (file.ino.ugsd().slot(), file.ino));
         for group in files.chunk_by(|a, b| a.ino.ugsd().slot() == b.ino.ugsd().slot()) {
             let Some(first) = group.first() else { continue };
-            self.change_when_full(SlotSet::of(first.ino), |txn, _| {
+            self.change_when_full(SlotSet::of(first.ino), |txn, env| {
                 for Closed { ino, settled, atime } in group {
                     if inode::get(txn, *ino)?.is_none() {
                         continue;
                     }
                     if let Some(settled) = settled {
-                        data::settle(txn, *ino, settled)?;
+                        data::settle(txn, env, *ino, settled)?;
                     }
                     if let Some(atime) = atime {
                         data::touch(txn, *ino, *atime)?;
@@ -93,16 +93,22 @@ impl Mds {
     /// Whether the file may grow to `new_size`: `EDQUOT` if its project has no room. What open files have grown by counts
     /// until they are settled. Files without a project (`attr.project`) need not ask.
     pub fn reserve_size(&self, ino: Ino, new_size: u64) -> Result<(), Errno> {
+        self.reserve_growth(ino, new_size).map(|_| ())
+    }
+
+    /// The file did not grow after all, and has not been written since it was settled.
+    pub fn unreserve(&self, ino: Ino) {
+        self.reservations.drop_file(ino);
+    }
+
+    /// As [`Mds::reserve_size`]. Returns what was reserved for the file before, if that may have changed.
+    pub(crate) fn reserve_growth(&self, ino: Ino, new_size: u64) -> Result<Option<u64>, Errno> {
         let inode = inode::load(self.reader(), ino).map_err(|e| self.errno(e))?;
-        if inode.project == ProjectId::NONE || new_size <= inode.size {
-            return Ok(());
+        let counts = inode.project != ProjectId::NONE && inode.kind == FileKind::Regular;
+        if !counts || new_size <= inode.size {
+            return Ok(None);
         }
-        let quota = quota::get(self.reader(), inode.project).map_err(|e| self.errno(e))?;
-        match quota {
-            Some(quota) if quota.limits.bytes.is_some() => {
-                self.reservations.reserve(ino, inode.project, new_size - inode.size, &quota)
-            }
-            Some(_) | None => Ok(()),
-        }
+        let quota = || quota::get(self.reader(), inode.project).map_err(|e| self.errno(e));
+        self.reservations.reserve(ino, inode.project, new_size - inode.size, quota).map(Some)
     }
 }

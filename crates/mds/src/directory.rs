@@ -1,11 +1,11 @@
 //! Operations on names.
 
-use std::{cell::Cell, ops::ControlFlow, sync::atomic::Ordering};
+use std::{ops::ControlFlow, sync::atomic::Ordering};
 
 use namespace::{
     Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, alloc, txn::Bytes,
 };
-use types::{Attr, Errno, Ino, LocalId};
+use types::{Attr, Errno, FileKind, Ino, LocalId};
 
 use crate::{
     numbers::Fresh,
@@ -20,9 +20,34 @@ impl Mds {
         namespace::lookup(self.reader(), &self.env(), Place { dir: parent, name }).map_err(|e| self.errno(e))
     }
 
+    /// After an `EIO` of [`Mds::lookup`]: what the name names, if only the record of that is damaged. It has attributes
+    /// that nobody knows, but the name can be taken away.
+    pub fn lookup_damaged(&self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, FileKind)>, Errno> {
+        let _shared = self.locks.read(parent);
+        namespace::lookup_damaged(self.reader(), &self.env(), Place { dir: parent, name })
+            .map_err(|e| self.errno(e))
+    }
+
     /// The inode with this number, named or not; `ESTALE` when it is gone.
     pub fn find(&self, ino: Ino) -> Result<Found, Errno> {
         namespace::find(self.reader(), &self.env(), ino).map_err(|e| self.errno(e))
+    }
+
+    /// As [`Mds::find`], for somebody who has only the number and no reference. What has no name and no reference either is
+    /// gone for him: it is about to be purged. After his [`Mds::hold`] follows [`Mds::held_again`].
+    pub fn find_by_number(&self, ino: Ino) -> Result<Found, Errno> {
+        let _shared = self.locks.read(ino);
+        match self.find(ino)? {
+            found if found.attr.nlink == 0 && !self.orphans.is_held(ino) => Err(Errno::ESTALE),
+            found => Ok(found),
+        }
+    }
+
+    /// Who refers to it may be the first since it was queued for the purge: it comes there again.
+    pub fn held_again(&self, found: &Attr) {
+        if found.nlink == 0 {
+            self.orphans.orphaned(found.ino);
+        }
     }
 
     /// The directory that holds directory `ino`; of anything else the one in which it was last named, which may be gone.
@@ -35,7 +60,7 @@ impl Mds {
         namespace::readlink(self.reader(), ino).map_err(|e| self.errno(e))
     }
 
-    /// Lists "." and ".." and the names after `cookie` (0: all). `visit` may call what only reads.
+    /// Lists "." and ".." and the names after `cookie` (0: all). `visit` calls nothing of the server: it is under a lock.
     pub fn readdir(
         &self,
         ino: Ino,
@@ -43,7 +68,12 @@ impl Mds {
         visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<(), Errno> {
         let _shared = self.locks.read(ino);
-        namespace::readdir(self.reader(), ino, cookie, visit).map_err(|e| self.errno(e))
+        let damaged = namespace::readdir(self.reader(), ino, cookie, visit).map_err(|e| self.errno(e))?;
+        if let Some(error) = damaged {
+            // Logged. The others can be listed, and a check puts this one right.
+            self.errno(error.into());
+        }
+        Ok(())
     }
 
     /// Makes anything but a directory.
@@ -64,18 +94,24 @@ impl Mds {
 
     /// `O_TMPFILE`. The caller's first [`Mds::hold`] must follow, or the file stays until the next mount.
     pub fn create_unnamed(&self, caller: &Caller, parent: Ino, mode: u32) -> Result<Found, Errno> {
-        let expected = Cell::new(None);
-        let made = self.make(SlotSet::of(parent), |txn, env| {
-            let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-            self.orphans.expect(fresh.ino);
-            expected.set(Some(fresh.ino));
-            let found = namespace::create_unnamed(txn, env, caller, parent, mode, fresh.ino)?;
-            Ok((found, Some(fresh)))
-        });
-        if let (Err(_), Some(ino)) = (&made, expected.get()) {
-            self.orphans.unexpect(ino);
-        }
-        made
+        let made = self.change_around(
+            SlotSet::of(parent),
+            |txn, env| {
+                let fresh = self.numbers.fresh(txn, parent.ugsd())?;
+                Ok((namespace::create_unnamed(txn, env, caller, parent, mode, fresh.ino)?, fresh))
+            },
+            |(found, _)| self.orphans.expect(found.attr.ino),
+            |(found, fresh), committed| {
+                match committed {
+                    Ok(()) => self.numbers.took(fresh),
+                    // Its number is somebody else's next.
+                    Err(_) => self.orphans.unexpect(found.attr.ino),
+                }
+                committed.map(|()| found)
+            },
+        )?;
+        self.inodes.fetch_add(1, Ordering::Relaxed);
+        Ok(made)
     }
 
     /// Below the root, the new directory is a UGSD of its own.

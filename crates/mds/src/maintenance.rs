@@ -51,14 +51,23 @@ impl Mds {
         self.orphans.some_held(n, visit)
     }
 
+    /// Does the kernel know it?
+    pub fn is_held(&self, ino: Ino) -> bool {
+        self.orphans.is_held(ino)
+    }
+
     /// Up to `max` inodes without name and references, for the purger: it removes their objects, then calls
     /// [`Mds::purge`], or [`Mds::purge_later`] if it could not. Empty: nothing to do now.
     pub fn purge_list(&self, max: usize) -> Result<Vec<Ino>, Errno> {
         let mut list = self.orphans.next(max);
-        if list.len() < max {
-            self.replay(max, &mut list)?;
+        if list.len() >= max {
+            return Ok(list);
         }
-        Ok(list)
+        match self.replay(max, &mut list) {
+            // What was found is not the worse for it; the rest is asked for again.
+            Err(_) if !list.is_empty() => Ok(list),
+            result => result.map(|()| list),
+        }
     }
 
     /// Back into the queue.
@@ -66,8 +75,8 @@ impl Mds {
         self.orphans.queue(ino);
     }
 
-    /// Removes inodes whose objects are gone. Those that have a name or references (again) are left. Returns how many were
-    /// removed.
+    /// Removes inodes whose objects are gone. Those that have a name or references (again) are left, and those whose records
+    /// are damaged: the next mount tries again. Returns how many were removed.
     pub fn purge(&self, inos: &[Ino]) -> Result<usize, Errno> {
         let mut sorted = inos.to_vec();
         sorted.sort_unstable_by_key(|ino| (ino.ugsd().slot(), *ino));
@@ -75,10 +84,27 @@ impl Mds {
         let mut purged = 0;
         for same_slot in sorted.chunk_by(|a, b| a.ugsd().slot() == b.ugsd().slot()) {
             for batch in same_slot.chunks(PURGE_BATCH) {
-                purged += self.purge_batch(batch)?;
+                purged += match self.purge_batch(batch) {
+                    Err(Errno::EIO) => self.purge_singly(batch)?,
+                    other => other?,
+                };
             }
         }
         self.inodes.fetch_sub(purged as i64, Ordering::Relaxed);
+        Ok(purged)
+    }
+
+    /// One of them is damaged, which must not keep the others.
+    fn purge_singly(&self, batch: &[Ino]) -> Result<usize, Errno> {
+        let mut purged = 0;
+        for ino in batch {
+            match self.purge_batch(std::slice::from_ref(ino)) {
+                Err(Errno::EIO) => {
+                    tracing::error!(%ino, "a removed inode cannot be purged: its records are damaged");
+                }
+                other => purged += other?,
+            }
+        }
         Ok(purged)
     }
 
@@ -116,18 +142,23 @@ impl Mds {
                 break;
             };
             let mut last = after;
-            orphan::visit(self.reader(), ugsd, after, &mut |ino, orphan| {
+            let bad = orphan::visit(self.reader(), ugsd, after, &mut |ino, orphan| {
                 if list.len() >= max {
                     return ControlFlow::Break(());
                 }
                 last = Some(ino);
-                let wanted = own_epoch || orphan.epoch != self.epoch();
+                // A damaged record may be of any mount; what has a name is not purged.
+                let wanted = own_epoch || orphan.is_none_or(|o| o.epoch != self.epoch());
                 if wanted && !self.orphans.is_held(ino) && !list.contains(&ino) {
                     list.push(ino);
                 }
                 ControlFlow::Continue(())
             })
             .map_err(|e| self.errno(e))?;
+            if let Some(error) = bad {
+                // Logged; nobody is told of an inode by it.
+                self.errno(error.into());
+            }
             if list.len() >= max {
                 replay.at = Some((number, last));
                 break;
@@ -157,6 +188,11 @@ impl Mds {
 
     fn quota_changed(&self) {
         self.quota_changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Bytes that files of the project have grown by and that its quota does not count yet.
+    pub fn quota_reserved(&self, project: ProjectId) -> u64 {
+        self.reservations.of_project(project)
     }
 
     pub fn quota_get(&self, project: ProjectId) -> Result<Quota, Errno> {

@@ -3,11 +3,11 @@
 //! Invariants: called under the UGSD's slot lock. A number is taken only after the commit that uses it (and that
 //! reserved its range), so one that failed leaves no gap and no number without a range.
 
-use std::{collections::HashMap, ops::Range};
+use std::ops::Range;
 
 use namespace::{alloc, txn::Txn};
 use parking_lot::Mutex;
-use types::{Errno, Ino, LocalId, UgsdId};
+use types::{Errno, Ino, LocalId, NumberMap, UgsdId};
 
 /// Numbers per range: what a crash wastes at most, and how seldom a range is written.
 const RANGE: u64 = 4096;
@@ -15,7 +15,7 @@ const SHARDS: usize = 64;
 /// UGSDs remembered per shard; beyond, ranges are forgotten and their rest is never used.
 const REMEMBERED_MAX: usize = 4096;
 
-type Ranges = HashMap<UgsdId, Range<u64>>;
+type Ranges = NumberMap<UgsdId, Range<u64>>;
 
 pub(crate) struct Numbers {
     shards: Box<[Mutex<Ranges>]>,

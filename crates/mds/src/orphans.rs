@@ -5,29 +5,28 @@
 //! of [`QUEUE_MAX`]. What does not fit is found again in the store's U records.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    collections::{VecDeque, hash_map::Entry},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use parking_lot::Mutex;
-use types::{Attr, Errno, Ino};
+use types::{Attr, Errno, Ino, NumberMap};
 
 const SHARDS: usize = 64;
 /// Inodes in the queue, 8 bytes each.
 pub(crate) const QUEUE_MAX: usize = 1 << 16;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct References {
     count: u64,
     /// It has no name: to be purged with the last reference.
     orphan: bool,
+    /// It is purged already, and was this. Few: the kernel lets go of it soon.
+    gone: Option<Box<Attr>>,
 }
 
 pub(crate) struct Orphans {
-    references: Box<[Mutex<HashMap<Ino, References>>]>,
-    /// What is gone and referred to. Few: the kernel lets go of it soon.
-    gone: Mutex<HashMap<Ino, Attr>>,
-    any_gone: AtomicBool,
+    references: Box<[Mutex<NumberMap<Ino, References>>]>,
     queue: Mutex<Queue>,
     next_shard: AtomicUsize,
 }
@@ -56,14 +55,12 @@ impl Orphans {
     pub(crate) fn new() -> Orphans {
         Orphans {
             references: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            gone: Mutex::default(),
-            any_gone: AtomicBool::new(false),
             queue: Mutex::new(Queue { ready: VecDeque::new(), overflowed: false }),
             next_shard: AtomicUsize::new(0),
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, References>> {
+    fn shard(&self, ino: Ino) -> &Mutex<NumberMap<Ino, References>> {
         let mixed = ino.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         &self.references[mixed as usize % SHARDS]
     }
@@ -80,12 +77,6 @@ impl Orphans {
         if references.count == 0 {
             let orphan = references.orphan;
             entry.remove();
-            // Under the shard's lock, as `gone` takes the two.
-            if self.any_gone.load(Ordering::Acquire) {
-                let mut gone = self.gone.lock();
-                gone.remove(&ino);
-                self.any_gone.store(!gone.is_empty(), Ordering::Release);
-            }
             drop(shard);
             if orphan {
                 self.queue(ino);
@@ -95,20 +86,18 @@ impl Orphans {
 
     /// It is purged already.
     pub(crate) fn gone(&self, attr: Attr) {
-        let shard = self.shard(attr.ino).lock();
-        if shard.contains_key(&attr.ino) {
-            self.gone.lock().insert(attr.ino, attr);
-            self.any_gone.store(true, Ordering::Release);
+        if let Some(references) = self.shard(attr.ino).lock().get_mut(&attr.ino) {
+            references.gone = Some(Box::new(attr));
         }
     }
 
     pub(crate) fn was(&self, ino: Ino) -> Option<Attr> {
-        self.gone.lock().get(&ino).copied()
+        self.shard(ino).lock().get(&ino)?.gone.as_deref().copied()
     }
 
     /// An inode without a name is about to be made; the first reference will be added by who asked for it.
     pub(crate) fn expect(&self, ino: Ino) {
-        self.shard(ino).lock().insert(ino, References { count: 0, orphan: true });
+        self.shard(ino).lock().insert(ino, References { count: 0, orphan: true, gone: None });
     }
 
     /// It was not made.
@@ -232,7 +221,7 @@ mod tests {
         (2..1002).for_each(|n| orphans.hold(ino(n), 1));
         orphans.release(ino(500), 1);
         assert_eq!(orphans.held(), 999);
-        let mut seen = HashMap::new();
+        let mut seen = std::collections::HashMap::new();
         let mut visit = |n: usize| {
             let mut visited = 0;
             orphans

@@ -71,7 +71,7 @@ impl SlotLocks {
         SlotLocks { slots: (0..SLOTS).map(|_| RwLock::new(())).collect(), quotas: Mutex::new(()) }
     }
 
-    fn lock_of(&self, slot: Slot) -> &RwLock<()> {
+    pub(crate) fn lock_of(&self, slot: Slot) -> &RwLock<()> {
         // Slots are less than `SLOTS`.
         &self.slots[usize::from(slot.get())]
     }
@@ -85,9 +85,9 @@ impl SlotLocks {
         }
     }
 
-    /// Recursive: a visitor of a listing may read again.
+    /// Behind a writer that waits, so that readers do not keep it out; so not while it is held already.
     pub(crate) fn read(&self, ino: Ino) -> RwLockReadGuard<'_, ()> {
-        self.lock_of(ino.ugsd().slot()).read_recursive()
+        self.lock_of(ino.ugsd().slot()).read()
     }
 }
 

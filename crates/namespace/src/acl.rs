@@ -60,6 +60,15 @@ struct Entry {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl(Vec<Entry>);
 
+/// Who wants something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asker<'a> {
+    pub uid: u32,
+    pub gid: u32,
+    /// Beside `gid`.
+    pub groups: &'a [u32],
+}
+
 impl Acl {
     /// From the xattr's bytes. `None` for a list without entries, which stands for no ACL. `EOPNOTSUPP` for
     /// another version, `EINVAL` for anything else that is wrong (as the kernel's `posix_acl_from_xattr` and
@@ -157,6 +166,30 @@ impl Acl {
         mode & !0o777 | self.mode() & mode
     }
 
+    /// Are all bits of `want` (read 4, write 2, search 1) given to who asks, of a file of this owner and group? As the
+    /// kernel's `posix_acl_permission`.
+    pub fn allows(&self, asker: &Asker<'_>, owner: (u32, u32), want: u16) -> bool {
+        let mask = self.0.iter().find(|e| e.tag == Tag::Mask).map_or(7, |e| e.perm);
+        let is_in = |gid: u32| gid == asker.gid || asker.groups.contains(&gid);
+        let gives = |perm: u16| perm & want == want;
+        // In the order of the tags.
+        let mut in_a_group = false;
+        for entry in &self.0 {
+            match entry.tag {
+                Tag::UserObj if asker.uid == owner.0 => return gives(entry.perm),
+                Tag::User if asker.uid == entry.id => return gives(entry.perm & mask),
+                Tag::GroupObj if is_in(owner.1) => in_a_group = true,
+                Tag::Group if is_in(entry.id) => in_a_group = true,
+                Tag::Other => return !in_a_group && gives(entry.perm),
+                Tag::UserObj | Tag::User | Tag::GroupObj | Tag::Group | Tag::Mask => continue,
+            }
+            if gives(entry.perm & mask) {
+                return true;
+            }
+        }
+        false
+    }
+
     fn group_class(&self) -> Tag {
         if self.0.iter().any(|e| e.tag == Tag::Mask) { Tag::Mask } else { Tag::GroupObj }
     }
@@ -227,6 +260,28 @@ mod tests {
         let mut default = acl(&[(U, 7, none), (NAMED, 7, 5), (G, 7, none), (M, 7, none), (O, 5, none)]);
         assert_eq!(default.inherit(0o640), 0o640);
         assert_eq!(default, acl(&[(U, 6, none), (NAMED, 7, 5), (G, 7, none), (M, 4, none), (O, 0, none)]));
+    }
+
+    /// Goal: a list lets in whom the kernel lets in. Method: the cases of acl(5), one asker each.
+    #[test]
+    fn lists_let_in_whom_they_name() {
+        let none = u32::MAX;
+        let list = acl(&[
+            (U, 4, none),
+            (NAMED, 6, 1000),
+            (G, 1, none),
+            (8, 2, 50),
+            (8, 4, 51),
+            (M, 6, none),
+            (O, 7, none),
+        ]);
+        let may = |uid, gid, groups: &[u32], want| list.allows(&Asker { uid, gid, groups }, (1, 20), want);
+        assert!(may(1, 20, &[], 4) && !may(1, 20, &[], 2), "the owner's entry alone, without the mask");
+        assert!(may(1000, 0, &[], 6) && !may(1000, 0, &[], 7));
+        assert!(!may(5, 20, &[], 1), "the mask takes it away");
+        assert!(!may(5, 20, &[], 4), "a member has nothing from the others' entry");
+        assert!(may(5, 0, &[50, 51], 2) && may(5, 0, &[50, 51], 4) && !may(5, 0, &[50, 51], 6));
+        assert!(may(5, 0, &[], 7));
     }
 
     proptest! {

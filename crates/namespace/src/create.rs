@@ -42,7 +42,8 @@ pub fn create<T: Txn + ?Sized>(
 ) -> Result<Found> {
     name::check_new(at.name)?;
     let mut dir = inode::load_live_dir(txn, at.dir)?;
-    if dentry::get(txn, &env.names, at)?.is_some() {
+    let entry = dentry::key_of(&env.names, at);
+    if dentry::get_at(txn, &entry)?.is_some() {
         return refuse(Errno::EEXIST);
     }
     let target = check_target(node)?;
@@ -59,7 +60,7 @@ pub fn create<T: Txn + ?Sized>(
         txn.put(&key::symlink(ino), symlink_record(target));
     }
     inode::store(txn, ino, &inode);
-    dentry::put(txn, &env.names, at, Dentry { ino, kind: node.kind });
+    txn.put(&entry, Dentry { ino, kind: node.kind }.encode());
     dir.entries_changed(env.now);
     inode::store(txn, at.dir, &dir);
     Ok(inode.found(ino, env))

@@ -60,7 +60,7 @@ pub fn begin_write<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino) -> Result<
 
 /// Records what writing came to and charges the project; no limit applies, since the bytes are written.
 /// Returns whether anything changed.
-pub fn settle<T: Txn + ?Sized>(txn: &mut T, ino: Ino, settled: &Settled) -> Result<bool> {
+pub fn settle<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, settled: &Settled) -> Result<bool> {
     let before = load_regular(txn, ino)?;
     if settled.size > inode::SIZE_MAX {
         return refuse(Errno::EFBIG);
@@ -70,7 +70,8 @@ pub fn settle<T: Txn + ?Sized>(txn: &mut T, ino: Ino, settled: &Settled) -> Resu
     inode.blocks = settled.blocks.unwrap_or_else(|| blocks_of(settled.size));
     if let Some(mtime) = settled.mtime {
         inode.mtime = mtime;
-        inode.ctime = inode.ctime.max(mtime);
+        // A time that somebody set may lie in the future; the change was now at the latest.
+        inode.ctime = inode.ctime.max(mtime.min(env.now));
     }
     if !settled.still_open {
         inode.live_epoch = 0;

@@ -43,7 +43,8 @@ impl Dentry {
     }
 }
 
-fn key_of(names: &NameHasher, place: Place<'_>) -> key::Key {
+/// Where an entry is: made once for all that an operation does with it.
+pub(crate) fn key_of(names: &NameHasher, place: Place<'_>) -> key::Key {
     key::dentry(place.dir, names.hash(place.name), place.name)
 }
 
@@ -52,10 +53,13 @@ pub(crate) fn get<R: Reader + ?Sized>(
     names: &NameHasher,
     at: Place<'_>,
 ) -> Result<Option<Dentry>> {
-    let key = key_of(names, at);
-    match reader.get(&key)? {
+    get_at(reader, &key_of(names, at))
+}
+
+pub(crate) fn get_at<R: Reader + ?Sized>(reader: &R, key: &key::Key) -> Result<Option<Dentry>> {
+    match reader.get(key)? {
         None => Ok(None),
-        Some(bytes) => Ok(Some(Dentry::decode(&bytes).ok_or_else(|| corrupt(&key))?)),
+        Some(bytes) => Ok(Some(Dentry::decode(&bytes).ok_or_else(|| corrupt(key))?)),
     }
 }
 

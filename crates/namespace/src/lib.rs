@@ -15,6 +15,8 @@ pub mod create;
 pub mod data;
 pub mod dentry;
 mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod inode;
 pub mod key;
 pub mod link;
@@ -29,8 +31,6 @@ pub mod readdir;
 pub mod rename;
 mod rmdir;
 pub mod setattr;
-#[cfg(test)]
-mod stored_forms;
 pub mod superblock;
 pub mod txn;
 mod unlink;
@@ -43,7 +43,7 @@ pub use data::Settled;
 pub use error::{Error, Result};
 pub use inode::{DataState, Found, Inode, InodeFlags};
 pub use link::link;
-pub use lookup::{find, lookup, parent, readlink};
+pub use lookup::{damaged as lookup_damaged, find, lookup, parent, readlink};
 pub use mkdir::mkdir;
 pub use name::NameHasher;
 pub use readdir::{DirEntry, readdir};

@@ -6,10 +6,10 @@ use crate::{
     Env, Found, Place,
     create::SYMLINK_VERSION,
     dentry,
-    error::{Result, refuse},
+    error::{Error, Result, refuse},
     inode::{self, Inode},
     key, name,
-    txn::{Bytes, Reader},
+    txn::{Bytes, KvError, Reader},
 };
 
 /// The inode that `at` names. "." and ".." are known.
@@ -26,6 +26,17 @@ pub fn lookup<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Resul
         },
     };
     Ok(inode::load_named(reader, ino)?.found(ino, env))
+}
+
+/// What the entry at `at` names, if that is no directory and its own record is damaged: all that is known of it.
+pub fn damaged<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Result<Option<(Ino, FileKind)>> {
+    let Some(entry) = dentry::get(reader, &env.names, at)? else { return Ok(None) };
+    match inode::load_named(reader, entry.ino) {
+        Err(Error::Store(KvError::Corrupt(_))) if entry.kind != FileKind::Directory => {
+            Ok(Some((entry.ino, entry.kind)))
+        }
+        other => other.map(|_| None),
+    }
 }
 
 /// The inode with this number, named or not.

@@ -14,7 +14,7 @@ use crate::{
     error::Result,
     inode::{self, Inode, InodeFlags, corrupt},
     key, quota,
-    txn::{Bytes, Reader, Txn},
+    txn::{Bytes, KvError, Reader, Txn},
 };
 
 const VERSION: u8 = 1;
@@ -76,30 +76,27 @@ pub(crate) fn drop_record<T: Txn + ?Sized>(txn: &mut T, ino: Ino) {
     txn.delete(&key::orphan(ino));
 }
 
-/// Orphans of `ugsd` with numbers above `after`, in order, until `visit` breaks.
+/// Orphans of `ugsd` with numbers above `after`, in order, until `visit` breaks. `None`: what is noted of it is damaged.
+/// A record that names no inode is passed over, and the first of them returned.
 pub fn visit<R: Reader + ?Sized>(
     reader: &R,
     ugsd: UgsdId,
     after: Option<Ino>,
-    visit: &mut dyn FnMut(Ino, Orphan) -> ControlFlow<()>,
-) -> Result<()> {
+    visit: &mut dyn FnMut(Ino, Option<Orphan>) -> ControlFlow<()>,
+) -> Result<Option<KvError>> {
     let from = after.map_or_else(|| key::orphan_start(ugsd), key::orphan);
     let mut bad = None;
-    reader.scan(&from, &key::orphan_end(ugsd), &mut |key, value| {
-        let ino = key::Parsed::new(key).and_then(|p| key::ino_of(p.rest));
-        match (ino, Orphan::decode(value)) {
-            (Some(ino), Some(_)) if Some(ino) == after => ControlFlow::Continue(()),
-            (Some(ino), Some(orphan)) => visit(ino, orphan),
-            (None, _) | (_, None) => {
-                bad = Some(corrupt(key));
-                ControlFlow::Break(())
-            }
+    reader.scan(&from, &key::orphan_end(ugsd), &mut |key, value| match key::Parsed::new(key)
+        .and_then(|p| key::ino_of(p.rest))
+    {
+        Some(ino) if Some(ino) == after => ControlFlow::Continue(()),
+        Some(ino) => visit(ino, Orphan::decode(value)),
+        None => {
+            bad.get_or_insert_with(|| corrupt(key));
+            ControlFlow::Continue(())
         }
     })?;
-    match bad {
-        None => Ok(()),
-        Some(error) => Err(error.into()),
-    }
+    Ok(bad)
 }
 
 /// What [`purge`] did.

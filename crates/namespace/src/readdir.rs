@@ -31,22 +31,22 @@ pub struct DirEntry<'a> {
 }
 
 /// Visits the entries of `dir` after `cookie`, "." and ".." included, until `visit` breaks. A removed directory has
-/// none.
+/// none. Damaged entries are left out; the first of them is returned, for the log.
 pub fn readdir<R: Reader + ?Sized>(
     reader: &R,
     dir: Ino,
     cookie: u64,
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-) -> Result<()> {
+) -> Result<Option<KvError>> {
     let inode = inode::load_dir(reader, dir)?;
     if inode.nlink == 0 {
-        return Ok(());
+        return Ok(None);
     }
     let parent = inode.parent.unwrap_or(dir);
     for (name, ino, own) in [(&b"."[..], dir, COOKIE_DOT), (b"..", parent, COOKIE_DOT_DOT)] {
         let entry = DirEntry { name, ino, kind: FileKind::Directory, cookie: own };
         if cookie < own && visit(entry).is_break() {
-            return Ok(());
+            return Ok(None);
         }
     }
     visit_names(reader, dir, Position::after(cookie), visit)
@@ -74,14 +74,14 @@ fn visit_names<R: Reader + ?Sized>(
     dir: Ino,
     position: Position,
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-) -> Result<()> {
+) -> Result<Option<KvError>> {
     let mut bad: Option<KvError> = None;
     let (mut current, mut index) = (position.hash, 0);
     reader.scan(&key::dentry_from(dir, position.hash), &key::dentry_end(dir), &mut |key, value| {
         let named = key::Parsed::new(key).and_then(|parsed| parsed.dentry());
         let (Some((hash, name)), Some(entry)) = (named, Dentry::decode(value)) else {
-            bad = Some(corrupt(key));
-            return ControlFlow::Break(());
+            bad.get_or_insert_with(|| corrupt(key));
+            return ControlFlow::Continue(());
         };
         if hash != current {
             (current, index) = (hash, 0);
@@ -93,5 +93,5 @@ fn visit_names<R: Reader + ?Sized>(
         }
         visit(DirEntry { name, ino: entry.ino, kind: entry.kind, cookie: hash << INDEX_BITS | at })
     })?;
-    bad.map_or(Ok(()), |error| Err(error.into()))
+    Ok(bad)
 }

@@ -4,17 +4,17 @@ use types::{Attr, Errno, FileKind, Ino};
 
 use crate::{
     Env, Place, dentry,
-    error::{Result, refuse},
+    error::{Error, Result, refuse},
     inode::{self, Inode, InodeFlags},
     name, orphan,
-    txn::Txn,
+    txn::{KvError, Txn},
 };
 
 /// An inode that lost a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unlinked {
     pub ino: Ino,
-    /// At 0 it is an orphan now, or gone.
+    /// At 0 it is an orphan now, or gone. Of an inode whose record is damaged it is 1.
     pub nlink_left: u32,
     /// It is gone with all that was stored about it, and was this.
     pub gone: Option<Attr>,
@@ -33,12 +33,21 @@ pub fn unlink<T: Txn + ?Sized>(
     if name::is_dots(at.name) {
         return refuse(Errno::EISDIR);
     }
-    let Some(entry) = dentry::get(txn, &env.names, at)? else { return refuse(Errno::ENOENT) };
+    let key = dentry::key_of(&env.names, at);
+    let Some(entry) = dentry::get_at(txn, &key)? else { return refuse(Errno::ENOENT) };
     if entry.kind == FileKind::Directory {
         return refuse(Errno::EISDIR);
     }
-    let mut inode = inode::load_named(txn, entry.ino)?;
-    dentry::delete(txn, &env.names, at);
+    txn.delete(&key);
+    dir.entries_changed(env.now);
+    inode::store(txn, at.dir, &dir);
+    let mut inode = match inode::load_named(txn, entry.ino) {
+        // The name can be got rid of. What else it has, and its object, nobody knows: they stay.
+        Err(Error::Store(KvError::Corrupt(_))) => {
+            return Ok(Unlinked { ino: entry.ino, nlink_left: 1, gone: None });
+        }
+        other => other?,
+    };
     let blank = inode.kind == FileKind::Regular && !inode.flags.contains(InodeFlags::WRITTEN);
     let unlinked = if inode.nlink == 1 && blank && !is_open(entry.ino) {
         inode.nlink = 0;
@@ -48,8 +57,6 @@ pub fn unlink<T: Txn + ?Sized>(
     } else {
         lose_name(txn, env, entry.ino, &mut inode)
     };
-    dir.entries_changed(env.now);
-    inode::store(txn, at.dir, &dir);
     Ok(unlinked)
 }
 

@@ -13,12 +13,14 @@ use crate::{
     error::{Result, refuse},
     inode::{self, Inode, InodeFlags, corrupt},
     key,
-    txn::{Bytes, KvError, Reader, Txn},
+    txn::{Bytes, KvError, Reader, Txn, Visit},
 };
 
 const VERSION: u8 = 1;
 /// Bytes of all names of one inode, each with its NUL: what listxattr(2) can return.
 const LIST_MAX: usize = 65_536;
+/// Bytes of all names and values of one inode: each setting reads them all, while others of its UGSD wait.
+const ALL_BYTES_MAX: usize = 1 << 20;
 const CAPABILITY: &[u8] = b"security.capability";
 /// Names that the client answers itself.
 const VIRTUAL: &[u8] = b"user.onfs.";
@@ -126,7 +128,8 @@ pub fn set<T: Txn + ?Sized>(
     if class == Class::Virtual {
         return refuse(Errno::EPERM);
     }
-    let there = inode.flags.intersects(class.flag()) && txn.get(&key::xattr(ino, name))?.is_some();
+    let before = if inode.flags.intersects(class.flag()) { txn.get(&key::xattr(ino, name))? } else { None };
+    let there = before.is_some();
     match how.mode {
         XattrMode::Create if there => return refuse(Errno::EEXIST),
         XattrMode::Replace if !there => return refuse(Errno::ENODATA),
@@ -134,8 +137,8 @@ pub fn set<T: Txn + ?Sized>(
     }
     match class {
         Class::Plain | Class::Virtual => {
-            if !there {
-                check_list_room(txn, ino, &inode, name)?;
+            if before.is_none_or(|record| record.len() < 1 + value.len()) {
+                check_room(txn, ino, &inode, (name, value))?;
             }
             store(txn, ino, name, value);
             inode.flags |= InodeFlags::XATTR;
@@ -247,18 +250,27 @@ fn set_default<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &mut Inode, value:
     Ok(())
 }
 
-/// `ENOSPC` when the list of names would be longer than anybody can read.
-fn check_list_room<T: Txn + ?Sized>(txn: &T, ino: Ino, inode: &Inode, name: &[u8]) -> Result<()> {
+/// `ENOSPC` when the list of names would be longer than anybody can read, or all of it larger than an inode may have.
+fn check_room<T: Txn + ?Sized>(
+    txn: &T,
+    ino: Ino,
+    inode: &Inode,
+    (name, value): (&[u8], &[u8]),
+) -> Result<()> {
     if !inode.flags.contains(InodeFlags::XATTR) {
         return Ok(());
     }
-    let mut used = name.len() + 1;
-    visit_names(txn, ino, &mut |name| {
-        used += name.len() + 1;
+    let (mut names, mut all) = (name.len() + 1, name.len() + value.len());
+    visit_records(txn, ino, &mut |other, record| {
+        if other != name {
+            names += other.len() + 1;
+            all += other.len() + record.len();
+        }
         ControlFlow::Continue(())
     })?;
     // Room for the two ACLs stays.
-    if used + acl::ACCESS.len() + acl::DEFAULT.len() + 2 > LIST_MAX { refuse(Errno::ENOSPC) } else { Ok(()) }
+    let names_fit = names + acl::ACCESS.len() + acl::DEFAULT.len() + 2 <= LIST_MAX;
+    if names_fit && all <= ALL_BYTES_MAX { Ok(()) } else { refuse(Errno::ENOSPC) }
 }
 
 fn visit_names<R: Reader + ?Sized>(
@@ -266,8 +278,17 @@ fn visit_names<R: Reader + ?Sized>(
     ino: Ino,
     visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
 ) -> std::result::Result<(), KvError> {
-    reader.scan(&key::xattr(ino, b""), &key::xattr_end(ino), &mut |key, _| {
-        visit(key.get(key::PREFIX_BYTES..).unwrap_or_default())
+    visit_records(reader, ino, &mut |name, _| visit(name))
+}
+
+/// Names, and their records as they are stored.
+fn visit_records<R: Reader + ?Sized>(
+    reader: &R,
+    ino: Ino,
+    visit: Visit<'_>,
+) -> std::result::Result<(), KvError> {
+    reader.scan(&key::xattr(ino, b""), &key::xattr_end(ino), &mut |key, record| {
+        visit(key.get(key::PREFIX_BYTES..).unwrap_or_default(), record)
     })
 }
 

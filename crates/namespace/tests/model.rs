@@ -397,7 +397,7 @@ impl Pair {
                 let (ino, size) = (self.pick(*ino), u64::from(*size));
                 let settled = Settled { size, blocks: None, mtime: None, still_open: false };
                 let begun = answer(self.fs.run(|t, env| data::begin_write(t, env, ino)));
-                let got = answer(self.fs.run(|t, _| data::settle(t, ino, &settled)));
+                let got = answer(self.fs.run(|t, env| data::settle(t, env, ino, &settled)));
                 assert_eq!(begun.map(|_| ()), got.map(|_| ()));
                 assert_eq!(got.map(|_| ()), self.model.resize(ino, size, false));
             }

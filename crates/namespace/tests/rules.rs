@@ -209,6 +209,23 @@ fn xattrs_have_their_limits() {
     assert_eq!(full, refused(Errno::ENOSPC));
 }
 
+/// Goal: all attributes of an inode together are bounded, whether they are new or grow, and what is there can be replaced.
+/// Method: the largest values until one is refused; one longer, one shorter, one after a removal.
+#[test]
+fn regression_attributes_are_bounded_together() {
+    let mut fs = Fs::new();
+    let file = fs.file(Ino::ROOT, "f");
+    let big = vec![1; XATTR_SIZE_MAX];
+    let taken =
+        (0..1000).take_while(|n| fs.set(file, format!("user.{n}").as_bytes(), &big, SET).is_ok()).count();
+    assert_eq!(taken, 15, "1 MiB, with the names");
+    fs.set(file, b"user.short", &big[..60_000], SET).unwrap();
+    assert_eq!(fs.set(file, b"user.short", &big, SET), refused(Errno::ENOSPC));
+    fs.set(file, b"user.0", &big, SET).unwrap();
+    fs.run(|t, env| xattr::remove(t, env, file, b"user.1")).unwrap();
+    fs.set(file, b"user.short", &big, SET).unwrap();
+}
+
 /// Goal: which times an operation changes. Method: one operation at a time, each one second later.
 #[test]
 fn times_follow_operations() {
@@ -239,8 +256,12 @@ fn times_follow_operations() {
     let t5 = fs.env.now.sec;
     assert_eq!(times(&fs, file), (-7, t5, t5, t0));
     let settled = Settled { size: 9, blocks: None, mtime: Some(at(t5 + 9)), still_open: true };
-    fs.run(|t, _| data::settle(t, file, &settled)).unwrap();
-    assert_eq!(times(&fs, file), (-7, t5 + 9, t5 + 9, t0));
+    fs.run(|t, env| data::settle(t, env, file, &settled)).unwrap();
+    assert_eq!(
+        times(&fs, file),
+        (-7, t5 + 9, t5 + 1, t0),
+        "somebody's time may lie in the future, a change does not"
+    );
 }
 
 /// Goal: what truncation refuses, and what it does to blocks. Method: each kind; shrink and grow.
@@ -255,7 +276,7 @@ fn truncation_is_for_regular_files() {
     let fifo = fs.create_as(&USER, Ino::ROOT, b"p", &node).unwrap().attr.ino;
     assert_eq!(fs.change(fifo, size(0)), refused(Errno::EINVAL));
     let settled = Settled { size: 4096, blocks: None, mtime: None, still_open: false };
-    fs.run(|t, _| data::settle(t, file, &settled)).unwrap();
+    fs.run(|t, env| data::settle(t, env, file, &settled)).unwrap();
     assert_eq!(fs.change(file, size(1 << 40)).unwrap().blocks, 8);
     assert_eq!(fs.change(file, size(513)).unwrap().blocks, 2);
 }

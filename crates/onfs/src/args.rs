@@ -189,7 +189,7 @@ pub struct MigrateArgs {
 
 #[derive(Args, Debug, Clone, Copy)]
 pub struct Wait {
-    /// Wait until it is done, with progress
+    /// Wait until it is done, with progress; without it the daemon does it by itself, and what fails is in its log
     #[arg(long, short)]
     pub wait: bool,
     /// Give up after this time, such as 10min (implies --wait)
@@ -268,11 +268,12 @@ pub enum PolicyCommand {
 pub enum QuotaCommand {
     /// Limit the bytes and inodes below a directory; 0 means no limit
     #[command(arg_required_else_help = true)]
+    #[command(group = clap::ArgGroup::new("limit").required(true).multiple(true).args(["bytes", "inodes"]))]
     Set {
         /// A directory on the mount
         dir: PathBuf,
         /// The most that its files may hold, such as 10GiB
-        #[arg(long, value_name = "SIZE", required_unless_present = "inodes")]
+        #[arg(long, value_name = "SIZE")]
         bytes: Option<ByteSize>,
         /// The most files and directories below it
         #[arg(long, value_name = "NUMBER")]
@@ -298,6 +299,8 @@ pub enum QuotaCommand {
     Remove {
         /// A directory on the mount
         dir: PathBuf,
+        #[command(flatten)]
+        output: Output,
     },
 }
 
@@ -314,8 +317,8 @@ pub enum MemoryCommand {
     Set {
         /// The new limit, such as 2GiB
         size: ByteSize,
-        /// Any path on the mount
-        mountpoint: PathBuf,
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
         /// Stop waiting after this time, such as 10min; the new limit holds for new data all the same
         #[arg(long, value_name = "TIME")]
         deadline: Option<Span>,
@@ -360,6 +363,8 @@ pub enum ConfigCommand {
         /// Where it would be mounted
         #[arg(default_value = "/mnt/onfs")]
         mountpoint: PathBuf,
+        #[command(flatten)]
+        output: Output,
     },
     /// Show every setting and its value
     Show {

@@ -3,7 +3,9 @@
 //! Invariant: every way out of the program is a row of [`Exit::ALL`]; the man page and docs/cli.md print
 //! that table, so a script can rely on it.
 
-use std::fmt;
+use std::{fmt, io};
+
+use types::Errno;
 
 /// What the process tells its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +83,15 @@ impl Failure {
     }
 }
 
+/// What the system said, in the words that the daemon uses too.
+pub fn system_text(error: &io::Error) -> String {
+    let known = error.raw_os_error().map(|raw| (raw, Errno::from_raw(raw)));
+    match known {
+        Some((raw, errno)) if errno.raw() == raw => errno.to_string(),
+        Some(_) | None => error.to_string(),
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.message)?;
@@ -97,6 +108,14 @@ impl std::error::Error for Failure {}
 mod tests {
     //! Goal: the codes are the documented ones. Method: compare with the numbers scripts rely on.
     use super::*;
+
+    #[test]
+    fn errors_of_the_system_have_the_daemons_words() {
+        let text = |raw| system_text(&io::Error::from_raw_os_error(raw));
+        assert_eq!(text(libc::ENOENT), Errno::ENOENT.to_string());
+        assert!(text(libc::EPROTO).contains("rotocol"), "not taken for EIO");
+        assert_eq!(system_text(&io::Error::other("odd")), "odd");
+    }
 
     #[test]
     fn codes_are_fixed() {

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::{
     control::{Client, FileRef},
-    exit::{Exit, Failure, Outcome},
+    exit::{Exit, Failure, Outcome, system_text},
     mounts,
 };
 
@@ -144,7 +144,7 @@ fn is_dead(error: &io::Error) -> bool {
 
 fn unreachable_path(path: &Path, error: &io::Error) -> Failure {
     if !is_dead(error) {
-        let failure = Failure::failed(format!("{}: {error}", path.display()));
+        let failure = Failure::failed(format!("{}: {}", path.display(), system_text(error)));
         let shut = error.kind() == io::ErrorKind::PermissionDenied && rustix::process::geteuid().is_root();
         // Even root is shut out of a FUSE mount that its user keeps to himself.
         return if shut {

@@ -51,6 +51,18 @@ fn wrong_usage_ends_with_2() {
     }
 }
 
+/// Only parsed: run, it would change whatever is mounted on this machine.
+#[test]
+fn regression_memory_set_takes_the_only_mount() {
+    use clap::Parser;
+    let parsed = onfs::args::Cli::try_parse_from(["onfs", "memory", "set", "2GiB"]).unwrap();
+    let onfs::args::Command::Memory(onfs::args::MemoryCommand::Set { size, mountpoint, .. }) = parsed.command
+    else {
+        panic!("{parsed:?}")
+    };
+    assert_eq!((size.0, mountpoint), (2 << 30, None));
+}
+
 #[test]
 fn a_path_that_is_not_ours_ends_with_3_and_a_hint() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,6 +111,20 @@ fn config_show_tells_values_and_origins() {
     assert_eq!((code, rows[0]["name"].as_str().unwrap()), (0, "mount.state"));
     let (code, out, _) = text(&onfs(&["config", "check", "--config", "none"]));
     assert_eq!((code, out.as_str()), (0, "the configuration is correct\n"));
+    let (code, out, _) = text(&onfs(&["config", "check", "--config", "none", "--json"]));
+    let verdict: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, verdict), (0, serde_json::json!({"correct": true, "errors": []})));
+    let wrong = ["config", "check", "--config", "none", "--json", "--set", "log.levl=debug", "--memory", "2"];
+    let (code, out, err) = text(&onfs(&wrong));
+    let verdict: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (code, &verdict["correct"], verdict["errors"].as_array().unwrap().len()),
+        (2, &false.into(), 2)
+    );
+    assert!(
+        err.contains("log.level") && verdict["errors"][0].as_str().unwrap().contains("log.level"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -146,6 +172,16 @@ fn the_mount_helper_refuses_unknown_options() {
     assert!(code == 0 && out.is_empty(), "{err}");
     let (code, _, _) = helper(&["onfs"]);
     assert_eq!(code, 2);
+}
+
+#[test]
+fn regression_fsck_makes_no_state_where_there_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, out, err) =
+        text(&onfs(&["fsck", "--config", "none", "--state", dir.path().to_str().unwrap()]));
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("no ONFS state"), "{err}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 /// A state that a process holds is neither mounted nor checked; the message names that process.

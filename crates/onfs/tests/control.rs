@@ -17,7 +17,7 @@ use onfs::{
     control::{
         Answer, AnswerBody, CallError, Client, ControlError, ControlHandler, ErrorCode, FileRef, Limits,
         MoveReport, Peer, Progress, ProgressSink, Request, Response, Server, ServerOptions, StatusReport,
-        read_frame,
+        Unit, read_frame,
     },
     policy::PolicyChange,
 };
@@ -88,7 +88,12 @@ fn requests_progress_and_answers_make_the_round_trip() {
             }))),
             Request::Migrate { files, to: TierId::Ssd, wait: true } => {
                 assert!(progress.remaining().unwrap() <= Duration::from_secs(60));
-                progress.report(Progress { done: 1, total: 2, what: files[0].path.clone() })?;
+                progress.report(Progress {
+                    done: 1,
+                    total: 2,
+                    unit: Unit::Items,
+                    what: files[0].path.clone(),
+                })?;
                 let files_done = files.len() as u64;
                 Ok(Response::Moved(MoveReport { files_done, ..MoveReport::default() }))
             }
@@ -105,7 +110,7 @@ fn requests_progress_and_answers_make_the_round_trip() {
     let request = Request::Migrate { files, to: TierId::Ssd, wait: true };
     let answer = client.call(request, Some(Duration::from_secs(60)), &mut |p| seen.push(p.clone())).unwrap();
     assert_eq!(answer, Response::Moved(MoveReport { files_done: 1, ..MoveReport::default() }));
-    assert_eq!(seen, [Progress { done: 1, total: 2, what: "a\u{fffd}\n".into() }]);
+    assert_eq!(seen, [Progress { done: 1, total: 2, unit: Unit::Items, what: "a\u{fffd}\n".into() }]);
     let error = client.call(Request::QuotaList {}, None, &mut quiet).unwrap_err();
     let CallError::Refused(error) = error else { panic!("{error}") };
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::NotFound, "quota list"));

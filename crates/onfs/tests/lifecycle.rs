@@ -52,7 +52,7 @@ impl Fake {
 impl MountedFs for Fake {
     fn flush_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
         self.note("flush");
-        progress.report(Progress { done: 1, total: 1, what: String::new() })?;
+        progress.report(Progress { done: 1, total: 1, ..Progress::default() })?;
         let bad = FileOutcome { path: "/bad".into(), ino: 9, errno: 5, message: "input/output error".into() };
         let failed = vec![bad; self.script.lock().unsafe_files];
         Ok(MoveReport { files_done: 1, failed, ..MoveReport::default() })

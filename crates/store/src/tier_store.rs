@@ -391,3 +391,26 @@ fn parse_name(name: &[u8], number: usize) -> Option<Ino> {
     let raw = u64::from_str_radix(std::str::from_utf8(name).ok()?, 16).ok()?;
     Ino::from_raw(raw).filter(|ino| ino.get() % FAN_OUT as u64 == number as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuzzing::{as_it_is, fuzz};
+
+    /// Goal: a name in a tier's directory is that of one object, or of none. Method: [`fuzzing`] of names.
+    #[test]
+    fn fuzz_object_name() {
+        let good = [1, 2, 0x0102_0304_0506, (1 << 64) - 1]
+            .into_iter()
+            .filter_map(|raw: u128| Ino::from_raw(raw as u64))
+            .map(|ino| ObjectName::of(ino).c_str().to_bytes().to_vec())
+            .collect::<Vec<_>>();
+        fuzz("object-name", &good, as_it_is, |bytes| {
+            let taken: Vec<_> = (0..FAN_OUT).filter_map(|number| parse_name(bytes, number)).collect();
+            assert!(taken.len() <= 1);
+            for ino in taken {
+                assert_eq!(ObjectName::of(ino).c_str().to_bytes(), bytes);
+            }
+        });
+    }
+}

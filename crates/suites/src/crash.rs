@@ -44,6 +44,8 @@ pub struct Worker {
 pub struct Signals {
     /// Set just before the kill: from then on an error may be the crash's.
     pub killing: AtomicBool,
+    /// No further operation is begun: the daemon is to be killed while it does something else.
+    pub stop: AtomicBool,
     pub done: AtomicU64,
 }
 
@@ -53,7 +55,7 @@ impl Worker {
     /// Works until the file system is gone. An answer that is wrong while the daemon lives is an error.
     pub fn work(&mut self, signals: &Signals, mut move_file: impl FnMut(&Path, &str)) -> Result<()> {
         self.in_flight = None;
-        loop {
+        while !signals.stop.load(Ordering::Acquire) {
             let op = self.generator.draw(&self.tree);
             let since = Moment::now();
             let mut after = self.tree.clone();
@@ -80,6 +82,7 @@ impl Worker {
             self.date_changes(since);
             self.remember(&op, wanted.is_ok());
         }
+        Ok(())
     }
 
     /// What the last step changed, it changed since it began.

@@ -12,6 +12,7 @@ pub mod compare;
 pub mod crash;
 pub mod cut;
 pub mod moment;
+pub mod names;
 pub mod op;
 pub mod perform;
 pub mod power;

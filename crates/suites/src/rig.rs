@@ -82,6 +82,19 @@ impl Rig {
 
     /// Starts the daemon and waits until the mount point is its.
     pub fn mount(&mut self) -> Result<()> {
+        self.start()?;
+        self.wait_mounted()?;
+        self.note_memory()
+    }
+
+    fn note_memory(&mut self) -> Result<()> {
+        // Below the state: others may mount at the same time.
+        let state = self.state();
+        self.memory_mounts.extend(tmpfs_mounts()?.into_iter().filter(|at| at.starts_with(&state)));
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.log())?;
         let devices = self.devices();
         let child = Command::new(&self.options.onfs)
@@ -101,11 +114,32 @@ impl Rig {
             .spawn()
             .with_context(|| format!("start {}", self.options.onfs.display()))?;
         self.daemon = Some(child);
-        self.wait_mounted()?;
-        // Below the state: others may mount at the same time.
-        let state = self.state();
-        self.memory_mounts.extend(tmpfs_mounts()?.into_iter().filter(|at| at.starts_with(&state)));
         Ok(())
+    }
+
+    /// Starts the daemon and kills it after that time, wherever it is: mounting, replaying, or done.
+    pub fn mount_and_kill(&mut self, after: Duration) -> Result<()> {
+        self.start()?;
+        std::thread::sleep(after);
+        self.kill()?;
+        // What it mounted of the memory tier stays, as after any kill.
+        self.note_memory()?;
+        self.finish_kill()
+    }
+
+    /// Begins a clean unmount and kills the daemon after that time. Says whether the kill came first.
+    pub fn unmount_and_kill(&mut self, after: Duration) -> Result<bool> {
+        let mut unmounting = self.begin(&["umount"], &[&self.mountpoint()])?;
+        std::thread::sleep(after);
+        self.kill()?;
+        // It may have been done, or it was told that its daemon is gone.
+        unmounting.wait()?;
+        let Some(mut daemon) = self.daemon.take() else { bail!("no daemon runs") };
+        let status = daemon.wait()?;
+        self.detach();
+        let killed = status.signal() == Some(9);
+        ensure!(killed || status.success(), "the daemon ended with {status}:\n{}", self.log_tail());
+        Ok(killed)
     }
 
     fn wait_mounted(&mut self) -> Result<()> {
@@ -214,6 +248,20 @@ impl Rig {
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("run onfs {words:?}"))
+    }
+
+    /// Starts the `onfs` command, with a deadline of a minute.
+    pub fn begin(&self, words: &[&str], paths: &[&Path]) -> Result<Child> {
+        Command::new("timeout")
+            .arg("60")
+            .arg(&self.options.onfs)
+            .args(words)
+            .args(paths)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("start onfs {words:?}"))
     }
 
     /// Checks the state offline; an error when something is wrong.

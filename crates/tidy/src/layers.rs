@@ -21,6 +21,8 @@ const PURE: usize = 1;
 /// Edges inside the other layers.
 const WITHIN: [(&str, &str); 3] = [("proto", "net"), ("client", "mds"), ("client", "ds")];
 const TESTS: [&str; 3] = ["suites", "benchtool", "tidy"];
+/// Stands below all, and only their tests may use it.
+const FOR_TESTS: &str = "fuzzing";
 
 /// One dependency between crates of the workspace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,7 +68,7 @@ fn place(name: &str) -> Option<(usize, usize)> {
 
 /// What is wrong with the crates and edges, one line each.
 pub fn check(names: &[String], edges: &[Edge]) -> Vec<String> {
-    let known = |name: &str| place(name).is_some() || TESTS.contains(&name);
+    let known = |name: &str| place(name).is_some() || TESTS.contains(&name) || name == FOR_TESTS;
     let mut found: Vec<String> = names
         .iter()
         .filter(|n| !known(n))
@@ -80,6 +82,12 @@ fn wrong(edge: &Edge) -> Option<String> {
     let Edge { from, to, dev } = edge;
     if TESTS.contains(&from.as_str()) {
         return None;
+    }
+    if to == FOR_TESTS {
+        return (!dev).then(|| format!("{from} -> {to}: only for tests, among the dev-dependencies"));
+    }
+    if from == FOR_TESTS {
+        return Some(format!("{from} -> {to}: it depends on nothing"));
     }
     if TESTS.contains(&to.as_str()) {
         return Some(format!("{from} -> {to}: nothing depends on the test programs"));
@@ -103,11 +111,18 @@ mod tests {
         for (from, to) in [("kv", "namespace"), ("client", "ds"), ("tier", "layout"), ("onfs", "types")] {
             assert_eq!(wrong(&edge(from, to)), None, "{from} -> {to}");
         }
-        for (from, to) in
-            [("types", "kv"), ("ds", "mds"), ("layout", "tier"), ("store", "kv"), ("onfs", "suites")]
-        {
+        for (from, to) in [
+            ("types", "kv"),
+            ("ds", "mds"),
+            ("layout", "tier"),
+            ("store", "kv"),
+            ("onfs", "suites"),
+            ("kv", "fuzzing"),
+            ("fuzzing", "types"),
+        ] {
             assert!(wrong(&edge(from, to)).is_some(), "{from} -> {to}");
         }
+        assert_eq!(wrong(&Edge { dev: true, ..edge("kv", "fuzzing") }), None);
         assert_eq!(check(&["nobody".into()], &[]).len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Checks of the source tree that the compiler does not make: layers, import circles, file sizes and names, module
+//! Checks of the source tree that the compiler does not make: layers, import circles, sizes of files and functions, names, module
 //! docs, links in the documents. `cargo test -p tidy` runs them; each finding is one line that says where and what.
 //!
 //! Refuses to know what the code does.
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 pub mod files;
+pub mod functions;
 pub mod imports;
 pub mod layers;
 pub mod links;

@@ -122,7 +122,8 @@ pub fn without_tests(stripped: &str) -> String {
     out
 }
 
-fn block_end(text: &str, open: usize) -> usize {
+/// Behind the brace that closes the one at `open`.
+pub fn block_end(text: &str, open: usize) -> usize {
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate().skip(open) {
         match byte {

@@ -26,6 +26,12 @@ fn files_are_short_named_and_documented() -> Result<()> {
 }
 
 #[test]
+fn functions_are_short() -> Result<()> {
+    none(tidy::functions::check()?);
+    Ok(())
+}
+
+#[test]
 fn scripts_parse() -> Result<()> {
     none(tidy::files::check_scripts()?);
     Ok(())

@@ -217,6 +217,12 @@ impl Tiering {
         (self.unsaved.len() as u64, self.unsaved.iter().map(|(ob, u)| u.bytes.min(held(*ob))).sum())
     }
 
+    /// Objects with bytes that are only in memory, but for transient ones, which stay there.
+    pub fn unsaved(&self) -> impl Iterator<Item = Ino> + '_ {
+        let objects = self.unsaved.keys().filter_map(|ob| self.table.get(*ob));
+        objects.filter(|object| !object.has(Object::TRANSIENT)).map(|object| object.ino)
+    }
+
     /// Starts all movement that the state calls for. Requests come first: people wait for them.
     pub(crate) fn pump(&mut self) {
         self.pump_requests();

@@ -18,10 +18,11 @@ impl Tiering {
         object.bytes = bytes;
         object.dirty = dirty;
         object.set(Object::DETACHED, false);
-        if dirty.contains(TierId::Memory) {
-            self.note_unsaved(ob);
-        } else {
+        if !dirty.contains(TierId::Memory) {
             self.note_saved(ob);
+        } else if !self.unsaved.contains_key(&ob) {
+            // One that is known is only looked at again, and not written.
+            self.note_unsaved(ob);
         }
         self.relink(ob);
         self.requests_ready = true;

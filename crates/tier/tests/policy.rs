@@ -157,6 +157,30 @@ fn write_behind_comes_two_seconds_after_the_close() {
 }
 
 #[test]
+fn regression_a_look_at_a_file_does_not_put_its_copy_off() {
+    // Goal: whoever asks where a file is does not keep it in danger. Method: it is detached and attached again each half
+    // second, until its copy is due and while the copy runs.
+    let mut m = machine(ALL);
+    file(&mut m, 1.0, 1, 8 * MIB);
+    let look = |m: &mut Tiering, at: f64| {
+        m.handle(secs(at), Input::Detached { ino: ino(1) });
+        m.handle(secs(at), Input::Attached { ino: ino(1), bytes: [8 * MIB, 0, 0], dirty: TierSet::MEMORY });
+    };
+    for at in [1.5, 2.0, 2.5] {
+        look(&mut m, at);
+    }
+    assert_eq!(m.next_deadline().map(|(at, _)| at), Some(secs(3.0)));
+    m.handle_deadline(secs(3.0));
+    let started = effects(&mut m);
+    assert!(
+        matches!(started[..], [Effect::StartMove { to: TierId::Ssd, keep_source: true, .. }]),
+        "{started:?}"
+    );
+    look(&mut m, 3.1);
+    assert_eq!(effects(&mut m), [], "the copy goes on");
+}
+
+#[test]
 fn an_open_file_is_copied_when_idle_and_at_the_latest_after_thirty_seconds() {
     let mut m = machine(ALL);
     open_file(&mut m, 0.0, 1, 4 * MIB);

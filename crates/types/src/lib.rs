@@ -6,6 +6,7 @@
 mod attr;
 mod bytes;
 mod errno;
+mod hash;
 mod id;
 mod limits;
 mod tier;
@@ -14,6 +15,7 @@ mod time;
 pub use attr::{Attr, FileKind, MODE_MASK, S_ISGID, S_ISUID, S_ISVTX};
 pub use bytes::{ByteSize, ParseSizeError};
 pub use errno::Errno;
+pub use hash::{NumberHasher, NumberMap};
 pub use id::{Ino, LocalId, ProjectId, SLOTS, Slot, UgsdId};
 pub use limits::{LINK_MAX, NAME_MAX, SAU_BYTES, SYMLINK_MAX, XATTR_NAME_MAX, XATTR_SIZE_MAX};
 pub use tier::{TierId, TierSet};

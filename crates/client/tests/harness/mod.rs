@@ -14,9 +14,9 @@ use std::{
 
 use client::{Client, ClientOptions};
 use ds::{DataServer, DeviceTier, DsOptions, KvMaps, ObjectHint, ObjectReport};
-use fuse::{MountOptions, Session, TransportChoice};
+use fuse::{Capabilities, MountOptions, Session, TransportChoice};
 use kv::{MetaStore, MetaStoreOptions};
-use mds::{Mds, MdsOptions};
+use mds::{Clock, Mds, MdsOptions, SystemClock};
 use store::{
     FsUuid, InstanceId, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions,
 };
@@ -24,6 +24,9 @@ use types::{Errno, Ino, TierId};
 
 /// How long the end of a mount may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// See `tests/older_kernel.rs`.
+const OLDER_KERNEL: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"older_kernel");
 
 /// Whether anyone else has the file open or mapped: nobody, if a write lease can be had.
 fn in_use(file: BorrowedFd<'_>) -> Result<bool, Errno> {
@@ -49,11 +52,17 @@ pub struct Site {
     dir: tempfile::TempDir,
     pub memory_limit: u64,
     pub passthrough: bool,
+    /// Whatever is asked is mapped still.
+    pub all_in_use: bool,
     pub no_atime: bool,
     pub known_max: usize,
+    /// Mounted as on Debian 12's kernel.
+    pub older_kernel: bool,
     pub transport: TransportChoice,
     pub policy: client::Policy,
     pub tiering: tier::Settings,
+    pub deadline: Duration,
+    pub clock: Arc<dyn Clock>,
     instance: Option<InstanceId>,
     generation: u32,
     running: Option<Running>,
@@ -92,14 +101,15 @@ impl Site {
             dir,
             memory_limit: 64 << 20,
             passthrough: true,
+            all_in_use: false,
             no_atime: false,
             known_max: 1 << 20,
-            transport: match std::env::var_os("ONFS_TEST_TRANSPORT") {
-                Some(name) if name == "device" => TransportChoice::Device,
-                Some(_) | None => TransportChoice::Auto,
-            },
+            older_kernel: OLDER_KERNEL,
+            transport: TransportChoice::Auto,
             policy: client::Policy::default(),
             tiering: tier::Settings::default(),
+            deadline: ClientOptions::default().deadline,
+            clock: Arc::new(SystemClock),
             instance: None,
             generation: 0,
             running: None,
@@ -150,7 +160,11 @@ impl Site {
         let memory_store = open(TierId::Memory, memory.path());
         let meta =
             Arc::new(MetaStore::open_default(&self.make("meta"), MetaStoreOptions::default()).unwrap());
-        let mds_options = MdsOptions { memory_generation: self.generation, ..MdsOptions::default() };
+        let mds_options = MdsOptions {
+            memory_generation: self.generation,
+            clock: self.clock.clone(),
+            ..MdsOptions::default()
+        };
         let mds = Arc::new(Mds::new(meta.clone(), mds_options).unwrap());
         let first = Arc::downgrade(&mds);
         let ds = DataServer::start(DsOptions {
@@ -166,6 +180,9 @@ impl Site {
             movers: 2,
             sync_period: Duration::from_millis(50),
             waiting_max: 512,
+            safe_within: Duration::from_secs(30),
+            seal_after: Duration::from_secs(10),
+            held: true,
         })
         .unwrap();
         let options = ClientOptions {
@@ -173,9 +190,10 @@ impl Site {
             no_atime: self.no_atime,
             known_max: self.known_max,
             passthrough_min_bytes: 0,
-            in_use: Some(in_use),
+            in_use: Some(if self.all_in_use { |_| Ok(true) } else { in_use }),
             control_socket: Some(b"/run/onfs/control".to_vec()),
             policy: self.policy,
+            deadline: self.deadline,
             ..ClientOptions::default()
         };
         let client = Client::new(options, mds.clone(), ds.clone()).unwrap();
@@ -184,6 +202,9 @@ impl Site {
         mount.allow_other = true;
         mount.transport = self.transport;
         mount.options = vec!["suid".into(), "dev".into()];
+        if self.older_kernel {
+            mount.withhold = Capabilities::NEWER_THAN_LINUX_6_1;
+        }
         let session = Session::mount(&mount, client.clone()).unwrap();
         self.running = Some(Running { session, client, mds, ds, meta });
     }
@@ -257,6 +278,13 @@ impl Site {
             self.client().settle_closed();
             std::thread::yield_now();
         }
+    }
+
+    /// The memory tier is gone.
+    pub fn reboot(&mut self) {
+        self.unmount();
+        std::fs::remove_dir_all(self.dir.path().join("shared")).unwrap();
+        self.mount();
     }
 
     pub fn remount(&mut self) {

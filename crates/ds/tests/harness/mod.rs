@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 use store::{Faults, FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions};
-use types::{Ino, LocalId, TierId, UgsdId};
+use types::{Errno, Ino, LocalId, TierId, UgsdId};
+
+/// Asked before each save of a map; an error is the save's.
+pub type OnSave = Box<dyn FnMut(&layout::ObjectRecord) -> Result<(), Errno> + Send>;
 
 pub struct Site {
     dir: tempfile::TempDir,
@@ -17,12 +20,17 @@ pub struct Site {
     pub memory_limit: u64,
     pub ssd_limit: Option<u64>,
     pub nearline_limit: Option<u64>,
+    pub safe_within: Duration,
+    pub seal_after: Duration,
     instance: Option<store::InstanceId>,
     generation: u32,
     pub faults: Faults,
+    /// Of the SSD alone, in place of `faults`.
+    pub ssd_faults: Option<Faults>,
     running: Option<(Arc<DataServer>, Arc<MetaStore>)>,
     /// While somebody else holds it, no map is saved: as when the journal has no room.
     pub gate: Arc<std::sync::Mutex<()>>,
+    on_save: Arc<std::sync::Mutex<Option<OnSave>>>,
 }
 
 impl Site {
@@ -33,11 +41,15 @@ impl Site {
             memory_limit,
             ssd_limit: None,
             nearline_limit: None,
+            safe_within: Duration::from_secs(30),
+            seal_after: Duration::from_secs(10),
             instance: None,
             generation: 0,
             faults: Faults::default(),
+            ssd_faults: None,
             running: None,
             gate: Arc::default(),
+            on_save: Arc::default(),
         }
     }
 
@@ -54,6 +66,20 @@ impl Site {
         &self.running.as_ref().unwrap().1
     }
 
+    pub fn on_save(&self, ask: impl FnMut(&layout::ObjectRecord) -> Result<(), Errno> + Send + 'static) {
+        *self.on_save.lock().unwrap() = Some(Box::new(ask));
+    }
+    /// Every save of a map fails, after `some` that do not.
+    pub fn fail_saves(&self, errno: Errno, mut some: u32) {
+        self.on_save(move |_| {
+            some = some.checked_sub(1).ok_or(errno)?;
+            Ok(())
+        });
+    }
+    pub fn mend_saves(&self) {
+        *self.on_save.lock().unwrap() = None;
+    }
+
     pub fn start(&mut self) {
         let mut options = MemoryTierOptions::new(self.path("memory"), self.memory_limit, self.uuid);
         options.own_tmpfs = false;
@@ -66,7 +92,8 @@ impl Site {
         }
         let open = |tier: TierId, dir: &Path| {
             let mut options = TierStoreOptions::new(tier, self.uuid);
-            options.faults = self.faults.clone();
+            let own = self.ssd_faults.as_ref().filter(|_| tier == TierId::Ssd);
+            options.faults = own.unwrap_or(&self.faults).clone();
             TierStore::open(dir, options).unwrap()
         };
         let memory_store = open(TierId::Memory, memory.path());
@@ -80,15 +107,26 @@ impl Site {
             nearline: device(TierId::Nearline, "nearline", self.nearline_limit),
             memory_generation: self.generation,
             maps: Arc::new(GatedMaps {
-                kv: KvMaps::new(meta.clone(), Box::new(|_, _| Err(types::Errno::EIO))),
+                kv: KvMaps::new(meta.clone(), Box::new(|_, _| Err(Errno::EIO))),
                 gate: self.gate.clone(),
+                on_save: self.on_save.clone(),
             }),
             tiering: tier::Settings::default(),
             movers: 2,
             sync_period: Duration::from_millis(50),
             waiting_max: 512,
+            safe_within: self.safe_within,
+            seal_after: self.seal_after,
+            held: false,
         })
         .unwrap();
+        let devices = Arc::downgrade(&server);
+        meta.set_before_sync(Box::new(move || {
+            if let Some(server) = devices.upgrade() {
+                server.sync_devices();
+            }
+            Ok(())
+        }));
         self.running = Some((server, meta));
     }
 
@@ -110,6 +148,16 @@ impl Site {
         self.stop();
         let _ = std::fs::remove_dir_all(self.dir.path().join("shared"));
         self.start();
+    }
+
+    /// The object's file in a tier.
+    pub fn tier_path(&self, tier: TierId, n: u64) -> PathBuf {
+        let status = self.server().tiers().into_iter().find(|t| t.tier == tier).unwrap();
+        let name = format!("{:016x}", ino(n).get());
+        status.dir.join(&name[14..]).join(&name)
+    }
+    pub fn tier_file(&self, tier: TierId, n: u64) -> Vec<u8> {
+        std::fs::read(self.tier_path(tier, n)).unwrap()
     }
 
     pub fn generation(&self) -> u32 {
@@ -137,32 +185,36 @@ pub fn ino(n: u64) -> Ino {
 struct GatedMaps {
     kv: KvMaps,
     gate: Arc<std::sync::Mutex<()>>,
+    on_save: Arc<std::sync::Mutex<Option<OnSave>>>,
 }
 
 impl MapStore for GatedMaps {
-    fn load(&self, ino: Ino) -> Result<Option<layout::ObjectRecord>, types::Errno> {
+    fn load(&self, ino: Ino) -> Result<Option<layout::ObjectRecord>, Errno> {
         self.kv.load(ino)
     }
-    fn save(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, types::Errno> {
+    fn save(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, Errno> {
         let _open = self.gate.lock().unwrap();
+        if let Some(ask) = &mut *self.on_save.lock().unwrap() {
+            ask(record)?;
+        }
         self.kv.save(ino, record)
     }
-    fn save_first(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, types::Errno> {
+    fn save_first(&self, ino: Ino, record: &layout::ObjectRecord) -> Result<u64, Errno> {
         self.kv.save_first(ino, record)
     }
-    fn drop_chunks(&self, ino: Ino) -> Result<(), types::Errno> {
+    fn drop_chunks(&self, ino: Ino) -> Result<(), Errno> {
         self.kv.drop_chunks(ino)
     }
-    fn save_pin(&self, ino: Ino, tier: Option<TierId>) -> Result<(), types::Errno> {
+    fn save_pin(&self, ino: Ino, tier: Option<TierId>) -> Result<(), Errno> {
         self.kv.save_pin(ino, tier)
     }
-    fn pins(&self) -> Result<Vec<(Ino, TierId)>, types::Errno> {
+    fn pins(&self) -> Result<Vec<(Ino, TierId)>, Errno> {
         self.kv.pins()
     }
     fn synced(&self) -> u64 {
         self.kv.synced()
     }
-    fn sync(&self) -> Result<(), types::Errno> {
+    fn sync(&self) -> Result<(), Errno> {
         self.kv.sync()
     }
 }

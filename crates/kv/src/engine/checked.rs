@@ -21,7 +21,7 @@ const TRAILER_BEGINS: [u8; 6] = *b"SFA!\x01\x00";
 const CONTENTS_BYTES_MAX: u64 = 1 << 16;
 
 /// Names the manifest. Without it the engine would take the directory for a new one, and its files for garbage.
-const CURRENT: &str = "current";
+pub(super) const CURRENT: &str = "current";
 pub(super) const TABLES: &str = "tables";
 
 /// Looks at the engine's directory `dir`. One without any file is a new one.
@@ -38,6 +38,18 @@ pub(super) fn check(dir: &Path) -> Result<(), OpenError> {
         }
     }
     Ok(())
+}
+
+/// The number of the manifest that an opening would take.
+pub(super) fn newest_version(dir: &Path) -> io::Result<u64> {
+    let content = std::fs::read(dir.join(CURRENT))?;
+    content.first_chunk().map(|number| u64::from_le_bytes(*number)).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+/// Which file names it: told without a file descriptor.
+pub(super) fn current_file(dir: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(std::fs::metadata(dir.join(CURRENT))?.ino())
 }
 
 /// The newest manifest, whole: the engine would believe whatever is in it.
@@ -75,7 +87,7 @@ fn tables_of(manifest: &Path) -> Result<Vec<u64>, String> {
     parse(&list).ok_or_else(|| failed("it is too short"))
 }
 
-fn parse(mut list: &[u8]) -> Option<Vec<u64>> {
+pub(crate) fn parse(mut list: &[u8]) -> Option<Vec<u64>> {
     let mut take = |n: usize| {
         let (taken, rest) = list.split_at_checked(n)?;
         list = rest;

@@ -63,6 +63,8 @@ struct Shared {
     stop: AtomicBool,
     /// Removals are to be merged at once, whatever it costs.
     tight: AtomicBool,
+    /// What is on the disk may be another version than what is in memory: nothing more is written.
+    astray: AtomicBool,
 }
 
 /// Opens or creates the default engine in `dir`: the opener to give to [`crate::MetaStore::open`].
@@ -95,6 +97,7 @@ impl LsmEngine {
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
             tight: AtomicBool::new(false),
+            astray: AtomicBool::new(false),
         });
         let merging = Arc::clone(&shared);
         let merger = std::thread::Builder::new()
@@ -225,14 +228,27 @@ impl Shared {
         }
     }
 
-    /// Runs `step` alone. If it fails, the files that it made are deleted: nobody ever saw them.
+    /// Runs `step` alone. If it fails, the files that it made are deleted: nobody ever saw them. Unless the disk has its
+    /// version already, and only a sync after that failed: then the next opening has what it did.
     fn write_and_sweep(
         &self,
         step: impl FnOnce(&Shared) -> Result<(), ApplyError>,
     ) -> Result<(), ApplyError> {
         let writing = self.writing.lock();
+        if self.astray.load(Ordering::Acquire) {
+            let text = "a version of the engine's files was begun and not ended: see the log";
+            return Err(ApplyError::Unknown(KvError::Io(text.to_owned())));
+        }
         let first = self.tree.next_table_id();
-        let result = guarded(|| Ok(step(self))).unwrap_or_else(|error| Err(ApplyError::Unknown(error)));
+        let current = checked::current_file(&self.dir).ok();
+        let mut result = guarded(|| Ok(step(self))).unwrap_or_else(|error| Err(ApplyError::Unknown(error)));
+        if let Err(ApplyError::Nothing(error)) = &result
+            && !self.disk_agrees(current)
+        {
+            tracing::error!(%error, "the metadata engine's files have a version that it could not end");
+            self.astray.store(true, Ordering::Release);
+            result = Err(ApplyError::Unknown(error.clone()));
+        }
         if let Err(ApplyError::Nothing(_)) = &result {
             let made = first..self.tree.next_table_id();
             let used: Vec<u64> = self.tree.current_version().iter_tables().map(|table| table.id()).collect();
@@ -243,6 +259,13 @@ impl Shared {
         // A batch waits for this lock, and a thread that merges takes it again at once.
         MutexGuard::unlock_fair(writing);
         result
+    }
+
+    /// Is the version in memory the one that the disk names? `current` was its file before.
+    fn disk_agrees(&self, current: Option<u64>) -> bool {
+        let same_file = current.is_some() && checked::current_file(&self.dir).ok() == current;
+        same_file
+            || checked::newest_version(&self.dir).is_ok_and(|disk| disk == self.tree.current_version().id())
     }
 
     fn begin_merging(&self) {
@@ -354,5 +377,48 @@ fn of_open(dir: &Path, error: KvError) -> OpenError {
     match error {
         KvError::Corrupt(detail) => OpenError::EngineDamaged { path: dir.to_owned(), detail },
         KvError::Io(_) | KvError::Full | KvError::ReadOnly(_) => OpenError::Engine(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tables(dir: &Path) -> usize {
+        std::fs::read_dir(dir.join(checked::TABLES)).unwrap().count()
+    }
+
+    /// Begins a table, and fails for want of a file descriptor.
+    fn fail(shared: &Shared) -> Result<(), ApplyError> {
+        let mut run = shared.tree.ingestion()?;
+        run.write(&b"new"[..], &b"value"[..])?;
+        drop(run);
+        Err(lsm_tree::Error::Io(rustix::io::Errno::MFILE.into()).into())
+    }
+
+    #[test]
+    fn regression_a_version_on_the_disk_keeps_its_tables() {
+        // Goal: a step that fails after the disk has its version is not taken for one that did nothing, and its tables
+        // stay. Method: a step that fails before; the same, but as after the manifest's renaming.
+        let dir = tempfile::tempdir().unwrap();
+        let engine = LsmEngine::open(dir.path(), 1 << 20).unwrap();
+        engine.apply(&[(b"key", Some(b"value"))], Lsn(1)).unwrap();
+        let before = tables(dir.path());
+        let result = engine.shared.write_and_sweep(fail);
+        assert!(matches!(result, Err(ApplyError::Nothing(_))), "{result:?}");
+        assert_eq!(tables(dir.path()), before);
+        engine.apply(&[(b"key", Some(b"next"))], Lsn(2)).unwrap();
+        let before = tables(dir.path());
+        let result = engine.shared.write_and_sweep(|shared| {
+            let current = dir.path().join("current");
+            let mut content = std::fs::read(&current).unwrap();
+            content[0] += 1;
+            std::fs::write(dir.path().join("next"), content).unwrap();
+            std::fs::rename(dir.path().join("next"), &current).unwrap();
+            fail(shared)
+        });
+        assert!(matches!(result, Err(ApplyError::Unknown(_))), "{result:?}");
+        assert!(tables(dir.path()) > before, "they may be the disk's");
+        assert!(matches!(engine.apply(&[(b"key", None)], Lsn(3)), Err(ApplyError::Unknown(_))));
     }
 }

@@ -45,7 +45,7 @@ pub fn repair<T: Txn + ?Sized>(txn: &mut T, env: &Env, finding: &Finding) -> Res
         Finding::Lost { ino, .. } | Finding::Detached { ino } => return give_name(txn, env, *ino),
         Finding::NoOrphanRecord { ino } => orphan::add(txn, env, *ino, orphan::Origin::Unlinked),
         Finding::NotOrphan { ino } => orphan::drop_record(txn, *ino),
-        Finding::Stray { ino } => delete_all(txn, &ino.get().to_be_bytes(), &(ino.get() + 1).to_be_bytes())?,
+        Finding::Stray { ino } => delete_all(txn, &ino.get().to_be_bytes(), &after_all_of(*ino))?,
         Finding::MisplacedEntries { ino } => {
             delete_all(txn, &key::dentry_from(*ino, 0), &key::dentry_end(*ino))?;
         }
@@ -83,6 +83,12 @@ fn edit<T: Txn + ?Sized>(txn: &mut T, ino: Ino, change: impl FnOnce(&mut Inode))
     Ok(orphan)
 }
 
+/// Behind all keys of an inode.
+fn after_all_of(ino: Ino) -> Vec<u8> {
+    // The last number that there can be has no next one.
+    ino.get().checked_add(1).map_or_else(|| vec![0xff; 512], |next| next.to_be_bytes().to_vec())
+}
+
 /// Records that the next check computes anew can go; their limits or unused numbers with them.
 fn repair_damaged<T: Txn + ?Sized>(txn: &mut T, key: &[u8]) -> Result<bool> {
     let Some(parsed) = Parsed::new(key) else {
@@ -102,8 +108,9 @@ fn repair_damaged<T: Txn + ?Sized>(txn: &mut T, key: &[u8]) -> Result<bool> {
             txn.delete(key);
             Ok(true)
         }
-        // The inode tells whether it is an orphan; a pin and a policy can be set again.
-        key::ORPHAN | key::PIN | key::POLICY => {
+        // The inode tells whether it is an orphan; a pin and a policy can be set again. What an entry named keeps its other
+        // names, or is found lost by the next check and gets one.
+        key::ORPHAN | key::PIN | key::POLICY | key::DENTRY => {
             txn.delete(key);
             Ok(true)
         }

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     check::{Finding, FsckReport, Severity},
     config::Config,
-    control::{Progress, ProgressSink},
+    control::{Progress, ProgressSink, Unit},
     running::StartError,
 };
 
@@ -106,7 +106,7 @@ impl Check<'_> {
     }
 
     fn beat(&mut self, done: u64, total: u64, what: &str) -> Result<(), StartError> {
-        let progress = Progress { done, total, what: what.to_owned() };
+        let progress = Progress { done, total, unit: Unit::Items, what: what.to_owned() };
         self.progress.report(progress).map_err(|e| StartError::Failed(e.to_string()))
     }
 

@@ -16,6 +16,7 @@ use types::{ByteSize, Errno, FileKind, Ino, TierId};
 use super::{
     mounted::Mounted,
     parts::{Parts, failed},
+    permission::{Permission, Want},
     policy,
     quota::Quotas,
     report,
@@ -23,8 +24,8 @@ use super::{
 use crate::{
     config::Host,
     control::{
-        ControlError, ControlHandler, ErrorCode, FileOutcome, FileRef, MoveReport, Owner, Peer, Progress,
-        ProgressSink, Request, Response,
+        ControlError, ControlHandler, ErrorCode, FileOutcome, FileRef, MoveReport, Peer, Progress,
+        ProgressSink, Request, Response, StatusReport,
     },
     policy::PolicyChange,
     running::MountedFs,
@@ -32,6 +33,9 @@ use crate::{
 
 /// How long a shrinking of memory, or a move, may take when the command sets no deadline.
 const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// How often a command that waits looks how far it is.
+const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct Handler {
     fs: Arc<Mounted>,
@@ -53,17 +57,18 @@ impl ControlHandler for Handler {
         progress: &mut dyn ProgressSink,
     ) -> Result<Response, ControlError> {
         let parts = self.fs.parts()?;
-        let ask = Ask { parts: &parts, peer, walking: &self.walking };
+        let ask = Ask { parts: &parts, permission: Permission::new(&parts, peer), walking: &self.walking };
         match request {
-            Request::Status {} => Ok(Response::Status(Box::new(report::status(&parts)))),
+            Request::Status {} => Ok(Response::Status(Box::new(ask.status()))),
             Request::File { file } => ask.file(&file),
             Request::Migrate { files, to, wait } => {
                 ask.each(&files, progress, |one, progress| one.migrate(to, wait, progress))
             }
-            Request::Flush { files, wait: _ } => {
-                ask.each(&files, progress, |one, progress| one.flush(progress))
+            Request::Flush { files, wait } => {
+                ask.each(&files, progress, |one, progress| one.flush(wait, progress))
             }
-            Request::FlushAll { wait: _ } => self.fs.flush_all(progress).map(Response::Moved),
+            Request::FlushAll { wait: true } => self.fs.flush_all(progress).map(Response::Moved),
+            Request::FlushAll { wait: false } => ask.flush_all_later(progress).map(Response::Moved),
             Request::Prefetch { files, wait } => ask.prefetch(&files, wait, progress),
             Request::Pin { files, to } => ask.each(&files, progress, |one, progress| one.pin(to, progress)),
             Request::Unpin { files } => ask.each(&files, progress, |one, _| one.unpin()),
@@ -72,8 +77,11 @@ impl ControlHandler for Handler {
             Request::QuotaSet { dir, bytes, inodes } => {
                 ask.quotas().set(&dir, &ask.find(&dir)?, bytes, inodes, progress)
             }
-            Request::QuotaShow { dir } => ask.quotas().show(&dir).map(Response::Quota),
-            Request::QuotaList {} => ask.quotas().list(),
+            Request::QuotaShow { dir } => {
+                ask.find(&dir)?;
+                ask.quotas().show(&dir).map(Response::Quota)
+            }
+            Request::QuotaList {} => ask.quotas().list(&|dir| ask.permission.reaches(dir)),
             Request::QuotaRemove { dir } => ask.quotas().remove(&dir, &ask.find(&dir)?, progress),
             Request::MemoryShow {} => Ok(Response::Memory(report::memory(&parts, None))),
             Request::MemorySet { bytes } => ask.memory_set(bytes, progress),
@@ -87,7 +95,7 @@ impl ControlHandler for Handler {
 /// One request and who asks.
 struct Ask<'a> {
     parts: &'a Parts,
-    peer: &'a Peer,
+    permission: Permission<'a>,
     walking: &'a Mutex<()>,
 }
 
@@ -101,11 +109,15 @@ struct One<'a> {
 impl Ask<'_> {
     fn find(&self, file: &FileRef) -> Result<Found, ControlError> {
         let ino = Ino::from_raw(file.ino).ok_or_else(|| failed(&file.path, Errno::EINVAL))?;
-        self.parts.mds.find(ino).map_err(|errno| failed(&file.path, errno))
+        let found = self.parts.mds.find(ino).map_err(|errno| failed(&file.path, errno))?;
+        self.permission.reach(&found).map_err(|errno| failed(&file.path, errno))?;
+        Ok(found)
     }
 
-    fn owner(found: &Found) -> Owner {
-        Owner { uid: found.attr.uid, gid: found.attr.gid, mode: found.attr.mode }
+    fn status(&self) -> StatusReport {
+        let mut status = report::status(self.parts);
+        status.movements.retain(|m| Ino::from_raw(m.ino).is_some_and(|ino| self.permission.reaches(ino)));
+        status
     }
 
     fn file(&self, file: &FileRef) -> Result<Response, ControlError> {
@@ -115,11 +127,12 @@ impl Ask<'_> {
             .map_err(|e| failed(&file.path, e))
     }
 
-    /// A regular file that the peer may act on.
-    fn one(&self, file: &FileRef) -> Result<One<'_>, Errno> {
+    /// A regular file that the peer may read or write.
+    fn one(&self, file: &FileRef, want: Want) -> Result<One<'_>, Errno> {
         let ino = Ino::from_raw(file.ino).ok_or(Errno::EINVAL)?;
         let found = self.parts.mds.find(ino)?;
-        if !self.peer.may_write(Ask::owner(&found)) {
+        self.permission.reach(&found)?;
+        if !self.permission.may(&found, want)? {
             return Err(Errno::EACCES);
         }
         match found.attr.kind {
@@ -151,10 +164,15 @@ impl Ask<'_> {
         let (mut before, total) = (0, sizes.iter().sum());
         for (file, size) in files.iter().zip(sizes) {
             let mut beat = |bytes: u64| {
-                progress.report(Progress { done: before + bytes.min(size), total, what: file.path.clone() })
+                progress.report(Progress {
+                    done: before + bytes.min(size),
+                    total,
+                    what: file.path.clone(),
+                    ..Progress::default()
+                })
             };
             beat(0)?;
-            let result = self.one(file).map_err(Stop::Errno).and_then(|one| {
+            let result = self.one(file, Want::Write).map_err(Stop::Errno).and_then(|one| {
                 let step = act(&one, &mut beat)?;
                 let now = self.parts.ds.report(one.file.object());
                 Ok((step, now.at_risk))
@@ -168,7 +186,7 @@ impl Ask<'_> {
                 }
                 Ok((Step::Queued, _)) => sum.files_queued += 1,
                 Err(Stop::Command(error)) => return Err(error),
-                Err(Stop::Errno(errno)) => sum.failed.push(outcome(file, errno, errno.to_string())),
+                Err(Stop::Errno(errno)) => sum.failed.push(unusable(file, errno)),
                 Err(Stop::Refused(errno, why)) => sum.failed.push(outcome(file, errno, why.to_owned())),
             }
         }
@@ -184,15 +202,17 @@ impl Ask<'_> {
         let mut sum = MoveReport::default();
         let mut list = Vec::new();
         for file in files {
-            match self.one(file) {
+            match self.one(file, Want::Read) {
                 Ok(one) => list.push((one, file)),
-                Err(errno) => sum.failed.push(outcome(file, errno, errno.to_string())),
+                Err(errno) => sum.failed.push(unusable(file, errno)),
             }
         }
         let inos: Vec<Ino> = list.iter().map(|(one, _)| one.ino).collect();
         if !wait {
+            let mut beat = |_| progress.report(Progress { what: IN_LINE.into(), ..Progress::default() });
+            in_line(self.parts, &mut beat, || self.parts.ds.prefetch_later(&inos))?
+                .map_err(|error| failed("prefetch", request_error(error).0))?;
             sum.files_queued = inos.len() as u64;
-            self.parts.ds.prefetch_later(inos);
             return Ok(Response::Moved(sum));
         }
         let total = list.iter().map(|(one, _)| one.file.object().size()).sum();
@@ -200,7 +220,7 @@ impl Ask<'_> {
         let result = watched(
             self.parts,
             &inos,
-            &mut |done| progress.report(Progress { done, total, what: String::new() }),
+            &mut |done| progress.report(Progress { done, total, ..Progress::default() }),
             || self.parts.ds.prefetch(inos.clone(), Some(patience)),
         )?;
         match result {
@@ -217,6 +237,22 @@ impl Ask<'_> {
         }
     }
 
+    /// Begins to make safe what is only in memory.
+    fn flush_all_later(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        let ds = &self.parts.ds;
+        let mut sum = MoveReport::default();
+        let mut beat = |_| progress.report(Progress { what: IN_LINE.into(), ..Progress::default() });
+        for ino in ds.unsaved() {
+            in_line(self.parts, &mut beat, || ds.flush_unsaved_later(ino))?
+                .map_err(|error| failed("flush", request_error(error).0))?;
+            sum.files_queued += 1;
+        }
+        if sum.files_queued == 0 {
+            sum.at_risk_bytes = ds.dirty().1;
+        }
+        Ok(sum)
+    }
+
     fn policy_show(&self, dir: &FileRef) -> Result<Response, ControlError> {
         let found = self.find(dir)?;
         report::policy(self.parts, &dir.path, &found).map(Response::Policy).map_err(|e| failed(&dir.path, e))
@@ -227,7 +263,7 @@ impl Ask<'_> {
         if found.attr.kind != FileKind::Directory {
             return Err(failed(&dir.path, Errno::ENOTDIR));
         }
-        if !self.peer.owns(Ask::owner(&found)) {
+        if !self.permission.owns(&found) {
             return Err(failed(&dir.path, Errno::EPERM));
         }
         let change = |stored: &mut mds::DirPolicy| {
@@ -253,7 +289,12 @@ impl Ask<'_> {
         let deadline = progress.remaining().unwrap_or(PATIENCE);
         let result = self.parts.ds.set_memory_limit(bytes, deadline, &mut |used| {
             let done = begun_with.saturating_sub(used).min(total);
-            match progress.report(Progress { done, total, what: "moving out of memory".into() }) {
+            match progress.report(Progress {
+                done,
+                total,
+                what: "moving out of memory".into(),
+                ..Progress::default()
+            }) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             }
@@ -293,20 +334,25 @@ impl One<'_> {
             return Err(Stop::Refused(Errno::ENODEV, "there is no such tier in this mount"));
         }
         if !wait {
-            self.parts.ds.migrate_later(self.ino, to);
-            return Ok(Step::Queued);
+            return in_line(self.parts, beat, || self.parts.ds.migrate_later(self.ino, to))
+                .map_err(Stop::Command)?
+                .map(|()| Step::Queued)
+                .map_err(refused);
         }
         let ask = || self.parts.ds.migrate(self.ino, to, Some(PATIENCE));
         match watched(self.parts, &[self.ino], beat, ask).map_err(Stop::Command)? {
             Ok(done) => Ok(Step::Done { bytes: done.bytes_moved }),
-            Err(error) => {
-                let (errno, why) = request_error(error);
-                Err(Stop::Refused(errno, why))
-            }
+            Err(error) => Err(refused(error)),
         }
     }
 
-    fn flush(&self, beat: &mut Beat<'_>) -> Result<Step, Stop> {
+    fn flush(&self, wait: bool, beat: &mut Beat<'_>) -> Result<Step, Stop> {
+        if !wait {
+            let queued = in_line(self.parts, beat, || self.parts.ds.flush_later(self.file.object()))
+                .map_err(Stop::Command)?
+                .map_err(refused)?;
+            return Ok(if queued { Step::Queued } else { Step::Done { bytes: 0 } });
+        }
         let (mut gone, mut copied) = (None, 0);
         let flushed = self.parts.ds.flush(self.file.object(), &mut |bytes| {
             copied += bytes;
@@ -339,6 +385,31 @@ impl One<'_> {
     }
 }
 
+/// Shown while the line of what nobody waits for is full.
+const IN_LINE: &str = "many files are queued already";
+
+/// Queues something, however long the line is; ends with an error of `beat`, such as a command that has gone.
+fn in_line<T>(
+    parts: &Parts,
+    beat: &mut Beat<'_>,
+    queue: impl Fn() -> Result<T, RequestError>,
+) -> Result<Result<T, RequestError>, ControlError> {
+    loop {
+        match queue() {
+            Err(RequestError::TooMany) => {
+                beat(0)?;
+                parts.ds.wait_in_line(LOOK);
+            }
+            other => return Ok(other),
+        }
+    }
+}
+
+fn refused(error: RequestError) -> Stop {
+    let (errno, why) = request_error(error);
+    Stop::Refused(errno, why)
+}
+
 /// Runs a request for movements, and tells `beat` now and then how many bytes of these files have come; an error of it,
 /// such as a deadline that passed, is returned once the request has ended.
 fn watched<T: Send>(
@@ -347,7 +418,6 @@ fn watched<T: Send>(
     beat: &mut Beat<'_>,
     request: impl FnOnce() -> T + Send,
 ) -> Result<T, ControlError> {
-    const LOOK: Duration = Duration::from_millis(100);
     let mut came: HashMap<Ino, u64> = inos.iter().map(|ino| (*ino, 0)).collect();
     std::thread::scope(|scope| {
         let request = scope.spawn(request);
@@ -370,6 +440,15 @@ fn watched<T: Send>(
 
 fn outcome(file: &FileRef, errno: Errno, message: String) -> FileOutcome {
     FileOutcome { path: file.path.clone(), ino: file.ino, errno: errno.raw(), message }
+}
+
+fn unusable(file: &FileRef, errno: Errno) -> FileOutcome {
+    let why = if errno == Errno::EINVAL {
+        "it is not a regular file: it has no data".to_owned()
+    } else {
+        errno.to_string()
+    };
+    outcome(file, errno, why)
 }
 
 fn request_error(error: RequestError) -> (Errno, &'static str) {

@@ -1,6 +1,6 @@
 //! Opening the metadata store and the server on it.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use kv::{MetaStore, MetaStoreOptions, OpenError};
 use mds::{Mds, MdsOptions};
@@ -20,6 +20,14 @@ const KNOWN_MIN: u64 = 10_000;
 pub(super) fn known_max(config: &Config, buffers: u64) -> usize {
     let left = config.mount.memory_budget.0.saturating_sub(buffers);
     usize::try_from((left / 8 * 3 / KNOWN_BYTES).max(KNOWN_MIN)).unwrap_or(usize::MAX)
+}
+
+/// Was anything stored there? A directory that cannot be looked into may have something.
+pub fn has_metadata(state: &Path) -> bool {
+    match std::fs::read_dir(state.join(META_DIR)) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
 }
 
 pub(super) fn open_metadata(config: &Config, buffers: u64, repair: bool) -> Result<MetaStore, OpenError> {

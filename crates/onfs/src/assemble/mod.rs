@@ -6,6 +6,7 @@ mod handler;
 mod metadata;
 mod mounted;
 mod parts;
+mod permission;
 mod policy;
 mod quota;
 mod refusals;
@@ -15,11 +16,12 @@ mod tiers;
 mod tree;
 
 pub use fsck::fsck;
+pub use metadata::has_metadata;
 
 use std::{path::Path, sync::Arc, time::Instant};
 
 use client::{Client, ClientOptions};
-use fuse::{MountOptions, Session, TransportChoice};
+use fuse::{Capabilities, MountOptions, Session, TransportChoice};
 
 use crate::{
     config::{Config, Transport},
@@ -57,9 +59,11 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
     let ds = tiers.ds.clone();
     // The journal must never speak of bytes that a power cut could still take. Weak: the store outlives the tiers.
     let devices = Arc::downgrade(&ds);
-    store.set_before_sync(Box::new(move || match devices.upgrade() {
-        Some(ds) => ds.sync_devices().map_err(|errno| namespace::txn::KvError::Io(errno.to_string())),
-        None => Ok(()),
+    store.set_before_sync(Box::new(move || {
+        if let Some(ds) = devices.upgrade() {
+            ds.sync_devices();
+        }
+        Ok(())
     }));
     let half = config.memory.size.0 / 2;
     let client_options = ClientOptions {
@@ -123,6 +127,9 @@ fn mount_options(config: &Config) -> MountOptions {
     options.threads = config.mount.threads as usize;
     // With many CPUs the buffers would take all of the budget: fewer, then smaller ones.
     options.fit_buffers(config.mount.memory_budget.0 / 4);
+    if config.mount.older_kernel {
+        options.withhold = Capabilities::NEWER_THAN_LINUX_6_1;
+    }
     let root = rustix::process::geteuid().is_root();
     options.options = vec![
         if flags.no_suid || !root { "nosuid" } else { "suid" }.to_owned(),

@@ -44,7 +44,7 @@ impl MountedFs for Mounted {
         let mut stopped = None;
         let at_risk = parts.ds.flush_all(&mut |bytes| {
             done += bytes;
-            let progress = progress.report(Progress { done, total: total.max(done), what: String::new() });
+            let progress = progress.report(Progress { done, total: total.max(done), ..Progress::default() });
             match progress {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
@@ -104,6 +104,8 @@ impl MountedFs for Mounted {
         drop(parts);
         let mut trouble = Vec::new();
         match at_risk {
+            // Where the safe copies are is in the journal: without it memory is what there is.
+            Ok(0) if synced.is_err() => tracing::warn!("the memory tier stays mounted"),
             Ok(0) if last => match ds.release_memory() {
                 Ok(true) => {
                     let noted = Site::load(&state).and_then(|mut site| site.set_memory_released());

@@ -16,7 +16,7 @@ use super::{
     parts::{Parts, failed},
     report,
 };
-use crate::control::{ControlError, ErrorCode, FileRef, Progress, ProgressSink, QuotaReport, Response};
+use crate::control::{ControlError, ErrorCode, FileRef, Progress, ProgressSink, QuotaReport, Response, Unit};
 
 /// Entries of a directory read at once.
 const CHUNK: usize = 1000;
@@ -71,12 +71,13 @@ impl Quotas<'_> {
         }
     }
 
-    pub fn list(&self) -> Result<Response, ControlError> {
+    /// Of the directories that `shown` lets pass.
+    pub fn list(&self, shown: &dyn Fn(Ino) -> bool) -> Result<Response, ControlError> {
         self.parts.client.settle_closed();
         let list = self.parts.mds.quota_list().map_err(|e| failed("quotas", e))?;
         let rows = list.into_iter().filter_map(|(project, quota)| {
             // Without a directory only what still counts for it is left.
-            let dir = quota.dir?;
+            let dir = quota.dir.filter(|dir| shown(*dir))?;
             Some(report::quota(self.path(dir), project, &quota))
         });
         Ok(Response::Quotas(rows.collect()))
@@ -173,7 +174,12 @@ impl Quotas<'_> {
                         left.push(ino);
                     }
                 }
-                progress.report(Progress { done, total: 0, what: path.to_owned() })?;
+                progress.report(Progress {
+                    done,
+                    unit: Unit::Items,
+                    what: format!("entries of {path}"),
+                    ..Progress::default()
+                })?;
                 if last {
                     break;
                 }

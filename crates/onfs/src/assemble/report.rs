@@ -63,6 +63,7 @@ pub(super) fn status(parts: &Parts) -> StatusReport {
         dirty_bytes,
         dirty_files,
         open_files: client.open_files,
+        queued_files: parts.ds.in_line(),
         memory_budget: budget(parts),
         metadata: MetadataReport {
             engine: parts.store.engine_name().to_owned(),
@@ -211,6 +212,7 @@ pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileR
         at_risk_bytes: 0,
         lost_bytes: 0,
         dirty_bytes: 0,
+        unsealed_bytes: 0,
     };
     if attr.kind != FileKind::Regular {
         report.layout = "none: it has no data".to_owned();
@@ -237,7 +239,7 @@ pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileR
             .collect(),
     });
     report.pinned = now.pinned;
-    report.open_count = u64::from(now.open);
+    report.open_count = u64::from(now.opens);
     report.open_mode = match (now.open, now.passthrough, now.open_for_write) {
         (false, ..) => "closed",
         (true, true, _) => "passthrough",
@@ -248,6 +250,7 @@ pub(super) fn file(parts: &Parts, file: &FileRef, found: &Found) -> Result<FileR
     report.at_risk_bytes = now.at_risk;
     report.dirty_bytes = now.at_risk;
     report.lost_bytes = u64::from(now.lost_saus) * SAU_BYTES;
+    report.unsealed_bytes = now.unsealed;
     Ok(report)
 }
 

@@ -151,12 +151,11 @@ fn exchange(new: &Path, path: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     //! Goal: a damaged list of tiers, and one of a newer version, are refused as such; no bytes make the reader panic; a
-    //! change takes no room on the disk. Method: each case by hand; random bytes and random damage; the numbers of the
-    //! files after changes.
+    //! change takes no room on the disk. Method: each case by hand; [`fuzzing`]; the numbers of the files after changes.
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use proptest::{prelude::*, sample::Index};
+    use fuzzing::{as_it_is, fuzz};
 
     fn good() -> Vec<u8> {
         let stored = Stored {
@@ -223,19 +222,16 @@ mod tests {
         }
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn any_bytes_at_all(noise in prop::collection::vec(any::<u8>(), 0..200), at: Index, byte: u8, cut: Index) {
-            let mut changed = good();
-            let at = at.index(changed.len());
-            changed[at] = byte;
-            for bytes in [&noise[..], &changed, &changed[..cut.index(changed.len())]] {
-                if let Ok(stored) = parse(bytes) {
-                    prop_assert_eq!(stored.format, FORMAT);
-                }
+    #[test]
+    fn fuzz_site() {
+        let empty = Stored { format: FORMAT, ..Stored::default() };
+        let good = [good(), toml::to_string(&empty).unwrap().into_bytes()];
+        fuzz("site", &good, as_it_is, |bytes| {
+            if let Ok(stored) = parse(bytes) {
+                assert_eq!(stored.format, FORMAT);
+                let again = toml::to_string(&stored).unwrap();
+                assert_eq!(toml::to_string(&parse(again.as_bytes()).unwrap()).unwrap(), again);
             }
-        }
+        });
     }
 }

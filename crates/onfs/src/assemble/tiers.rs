@@ -4,7 +4,7 @@
 //! disk; nothing is made before everything that must be there was found; a memory tier that this start made is given
 //! back when the start fails.
 
-use std::{path::Path, path::PathBuf, sync::Arc};
+use std::{path::Path, path::PathBuf, sync::Arc, time::Duration};
 
 use ds::{DataServer, DeviceTier, DsOptions, FirstRecord, KvMaps};
 use kv::MetaStore;
@@ -34,6 +34,10 @@ const CACHED_MAX: usize = 4096;
 /// And this share may wait for a sync of a device, or of the journal, as many again being synced.
 const WAITING_SHARE: usize = 16;
 const WAITING_MAX: usize = 16 << 10;
+/// As long as bytes that are written may wait to be written down.
+const SAFE_WITHIN: Duration = Duration::from_secs(30);
+/// The first write over a checksum waits for the journal, so what is written now and then is left alone.
+const SEAL_AFTER: Duration = Duration::from_secs(10);
 
 /// Opening the metadata makes durable what a killed daemon had in its journal; the bytes that it speaks of come first.
 pub(super) fn sync_tiers(config: &Config) {
@@ -131,6 +135,9 @@ pub(super) fn open_tiers(
         movers: config.policy.movers.max(1) as usize,
         sync_period: config.metadata.sync_period,
         waiting_max: (common.descriptors.max() / WAITING_SHARE).min(WAITING_MAX),
+        safe_within: SAFE_WITHIN,
+        seal_after: SEAL_AFTER,
+        held: true,
     });
     match started {
         Ok(ds) => Ok(Tiers { ds, fresh, state: config.mount.state.clone() }),

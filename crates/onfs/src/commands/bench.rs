@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use crate::{
     args::BenchArgs,
     bench::{BenchOptions, run},
-    exit::{Failure, Outcome},
+    exit::{Failure, Outcome, system_text},
     render,
 };
 
@@ -21,6 +21,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
     if terminal {
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
-    let report = report.map_err(|e| Failure::failed(format!("{}: {e}", args.dir.display())))?;
+    let report =
+        report.map_err(|e| Failure::failed(format!("{}: {}", args.dir.display(), system_text(&e))))?;
     if args.output.json { render::json(&report) } else { render::print(&render::bench(&report)) }
 }

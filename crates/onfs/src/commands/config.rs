@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::settings::{resolve, settings};
+use super::settings::{read, settings, wrong};
 use crate::{
     args::ConfigCommand,
-    config::{Host, Settings},
+    config::{Config, Host, Settings},
     exit::{Failure, Outcome},
     render::{
         self,
@@ -16,12 +16,20 @@ use crate::{
 pub fn config(command: &ConfigCommand) -> Outcome {
     let host = Host::detect();
     match command {
-        ConfigCommand::Check { config, mountpoint } => {
-            let settings = settings(config, &host)?;
+        ConfigCommand::Check { config, mountpoint, output } => {
+            let (settings, mut errors) = read(config, &host)?;
             let mountpoint = std::path::absolute(mountpoint)
                 .map_err(|e| Failure::usage(format!("{}: {e}", mountpoint.display())))?;
-            resolve(&settings, &host, &mountpoint)?;
-            render::print("the configuration is correct\n")
+            if errors.is_empty() {
+                errors.extend(Config::resolve(&settings, &host, &mountpoint).err());
+            }
+            if output.json {
+                let texts = errors.iter().map(ToString::to_string).collect();
+                render::json(&Verdict { correct: errors.is_empty(), errors: texts })?;
+            } else if errors.is_empty() {
+                render::print("the configuration is correct\n")?;
+            }
+            if errors.is_empty() { Ok(()) } else { Err(wrong(&errors)) }
         }
         ConfigCommand::Show { config, origin, output } => {
             let settings = settings(config, &host)?;
@@ -32,6 +40,12 @@ pub fn config(command: &ConfigCommand) -> Outcome {
             }
         }
     }
+}
+
+#[derive(Serialize)]
+struct Verdict {
+    correct: bool,
+    errors: Vec<String>,
 }
 
 #[derive(Serialize)]

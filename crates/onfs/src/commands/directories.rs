@@ -7,6 +7,7 @@ use types::ByteSize;
 use super::ask::{ask, call, the_mount, unexpected};
 use crate::{
     args::{MemoryCommand, Output, PolicyCommand, QuotaCommand},
+    config::Host,
     control::{DirPolicyReport, MemoryReport, QuotaReport, Request, Response},
     exit::{Failure, Outcome},
     locate::{self, Located, locate},
@@ -37,11 +38,13 @@ pub fn quota(command: QuotaCommand) -> Outcome {
         QuotaCommand::Set { dir, bytes, inodes, output } => {
             let located = directory(&dir)?;
             let bytes = bytes.map(|ByteSize(n)| n);
-            one_quota(&located, Request::QuotaSet { dir: located.file.clone(), bytes, inodes }, output)
+            let request = Request::QuotaSet { dir: located.file.clone(), bytes, inodes };
+            let Response::Quota(report) = walk(&located, request)? else { return Err(unexpected("quota")) };
+            print_quota(report, output)
         }
         QuotaCommand::Show { dir, output } => {
             let located = directory(&dir)?;
-            one_quota(&located, Request::QuotaShow { dir: located.file.clone() }, output)
+            print_quota(quota_of(&located)?, output)
         }
         QuotaCommand::List { mountpoint, output } => {
             let located = the_mount(mountpoint.as_deref())?;
@@ -49,16 +52,41 @@ pub fn quota(command: QuotaCommand) -> Outcome {
             let Response::Quotas(reports) = answer else { return Err(unexpected("quota")) };
             print_quotas(&reports, output)
         }
-        QuotaCommand::Remove { dir } => {
+        QuotaCommand::Remove { dir, output } => {
             let located = directory(&dir)?;
-            let answer = ask(&located, Request::QuotaRemove { dir: located.file.clone() })?;
-            if answer == Response::Done { Ok(()) } else { Err(unexpected("quota")) }
+            let answer = walk(&located, Request::QuotaRemove { dir: located.file.clone() })?;
+            if answer != Response::Done {
+                return Err(unexpected("quota"));
+            }
+            // What holds there now: nothing, or the quota of a directory above.
+            print_quota(quota_of(&located)?, output)
         }
     }
 }
 
-fn one_quota(located: &Located, request: Request, output: Output) -> Outcome {
-    let Response::Quota(report) = ask(located, request)? else { return Err(unexpected("quota")) };
+/// A request that visits everything below a directory.
+fn walk(located: &Located, request: Request) -> Outcome<Response> {
+    let mut client = locate::connect(&located.socket)?;
+    let mut meter = Meter::new("counting");
+    let answer = call(&mut client, request, None, &mut |p| meter.show(p));
+    meter.finish();
+    answer
+}
+
+fn quota_of(located: &Located) -> Outcome<QuotaReport> {
+    match ask(located, Request::QuotaShow { dir: located.file.clone() })? {
+        Response::Quota(report) => Ok(report),
+        Response::Status(_)
+        | Response::File(_)
+        | Response::Moved(_)
+        | Response::Policy(_)
+        | Response::Quotas(_)
+        | Response::Memory(_)
+        | Response::Done => Err(unexpected("quota")),
+    }
+}
+
+fn print_quota(report: QuotaReport, output: Output) -> Outcome {
     if output.json { render::json(&report) } else { print_quotas(&[report], output) }
 }
 
@@ -72,11 +100,15 @@ pub fn memory(command: MemoryCommand) -> Outcome {
             let located = the_mount(mountpoint.as_deref())?;
             (memory_of(ask(&located, Request::MemoryShow {})?)?, output)
         }
-        MemoryCommand::Set { size: ByteSize(bytes), mountpoint, deadline, output } => {
-            let located = locate(&mountpoint)?;
+        MemoryCommand::Set { size, mountpoint, deadline, output } => {
+            let located = the_mount(mountpoint.as_deref())?;
+            // The daemon says the same, but not that nothing was changed.
+            Host::detect()
+                .check_memory_tier(size)
+                .map_err(|why| Failure::usage(format!("the memory tier: {why}")))?;
             let mut client = locate::connect(&located.socket)?;
             let mut meter = Meter::new("moving data out");
-            let request = Request::MemorySet { bytes };
+            let request = Request::MemorySet { bytes: size.0 };
             let answer = call(&mut client, request, deadline.map(|d| d.0), &mut |p| meter.show(p));
             meter.finish();
             (memory_of(answer?)?, output)

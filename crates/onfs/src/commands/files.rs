@@ -35,7 +35,10 @@ pub fn flush(args: &FlushArgs) -> Outcome {
         }
         report.add(job.end());
     }
-    finish("safe", &report, args.output, Exit::DataAtRisk)?;
+    // What the user may not use, or has no data, is no danger that this flush leaves.
+    let asked = |errno| !matches!(errno, libc::EACCES | libc::EPERM | libc::EINVAL | libc::ENOENT);
+    let in_danger = report.failed.iter().any(|file| asked(file.errno));
+    finish("safe", &report, args.output, if in_danger { Exit::DataAtRisk } else { Exit::Failure })?;
     if wait && report.at_risk_bytes > 0 {
         let at_risk = render::units::bytes(report.at_risk_bytes);
         return Err(Failure::new(Exit::DataAtRisk, format!("{at_risk} are still only in memory")).hint(
@@ -123,7 +126,7 @@ impl Job {
         let answer = call(&mut self.client, request, left, &mut |step| {
             last = step.clone();
             let (done, total) = (before.done + step.done, before.total + step.total);
-            meter.show(&Progress { done, total, what: step.what.clone() });
+            meter.show(&Progress { done, total, ..step.clone() });
         })?;
         self.before.done += last.done.max(last.total);
         self.before.total += last.total;

@@ -34,9 +34,21 @@ pub fn fsck(args: &FsckArgs) -> Outcome {
     if !state.is_dir() {
         return Err(Failure::failed(format!("{}: there is no such state directory", state.display())));
     }
-    let _lock = StateLock::acquire(state, "fsck").map_err(|failure| {
-        failure.hint("a running file system cannot be checked: unmount it first (onfs umount MOUNTPOINT)")
+    // The lock and the store are made where they are not there; a check makes nothing.
+    let something_there = || {
+        let text = format!("{}: there is no ONFS state in this directory", state.display());
+        if assemble::has_metadata(state) { Ok(()) } else { Err(Failure::failed(text)) }
+    };
+    if !StateLock::was_taken(state) {
+        something_there()?;
+    }
+    let _lock = StateLock::acquire(state, "fsck").map_err(|failure| match failure.exit {
+        Exit::Busy => {
+            failure.hint("a running file system cannot be checked: unmount it first (onfs umount MOUNTPOINT)")
+        }
+        Exit::Ok | Exit::Failure | Exit::Usage | Exit::NotOnfs | Exit::TimedOut | Exit::DataAtRisk => failure,
     })?;
+    something_there()?;
     let mut progress = Shown(Meter::new("checking"));
     let checked = assemble::fsck(&config, args.repair, &mut progress);
     progress.0.finish();

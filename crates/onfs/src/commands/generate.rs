@@ -5,7 +5,7 @@ use std::{fs, io, path::Path};
 use crate::{
     args::command,
     docs,
-    exit::{Failure, Outcome},
+    exit::{Failure, Outcome, system_text},
     render,
 };
 
@@ -26,7 +26,7 @@ pub fn man(dir: Option<&Path>) -> Outcome {
         clap_mangen::generate_to(command(), dir)?;
         fs::write(dir.join("onfs.1"), docs::man_page()?)
     };
-    write().map_err(|e| Failure::failed(format!("{}: {e}", dir.display())))
+    write().map_err(|e| Failure::failed(format!("{}: {}", dir.display(), system_text(&e))))
 }
 
 pub fn docs(dir: &Path) -> Outcome {
@@ -35,5 +35,5 @@ pub fn docs(dir: &Path) -> Outcome {
         fs::write(dir.join("cli.md"), docs::cli())?;
         fs::write(dir.join("config.md"), docs::config())
     };
-    write().map_err(|e| Failure::failed(format!("{}: {e}", dir.display())))
+    write().map_err(|e| Failure::failed(format!("{}: {}", dir.display(), system_text(&e))))
 }

@@ -7,7 +7,7 @@ use crate::{
     args::MountArgs,
     config::{Config, Host, Settings},
     daemon::{self, Ready},
-    exit::{Failure, Outcome},
+    exit::{Failure, Outcome, system_text},
     locate,
     mount_call::HelperCall,
     render::{self, units::bytes},
@@ -36,7 +36,7 @@ fn prepared(args: &MountArgs) -> Outcome<(Settings, Config)> {
     let settings = settings(&args.config, &host)?;
     let mountpoint = locate::absolute(&args.mountpoint).map_err(|error| {
         let place = args.mountpoint.display();
-        let failure = Failure::usage(format!("{place}: {error}"));
+        let failure = Failure::usage(format!("{place}: {}", system_text(&error)));
         if error.kind() == std::io::ErrorKind::NotFound {
             failure.hint(format!("mkdir -p {place}"))
         } else {

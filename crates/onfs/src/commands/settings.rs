@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::{
     args::ConfigArgs,
     config::{Config, ConfigError, Host, Settings, parse_options, split_dir_size},
-    exit::{Failure, Outcome},
+    exit::{Failure, Outcome, system_text},
 };
 
 /// The value of `--config` for no file at all.
@@ -16,12 +16,19 @@ type Assignment = (String, String, String);
 
 /// All layers, in order.
 pub fn settings(args: &ConfigArgs, host: &Host) -> Outcome<Settings> {
+    let (settings, errors) = read(args, host)?;
+    if errors.is_empty() { Ok(settings) } else { Err(wrong(&errors)) }
+}
+
+/// The same, with all that is wrong in them.
+pub fn read(args: &ConfigArgs, host: &Host) -> Outcome<(Settings, Vec<ConfigError>)> {
     let flags = assignments(args)?;
     let mut settings = Settings::defaults();
     let mut errors = Vec::new();
     if let Some(path) = file(args, host)? {
-        let text = std::fs::read_to_string(&path)
-            .map_err(|e| Failure::usage(format!("configuration file {}: {e}", path.display())))?;
+        let text = std::fs::read_to_string(&path).map_err(|e| {
+            Failure::usage(format!("configuration file {}: {}", path.display(), system_text(&e)))
+        })?;
         errors.extend(settings.apply_file(&path, &text).err().unwrap_or_default());
     }
     // A variable that is not text cannot be ours.
@@ -31,7 +38,7 @@ pub fn settings(args: &ConfigArgs, host: &Host) -> Outcome<Settings> {
     for (name, value, flag) in flags {
         errors.extend(settings.apply_flag(&name, &value, &flag).err());
     }
-    if errors.is_empty() { Ok(settings) } else { Err(wrong(&errors)) }
+    Ok((settings, errors))
 }
 
 /// The typed configuration for a mount point, which is absolute.
@@ -39,7 +46,7 @@ pub fn resolve(settings: &Settings, host: &Host, mountpoint: &Path) -> Outcome<C
     Config::resolve(settings, host, mountpoint).map_err(|error| wrong(&[error]))
 }
 
-fn wrong(errors: &[ConfigError]) -> Failure {
+pub fn wrong(errors: &[ConfigError]) -> Failure {
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     Failure::usage(format!("the configuration is wrong\n  {}", lines.join("\n  ")))
 }

@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     control::{FileOutcome, FileRef},
-    exit::{Failure, Outcome},
+    exit::{Failure, Outcome, system_text},
     locate::{Located, locate},
 };
 
@@ -108,7 +108,7 @@ impl Walk<'_> {
 
     fn fail(&mut self, path: &Path, error: &std::io::Error) {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        let message = error.to_string();
+        let message = system_text(error);
         self.failed.push(FileOutcome { path: path.display().to_string(), ino: 0, errno, message });
     }
 }
@@ -121,7 +121,7 @@ fn sorted(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// The paths of a `--list` file, of any bytes: one per line, empty lines and lines that begin with `#` left out.
 pub fn read_list(list: &Path) -> Outcome<Vec<PathBuf>> {
-    let failed = |e| Failure::failed(format!("{}: {e}", list.display()));
+    let failed = |e| Failure::failed(format!("{}: {}", list.display(), system_text(&e)));
     let mut text = Vec::new();
     if list == Path::new("-") {
         std::io::stdin().lock().read_to_end(&mut text).map_err(failed)?;

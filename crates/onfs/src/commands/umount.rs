@@ -15,7 +15,7 @@ use super::ask::failure_of;
 use crate::{
     args::UmountArgs,
     control::{CallError, Client, ControlError, ErrorCode, MoveReport, Request, Response},
-    exit::{Exit, Failure, Outcome},
+    exit::{Exit, Failure, Outcome, system_text},
     holders::{HolderList, holders, mounts_below},
     locate::{self, Health},
     mounts::{self, MountEntry},
@@ -28,8 +28,8 @@ const LAZY_END_PATIENCE: Duration = Duration::from_secs(1);
 
 pub fn umount(args: &UmountArgs) -> Outcome {
     let place = args.mountpoint.display();
-    let mountpoint =
-        locate::absolute(&args.mountpoint).map_err(|e| Failure::usage(format!("{place}: {e}")))?;
+    let mountpoint = locate::absolute(&args.mountpoint)
+        .map_err(|e| Failure::usage(format!("{place}: {}", system_text(&e))))?;
     let mount = mounts::onfs_at(&mountpoint)
         .map_err(|e| Failure::failed(format!("/proc/self/mountinfo: {e}")))?
         .ok_or_else(|| {

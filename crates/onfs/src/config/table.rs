@@ -70,6 +70,9 @@ settings! {
         "How requests come from the kernel: FUSE over io_uring, or /dev/fuse. `auto` takes io_uring where the kernel offers it.";
     mount.passthrough: Kind::Choice(&["auto", "off"]), "auto", None,
         "Let the kernel read and write a file that is wholly in one tier without asking the daemon. Needs root.";
+    mount.kernel_features: Kind::Choice(&["all", "6.1"]), "all", None,
+        "Which features of the kernel's FUSE are used: all that it offers, or of these only what Linux 6.1 (Debian 12) has: \
+         no io_uring, no passthrough, no direct I/O for writers. For tests, and to tell whether a newer feature is at fault.";
     mount.allow_other: Kind::Choice(&["auto", "yes", "no"]), "auto", None,
         "Let other users in. `auto` is yes for root and no for others, who need user_allow_other in /etc/fuse.conf for it.";
     mount.options: Kind::MountOptions, "", Some("-o"),

@@ -44,6 +44,8 @@ pub struct MountConfig {
     pub threads: u32,
     pub workers: u32,
     pub cache_timeout: Duration,
+    /// Use only what Linux 6.1 has.
+    pub older_kernel: bool,
     pub request_deadline: Duration,
     pub start_deadline: Duration,
     pub stop_deadline: Duration,
@@ -150,6 +152,7 @@ fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Result<MountCon
         state,
         transport,
         passthrough: reader.word("mount", "passthrough")? == "auto",
+        older_kernel: reader.word("mount", "kernel_features")? == "6.1",
         allow_other: match reader.word("mount", "allow_other")? {
             "yes" => true,
             "no" => false,

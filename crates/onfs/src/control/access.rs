@@ -21,13 +21,9 @@ pub struct Owner {
 }
 
 impl Peer {
-    /// May the peer write the file, by its permission bits? Privileged peers may.
-    pub fn may_write(&self, owner: Owner) -> bool {
-        self.privileged || self.class_bits(owner) & 0o2 != 0
-    }
-    /// May the peer read the file, by its permission bits?
-    pub fn may_read(&self, owner: Owner) -> bool {
-        self.privileged || self.class_bits(owner) & 0o4 != 0
+    /// Do the permission bits give the peer all of `want` (read 4, write 2, search 1)? Privileged peers have everything.
+    pub fn may(&self, owner: Owner, want: u32) -> bool {
+        self.privileged || self.class_bits(owner) & want == want
     }
     /// Is the peer privileged, or the file's owner?
     pub fn owns(&self, owner: Owner) -> bool {
@@ -60,15 +56,16 @@ mod tests {
     fn the_first_class_that_fits_decides() {
         let peer = Peer { pid: 1, uid: 10, gid: 20, groups: vec![30], privileged: false };
         let file = |uid, gid, mode| Owner { uid, gid, mode };
-        assert!(peer.may_write(file(10, 0, 0o200)));
-        assert!(!peer.may_write(file(10, 20, 0o022)), "the owner's bits decide for the owner");
-        assert!(peer.may_write(file(0, 30, 0o020)));
-        assert!(!peer.may_write(file(0, 30, 0o002)));
-        assert!(peer.may_write(file(0, 0, 0o002)));
-        assert!(peer.may_read(file(0, 0, 0o004)) && !peer.may_read(file(0, 0, 0o002)));
+        assert!(peer.may(file(10, 0, 0o200), 2));
+        assert!(!peer.may(file(10, 20, 0o022), 2), "the owner's bits decide for the owner");
+        assert!(peer.may(file(0, 30, 0o020), 2));
+        assert!(!peer.may(file(0, 30, 0o002), 2));
+        assert!(peer.may(file(0, 0, 0o002), 2));
+        assert!(peer.may(file(0, 0, 0o004), 4) && !peer.may(file(0, 0, 0o002), 4));
+        assert!(peer.may(file(0, 0, 0o006), 6) && !peer.may(file(0, 0, 0o004), 6));
         assert!(!peer.owns(file(11, 0, 0o777)));
         let root = Peer { privileged: true, ..peer };
-        assert!(root.may_write(file(0, 0, 0)) && root.owns(file(11, 0, 0)));
+        assert!(root.may(file(0, 0, 0), 6) && root.owns(file(11, 0, 0)));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub enum Request {
     File {
         file: FileRef,
     },
-    /// Move all data of the files to a tier. Without `wait` the answer comes when the moves are queued.
+    /// Move all data of the files to a tier. Without `wait`, here and below, the answer comes when the files are queued.
     Migrate {
         files: Vec<FileRef>,
         to: TierId,
@@ -100,7 +100,7 @@ impl Request {
             Request::File { .. } => "file",
             Request::Migrate { .. } => "migrate",
             Request::Flush { .. } => "flush",
-            Request::FlushAll { .. } => "flush all",
+            Request::FlushAll { .. } => "a flush of the whole mount",
             Request::Prefetch { .. } => "prefetch",
             Request::Pin { .. } => "pin",
             Request::Unpin { .. } => "unpin",
@@ -178,12 +178,24 @@ pub enum Response {
     Done,
 }
 
-/// How far a long request has come, in bytes.
+/// What [`Progress`] counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    #[default]
+    Bytes,
+    /// Files, directory entries, whatever `what` says.
+    Items,
+}
+
+/// How far a long request has come.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
     pub done: u64,
     /// 0 when not known.
     pub total: u64,
+    #[serde(default)]
+    pub unit: Unit,
     /// What is being worked on now, such as a path.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
@@ -251,8 +263,7 @@ pub trait ProgressSink {
 }
 
 /// Carries out requests. Called on a connection's own thread, so it may wait. A request that `needs_privilege`
-/// only comes from a privileged peer; for the others the handler compares the file with the peer
-/// ([`Peer::may_write`]).
+/// only comes from a privileged peer; for the others the handler compares the file, and the way to it, with the peer.
 pub trait ControlHandler: Send + Sync {
     fn handle(
         &self,

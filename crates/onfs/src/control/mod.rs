@@ -19,7 +19,8 @@ pub use access::{Owner, Peer};
 pub use client::{CallError, Client};
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
 pub use message::{
-    ControlError, ControlHandler, ErrorCode, FileRef, Progress, ProgressSink, Request, Response, VERSION,
+    ControlError, ControlHandler, ErrorCode, FileRef, Progress, ProgressSink, Request, Response, Unit,
+    VERSION,
 };
 pub use report::{
     BudgetReport, Coolness, DirPolicyReport, FileOutcome, FileReport, MemoryReport, MetadataReport,

@@ -29,6 +29,9 @@ pub struct StatusReport {
     pub dirty_bytes: u64,
     pub dirty_files: u64,
     pub open_files: u64,
+    /// Files that wait to be moved or made safe by commands that do not wait for it.
+    #[serde(default)]
+    pub queued_files: u64,
     pub memory_budget: BudgetReport,
     pub metadata: MetadataReport,
     /// What the operator should look at.
@@ -123,6 +126,8 @@ pub struct FileReport {
     pub lost_bytes: u64,
     /// Data that differs from the copy in the persistent tier.
     pub dirty_bytes: u64,
+    /// What devices hold and has no checksum yet: damage to it would not be noticed.
+    pub unsealed_bytes: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -155,7 +160,7 @@ pub struct MoveReport {
     pub bytes: u64,
     /// Only the files that failed.
     pub failed: Vec<FileOutcome>,
-    /// Bytes of these files that are still in no persistent tier.
+    /// Bytes that are still in no persistent tier, of the files that came out as asked.
     pub at_risk_bytes: u64,
 }
 

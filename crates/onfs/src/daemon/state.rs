@@ -12,9 +12,11 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, system_text};
 
 const PID_FILE: &str = "onfs.pid";
+/// A number and a path fit; it is only for a message.
+const HOLDER_BYTES_MAX: u64 = 8192;
 
 /// Creates the state directory, or corrects the permissions of an existing one.
 pub fn prepare(state: &Path, shared: bool) -> Outcome {
@@ -32,10 +34,15 @@ pub struct StateLock {
 }
 
 impl StateLock {
+    /// Did anybody ever take it? Then taking it again makes nothing new.
+    pub fn was_taken(state: &Path) -> bool {
+        state.join(PID_FILE).exists()
+    }
+
     /// Takes the lock, or says which process has it. `purpose` is for that message, such as the mount point.
     pub fn acquire(state: &Path, purpose: &str) -> Outcome<StateLock> {
         let path = state.join(PID_FILE);
-        let failed = |error| Failure::failed(format!("{}: {error}", path.display()));
+        let failed = |error| Failure::failed(format!("{}: {}", path.display(), system_text(&error)));
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -70,21 +77,29 @@ impl Drop for StateLock {
 }
 
 fn held(state: &Path, file: &mut File) -> Failure {
-    let mut text = String::new();
-    let _ = file.read_to_string(&mut text);
-    let mut lines = text.lines();
-    let pid = lines.next().map_or_else(|| "unknown".to_owned(), str::to_owned);
-    let purpose = lines.next().filter(|p| !p.is_empty());
-    let at = purpose.map_or(String::new(), |purpose| format!(", {purpose}"));
-    Failure::new(Exit::Busy, format!("the state {} is in use by process {pid}{at}", state.display()))
+    let mut bytes = Vec::new();
+    let _ = file.take(HOLDER_BYTES_MAX).read_to_end(&mut bytes);
+    let holder = holder(&bytes);
+    Failure::new(Exit::Busy, format!("the state {} is in use by process {holder}", state.display()))
         .hint("a state can be mounted once: unmount it first, or give this mount its own --state")
+}
+
+/// What the PID file says of who has the state, for a message: its number and what it is for.
+fn holder(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = text.lines().map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>());
+    let pid = lines.next().filter(|pid| !pid.is_empty()).unwrap_or_else(|| "unknown".to_owned());
+    let purpose = lines.next().filter(|purpose| !purpose.is_empty());
+    let at = purpose.map_or(String::new(), |purpose| format!(", {purpose}"));
+    format!("{pid}{at}")
 }
 
 #[cfg(test)]
 mod tests {
     //! Goal: a state has one owner, who is named to others. Method: take the lock twice in one process (each open
-    //! file has its own flock).
+    //! file has its own flock). Whatever stands in the file makes a message. Method: [`fuzzing`].
     use super::*;
+    use fuzzing::{as_it_is, fuzz};
 
     #[test]
     fn the_second_owner_is_told_who_the_first_is() {
@@ -101,6 +116,15 @@ mod tests {
         StateLock::acquire(&state, "fsck").unwrap();
         prepare(&state, true).unwrap();
         assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o711);
+    }
+
+    #[test]
+    fn fuzz_pid_file() {
+        let good = [b"4711\nmounted at /mnt/x\n".to_vec(), b"\n".to_vec()];
+        fuzz("pid-file", &good, as_it_is, |bytes| {
+            let holder = holder(bytes);
+            assert!(!holder.is_empty() && !holder.contains(char::is_control), "{holder:?}");
+        });
     }
 
     #[test]

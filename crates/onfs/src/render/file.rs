@@ -14,10 +14,9 @@ pub fn file(report: &FileReport) -> String {
         if f.policy.transient { "yes" } else { "no" },
         f.policy.write_behind
     );
-    let open = if f.open_count > 0 {
-        format!("{}, {} times", f.open_mode, f.open_count)
-    } else {
-        f.open_mode.clone()
+    let open = match f.open_count {
+        0 | 1 => f.open_mode.clone(),
+        n => format!("{}, {} times", f.open_mode, count(n)),
     };
     let pinned = f.pinned.map_or("no".to_owned(), |tier| format!("in {tier}"));
     let mut rows = vec![
@@ -37,8 +36,11 @@ pub fn file(report: &FileReport) -> String {
         ("pinned", pinned),
         ("policy", policy),
         ("coolness", f.coolness.as_ref().map_or("-".to_owned(), coolness)),
-        ("lost if the machine died now", risk(f.at_risk_bytes)),
+        ("lost if the machine died now", risk(f)),
     ];
+    if f.unsealed_bytes > 0 {
+        rows.push(("no checksum yet", bytes(f.unsealed_bytes)));
+    }
     if f.lost_bytes > 0 {
         rows.push(("LOST", format!("{}: reads of it fail with EIO", bytes(f.lost_bytes))));
     }
@@ -50,12 +52,16 @@ fn coolness(c: &Coolness) -> String {
     format!("{:.3} ({}: {})", c.value, c.formula, terms.join(", "))
 }
 
-fn risk(at_risk: u64) -> String {
-    if at_risk == 0 {
-        "nothing".into()
-    } else {
-        format!("{} (onfs flush --wait makes it safe)", bytes(at_risk))
+fn risk(f: &FileReport) -> String {
+    if f.at_risk_bytes == 0 {
+        return "nothing".into();
     }
+    let way = if f.policy.transient {
+        "transient: it is never written down"
+    } else {
+        "onfs flush --wait makes it safe"
+    };
+    format!("{} ({way})", bytes(f.at_risk_bytes))
 }
 
 fn residency(f: &FileReport) -> String {

@@ -17,13 +17,17 @@ const FAILED_SHOWN: usize = 50;
 pub fn moved(verb: &str, report: &MoveReport) -> String {
     let mut out = String::new();
     if report.files_queued > 0 {
-        out.push_str(&format!("{} queued\n", files(report.files_queued)));
+        out.push_str(&format!(
+            "{} queued; onfs status shows how many are left\n",
+            files(report.files_queued)
+        ));
     }
     if *report == MoveReport::default() {
         return "nothing was left to do\n".into();
     }
-    if report.files_done > 0 || report.files_queued == 0 {
-        out.push_str(&format!("{} {verb}, {}\n", files(report.files_done), bytes(report.bytes)));
+    if report.files_done > 0 || report.bytes > 0 {
+        let copied = if report.bytes > 0 { format!(", {}", bytes(report.bytes)) } else { String::new() };
+        out.push_str(&format!("{} {verb}{copied}\n", files(report.files_done)));
     }
     if report.files_skipped > 0 {
         let why = "not enough room above C_n-m, or pinned elsewhere";
@@ -35,7 +39,7 @@ pub fn moved(verb: &str, report: &MoveReport) -> String {
     if report.failed.len() > FAILED_SHOWN {
         out.push_str(&format!("  and {} more failed\n", report.failed.len() - FAILED_SHOWN));
     }
-    if report.at_risk_bytes > 0 && report.files_queued == 0 {
+    if report.at_risk_bytes > 0 {
         out.push_str(&format!("{} are still in no persistent tier\n", bytes(report.at_risk_bytes)));
     }
     out

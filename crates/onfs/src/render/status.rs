@@ -60,7 +60,7 @@ fn head(s: &StatusReport) -> String {
     let passthrough = if s.passthrough { "yes" } else { "no" };
     let budget = &s.memory_budget;
     let meta = &s.metadata;
-    let rows = [
+    let mut rows = vec![
         ("mount point", s.mountpoint.clone()),
         ("state", s.state_dir.clone()),
         (
@@ -99,6 +99,9 @@ fn head(s: &StatusReport) -> String {
             ),
         ),
     ];
+    if s.queued_files > 0 {
+        rows.push(("queued", format!("{} by commands that did not wait", files(s.queued_files))));
+    }
     pairs(&rows)
 }
 

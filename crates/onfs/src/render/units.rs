@@ -21,7 +21,8 @@ pub fn percent(part: u64, whole: u64) -> u64 {
 pub fn bar(part: u64, whole: u64, width: usize) -> String {
     let percent = percent(part, whole);
     let filled = (percent.min(100) as usize * width).div_ceil(100);
-    format!("[{}{}] {percent:>3}%", "#".repeat(filled), ".".repeat(width - filled))
+    let text = if percent > 999 { ">999".to_owned() } else { percent.to_string() };
+    format!("[{}{}] {text:>3}%", "#".repeat(filled), ".".repeat(width - filled))
 }
 
 /// The two largest units: `3d 4h`, `5min 2s`, `250ms`.
@@ -72,6 +73,7 @@ mod tests {
         assert_eq!(percent(u64::MAX, u64::MAX), 100);
         assert_eq!(bar(1, 2, 4), "[##..]  50%");
         assert_eq!(bar(3, 2, 4), "[####] 150%");
+        assert_eq!(bar(1 << 30, 5, 4), "[####] >999%");
         assert_eq!(span(250), "250ms");
         assert_eq!(span(302_000), "5min 2s");
         assert_eq!(span(90_000_000), "1d 1h");

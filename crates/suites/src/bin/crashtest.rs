@@ -1,4 +1,5 @@
-//! Kills the daemon at random points under load, mounts again and checks every acknowledged operation; with
+//! Kills the daemon at random points under load, while its memory tier shrinks, while it unmounts, and again while it
+//! mounts and replays; then mounts and checks every acknowledged operation; with
 //! `--reboot` the memory tier is lost as well, and every fsynced byte must still be there; with `--power-cut` also what the
 //! disk was not given yet.
 //!
@@ -71,6 +72,53 @@ struct Args {
     /// Keep the state of a failure instead of deleting it.
     #[arg(long)]
     keep: bool,
+}
+
+/// What the daemon does when the kill comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum During {
+    Load,
+    /// Under load, `onfs memory set` moves data out.
+    Shrink,
+    /// Nothing is open, `onfs umount` makes all data safe.
+    Unmount,
+}
+
+impl During {
+    const fn word(self) -> &'static str {
+        match self {
+            During::Load => "under load",
+            During::Shrink => "while memory shrinks",
+            During::Unmount => "while it unmounts",
+        }
+    }
+}
+
+/// One kill: after how many operations, and then when.
+struct Kill {
+    during: During,
+    after: u64,
+    spin: Duration,
+    cut: bool,
+}
+
+impl Kill {
+    /// A reboot and a power cut come under load only: a clean end of the mount gives the memory back.
+    fn draw(args: &Args, killer: &mut Random) -> Kill {
+        let after = 10 + killer.log_below(args.operations_max);
+        let only_load = args.reboot || args.power_cut;
+        let during = match killer.below(5) {
+            3 if !only_load => During::Shrink,
+            4 if !only_load => During::Unmount,
+            _ => During::Load,
+        };
+        let spin = match during {
+            During::Load => killer.below(2_000),
+            // Some come before it begins, some after it ended.
+            During::Shrink | During::Unmount => 1_000 + killer.log_below(1_000_000),
+        };
+        Kill { during, after, spin: Duration::from_micros(spin), cut: args.power_cut }
+    }
 }
 
 /// No operation takes this long; a file system that makes none in this time hangs.
@@ -154,16 +202,14 @@ fn kill_and_check(
         });
     }
     for round in 0..rounds {
-        let after = 10 + killer.log_below(args.operations_max);
-        run_until_killed(args, rig, &mut workers, after, killer.below(2_000))?;
-        if args.reboot || args.power_cut {
-            rig.lose_memory()?;
-        }
-        if args.power_cut {
-            rig.restore_power()?;
-        }
-        if args.fsck_every > 0 && (round + 1) % args.fsck_every == 0 && !args.reboot && !args.power_cut {
-            rig.fsck()?;
+        let kill = Kill::draw(args, &mut killer);
+        let in_time = run_until_killed(args, rig, &mut workers, &kill)?;
+        suffer(args, rig, round)?;
+        let again = if args.reboot || args.power_cut { 0 } else { killer.below(4) };
+        for n in 0..again {
+            let after = Duration::from_micros(1_000 + killer.below(400_000));
+            rig.mount_and_kill(after)
+                .with_context(|| format!("kill {n} of {again}, {after:?} after the start"))?;
         }
         rig.mount().context("mount after the kill")?;
         for (n, worker) in workers.iter_mut().enumerate() {
@@ -172,13 +218,17 @@ fn kill_and_check(
             if let Err(why) = checked {
                 let steps = worker.report();
                 bail!(
-                    "after kill {round} (operation {after}), worker {n}: {why:#}
+                    "after kill {round} {} (operation {}) and {again} while mounting, worker {n}: {why:#}
 its last steps:
-{steps}"
+{steps}",
+                    kill.during.word(),
+                    kill.after
                 );
             }
         }
-        tally.pass(&format!("seed {seed}, kill {round} after {after} operations"));
+        let while_mounting = if again > 0 { format!(", {again} while mounting") } else { String::new() };
+        let (during, after) = (if in_time { kill.during.word() } else { "after the unmount" }, kill.after);
+        tally.pass(&format!("seed {seed}, kill {round} {during} after {after} operations{while_mounting}"));
     }
     rig.unmount().context("the clean unmount at the end")?;
     rig.mount().context("the mount at the end")?;
@@ -189,44 +239,53 @@ its last steps:
     rig.unmount().context("the second clean unmount")
 }
 
-/// Lets the workers run and kills the daemon after `count` operations and `spin` further microseconds.
-fn run_until_killed(args: &Args, rig: &mut Rig, workers: &mut [Worker], count: u64, spin: u64) -> Result<()> {
+/// What else the kill took, and whether what is left is in order.
+fn suffer(args: &Args, rig: &mut Rig, round: u64) -> Result<()> {
+    if args.reboot || args.power_cut {
+        rig.lose_memory()?;
+    }
+    if args.power_cut {
+        rig.restore_power()?;
+    }
+    if args.fsck_every > 0 && (round + 1).is_multiple_of(args.fsck_every) && !args.reboot && !args.power_cut {
+        rig.fsck()?;
+    }
+    Ok(())
+}
+
+/// Lets the workers run and kills the daemon. Says whether the kill came before it had ended by itself.
+fn run_until_killed(args: &Args, rig: &mut Rig, workers: &mut [Worker], kill: &Kill) -> Result<bool> {
     let signals = Signals::default();
     let outcomes: Vec<Result<()>> = std::thread::scope(|scope| {
         let running: Vec<_> = workers
             .iter_mut()
             .map(|worker| scope.spawn(|| worker.work(&signals, |path, tier| migrate(&args.onfs, path, tier))))
             .collect();
-        let killed = wait_and_kill(rig, (&signals, args.power_cut), count, spin, &|| {
-            running.iter().all(|r| r.is_finished())
-        });
+        let killed = wait_and_kill(rig, &signals, kill, &|| running.iter().all(|r| r.is_finished()));
         let mut outcomes = vec![killed];
         for worker in running {
             outcomes.push(worker.join().unwrap_or_else(|_| Err(anyhow!("a worker panicked"))));
         }
         outcomes
     });
-    let gone = rig.finish_kill();
-    for outcome in outcomes {
-        outcome?;
-    }
     for worker in workers.iter_mut() {
         worker.performer.close_all();
+    }
+    let gone = match kill.during {
+        During::Load | During::Shrink => rig.finish_kill().map(|()| true),
+        During::Unmount => rig.unmount_and_kill(kill.spin),
+    };
+    for outcome in outcomes {
+        outcome?;
     }
     gone
 }
 
-fn wait_and_kill(
-    rig: &mut Rig,
-    (signals, cut): (&Signals, bool),
-    count: u64,
-    spin: u64,
-    ended: &dyn Fn() -> bool,
-) -> Result<()> {
+fn wait_and_kill(rig: &mut Rig, signals: &Signals, kill: &Kill, ended: &dyn Fn() -> bool) -> Result<()> {
     let mut seen = (0, Instant::now());
     let stalled = loop {
         let done = signals.done.load(Ordering::Relaxed);
-        if done >= count || ended() {
+        if done >= kill.after || ended() {
             break false;
         }
         if done > seen.0 {
@@ -236,11 +295,24 @@ fn wait_and_kill(
         }
         std::thread::sleep(Duration::from_micros(100));
     };
-    std::thread::sleep(Duration::from_micros(spin));
+    if kill.during == During::Unmount {
+        signals.stop.store(true, Ordering::Release);
+        ensure!(!stalled, "no operation was answered for {STALL:?}");
+        return Ok(());
+    }
+    let at = rig.mountpoint();
+    let shrinking = match kill.during {
+        During::Shrink => Some(rig.begin(&["memory", "set", "8MiB"], &[&at])?),
+        During::Load | During::Unmount => None,
+    };
+    std::thread::sleep(kill.spin);
     signals.killing.store(true, Ordering::Release);
     rig.kill()?;
-    if cut {
+    if kill.cut {
         rig.cut_power()?;
+    }
+    if let Some(mut shrinking) = shrinking {
+        shrinking.wait()?;
     }
     ensure!(!stalled, "no operation was answered for {STALL:?}");
     Ok(())

@@ -24,6 +24,7 @@ use suites::{
 };
 
 #[derive(Parser)]
+#[command(args_override_self = true)]
 struct Args {
     /// Test this plain directory instead of an ONFS mount.
     #[arg(long)]
@@ -37,6 +38,12 @@ struct Args {
     /// The memory tier's size.
     #[arg(long, default_value = "64MiB")]
     memory: String,
+    /// Further options of `onfs mount`, separated by spaces.
+    #[arg(long, env = "SUITES_MOUNT_OPTIONS", default_value = "", allow_hyphen_values = true)]
+    mount_options: String,
+    /// What the cases are printed under.
+    #[arg(long, default_value = "model")]
+    name: String,
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Number of seeds, one test case each.
@@ -109,7 +116,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<ExitCode> {
-    let mut tally = Tally::new("model");
+    let mut tally = Tally::new(&args.name);
     let scratch = scratch_dir(args.dir.as_ref().unwrap_or(&args.root), "onfs-model")?;
     let mut place = match &args.dir {
         Some(_) => Place::Plain(scratch.clone()),
@@ -119,7 +126,7 @@ fn run(args: &Args) -> Result<ExitCode> {
                 onfs: args.onfs.clone(),
                 scratch: scratch.clone(),
                 memory: args.memory.clone(),
-                extra: Vec::new(),
+                extra: args.mount_options.split_whitespace().map(str::to_owned).collect(),
             };
             let mut rig = Rig::new(options)?;
             rig.mount()?;

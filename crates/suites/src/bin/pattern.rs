@@ -1,4 +1,5 @@
-//! Writes and checks files whose every byte follows from a seed and its offset: for data larger than any tier.
+//! Writes and checks files whose every byte follows from a seed and its offset, for data larger than any tier; and directories
+//! of many names.
 
 use std::{
     fs::{File, OpenOptions},
@@ -10,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
-use suites::random::pattern;
+use suites::{names, random::pattern};
 
 #[derive(Parser)]
 struct Args {
@@ -36,6 +37,14 @@ enum Verb {
     Many { dir: PathBuf, count: u64, bytes: usize },
     /// Check what `many` made.
     CheckMany { dir: PathBuf, count: u64, bytes: usize },
+    /// Make a directory of `count` names.
+    Names { dir: PathBuf, count: u64 },
+    /// Make and remove other names in it until the file `stop` is there.
+    StirNames { dir: PathBuf, stop: PathBuf, seed: u64 },
+    /// Read it `passes` times: each of its names is there once. Print how many other names were seen.
+    CheckNames { dir: PathBuf, count: u64, passes: u64 },
+    /// Remove it with all that is in it.
+    RemoveNames { dir: PathBuf },
 }
 
 const PIECE: usize = 1 << 20;
@@ -53,6 +62,10 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<()> {
     let start = Instant::now();
     let bytes = match args.verb {
+        Verb::Names { dir, count } => return told(names::make(&dir, count).map(|()| count)),
+        Verb::StirNames { dir, stop, seed } => return told(names::stir(&dir, &stop, seed)),
+        Verb::CheckNames { dir, count, passes } => return told(names::check(&dir, count, passes)),
+        Verb::RemoveNames { dir } => return told(names::remove(&dir)),
         Verb::Write { file, mebibytes, seed, until_full, fsync } => {
             let mut out = File::create(&file).with_context(|| file.display().to_string())?;
             let done = write(&mut out, mebibytes << 20, seed, until_full)?;
@@ -68,6 +81,11 @@ fn run(args: Args) -> Result<()> {
     let rate = bytes as f64 / 1e6 / start.elapsed().as_secs_f64().max(1e-9);
     eprintln!("{:.0} MB/s", rate);
     println!("{bytes}");
+    Ok(())
+}
+
+fn told(count: Result<u64>) -> Result<()> {
+    println!("{}", count?);
     Ok(())
 }
 
