@@ -38,7 +38,7 @@ pub(crate) struct CreateArgs {
 impl Client {
     pub(crate) fn open(&self, turn: Turn, ino: Ino, flags: u32, kill_suidgid: bool) -> Answer<OpenOut> {
         let access = Access::from_flags(flags)?;
-        turn.wait_if(self.must_allow_mapped_writes(ino, access))?;
+        turn.wait_if(self.opening_waits(ino, access))?;
         let (inode, found) = self.inodes.acquire_if(ino, |found| {
             turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)
         })?;
@@ -218,6 +218,9 @@ impl Client {
     ) -> Result<(Mode, bool, Option<fuse::BackingId>), Errno> {
         let ino = inode.ino;
         let mut state = inode.lock();
+        if access.write {
+            self.end_if_lingering(inode, &mut state);
+        }
         let mut request = OpenRequest {
             read: access.read,
             write: access.write,

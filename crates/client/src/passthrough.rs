@@ -5,7 +5,7 @@
 //!   leaves the object where it is. A program can do so longer than it has the file open: a mapping outlives its
 //!   descriptor (the loader closes each library that it has mapped). So the state ends some time after the last
 //!   close, when the file has no other user than the ds ([`crate::InUse`]); until then it lingers, and an open that
-//!   comes meanwhile takes it over.
+//!   comes meanwhile takes it over. A writer only if it is mapped: the object could not move as long as he has it open.
 //! - A file that could have been written through a mapping counts as written when the state begins and when it ends,
 //!   so that no copy made meanwhile is taken for current.
 //!   What fsync makes durable in between are the bytes that came by write(2), and those stored until then.
@@ -68,14 +68,18 @@ impl Client {
         Ok(())
     }
 
-    /// Would one more opening wait for a device in [`Client::allow_mapped_writes`]?
-    pub(crate) fn must_allow_mapped_writes(&self, ino: Ino, access: Access) -> bool {
-        access.may_map_writable()
+    /// Would one more opening wait for a device in [`Client::allow_mapped_writes`] or [`Client::end_if_lingering`]?
+    pub(crate) fn opening_waits(&self, ino: Ino, access: Access) -> bool {
+        let waits = |r: &Registered| !r.active || access.may_map_writable() && !r.writable;
+        access.write
             && self.passthrough_is_on()
-            && self
-                .inodes
-                .get(ino)
-                .is_some_and(|inode| inode.lock().registered.as_ref().is_some_and(|r| !r.writable))
+            && self.inodes.get(ino).is_some_and(|inode| inode.lock().registered.as_ref().is_some_and(waits))
+    }
+
+    /// A writer is about to open a file whose passthrough may have no user any more. What is seen of stores through a
+    /// mapping is settled when he closes it.
+    pub(crate) fn end_if_lingering(&self, inode: &InodeRef, state: &mut State) {
+        self.end_unless_used(inode, state, false);
     }
 
     /// The last open file in passthrough is closed.
@@ -107,23 +111,31 @@ impl Client {
     }
 
     fn end_if_unused(&self, inode: &InodeRef, last_look: bool) -> bool {
-        let ino = inode.ino;
         let mut state = inode.lock();
-        let Some((id, writable)) =
-            state.registered.as_ref().filter(|r| !r.active).map(|r| (r.id, r.writable))
-        else {
-            return false;
-        };
-        let file = state.registered.as_ref().map(|r| r.file.clone());
-        // When the question fails the answer could be yes.
-        let asked = self.options.in_use.zip(file).map(|(ask, file)| ask(file.as_fd()).unwrap_or(true));
-        let in_use = asked.unwrap_or(true);
-        if in_use && !last_look {
-            drop(state);
+        let (ended, settle) = self.end_unless_used(inode, &mut state, last_look);
+        let lingers = state.registered.as_ref().is_some_and(|r| !r.active);
+        drop(state);
+        if lingers && !last_look {
             self.lingering.add(inode.another());
-            return false;
         }
-        let stored = inode.see_stores(&mut state).unwrap_or_else(|error| {
+        inode.settle_soon(settle);
+        ended
+    }
+
+    /// Whether passthrough of a file that nobody has open has ended, and whether the time of its last write is to be
+    /// stored soon.
+    fn end_unless_used(&self, inode: &InodeRef, state: &mut State, last_look: bool) -> (bool, bool) {
+        let ino = inode.ino;
+        let lingering = state.registered.as_ref().filter(|r| !r.active);
+        let Some((id, writable, file)) = lingering.map(|r| (r.id, r.writable, r.file.clone())) else {
+            return (false, false);
+        };
+        // When the question fails the answer could be yes.
+        let in_use = self.options.in_use.is_none_or(|ask| ask(file.as_fd()).unwrap_or(true));
+        if in_use && !last_look {
+            return (false, false);
+        }
+        let stored = inode.see_stores(state).unwrap_or_else(|error| {
             tracing::warn!(ino = ino.get(), %error, "the time of writes through a mapping is not kept");
             false
         });
@@ -150,9 +162,7 @@ impl Client {
                 tracing::debug!(ino = ino.get(), %error, "a backing file was not let go");
             }
         }
-        drop(state);
-        inode.settle_soon(settle);
-        !in_use
+        (!in_use, settle)
     }
 
     /// What is kept about the kernel's pages of an inode goes when the kernel does not know the inode any more.

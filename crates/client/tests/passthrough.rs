@@ -287,6 +287,22 @@ fn regression_a_writer_shares_the_pages_of_a_mapping_whose_file_was_closed() {
 }
 
 #[test]
+fn regression_a_writer_that_comes_after_the_readers_does_not_keep_the_file_in_its_tier() {
+    let Some(site) = passthrough_site() else { return };
+    let path = site.path("f");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    for to in [TierId::Ssd, TierId::Memory, TierId::Ssd, TierId::Memory] {
+        fs::read(&path).unwrap();
+        // The kernel tells of the reader's close when it likes: the writer must come after that, and before it is seen
+        // that nobody maps the file.
+        std::thread::sleep(Duration::from_millis(10));
+        let writer = OpenOptions::new().write(true).open(&path).unwrap();
+        site.ds().migrate(ino_of(&path), to, PATIENCE).unwrap();
+        drop(writer);
+    }
+}
+
+#[test]
 fn regression_what_lingers_stays_charged() {
     // The budget of passthrough is for what cannot move, open or not.
     let Some(site) = passthrough_site() else { return };

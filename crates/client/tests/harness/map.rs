@@ -46,7 +46,11 @@ impl Map {
 }
 
 impl Drop for Map {
+    /// This process serves the file too: munmap(2) writes changed pages back while it holds the lock of the address space,
+    /// which the thread that is to take them may need. So they are written back before.
     fn drop(&mut self) {
+        // SAFETY: the mapping is ours.
+        let _ = unsafe { msync(self.start.cast(), self.len, MsyncFlags::SYNC) };
         // SAFETY: the mapping is ours, and nothing refers to it any more.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }

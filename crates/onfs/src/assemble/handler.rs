@@ -459,7 +459,11 @@ fn request_error(error: RequestError) -> (Errno, &'static str) {
             (Errno::EBUSY, "it is pinned in the tier that it would have to leave: onfs unpin it")
         }
         RequestError::NoSpace => (Errno::ENOSPC, "the tier has no room for it"),
-        RequestError::Busy => (Errno::EBUSY, "it is in use in a way that keeps it where it is"),
+        RequestError::Busy => (
+            Errno::EBUSY,
+            "it stayed in use: a program has it open or mapped such that the kernel reads it from its tier directly \
+             (passthrough), or other movements held it up; onfs file shows which",
+        ),
         RequestError::Io => (Errno::EIO, "a device failed: see the log"),
         RequestError::Cancelled => (Errno::EINTR, "it was cancelled"),
         RequestError::TooMany => (Errno::EAGAIN, "too many requests are waiting: try again later"),
