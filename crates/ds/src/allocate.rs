@@ -2,7 +2,7 @@
 
 use crate::{
     DataServer,
-    durable::changes_vouched,
+    durable::vouches,
     object::{Object, State},
 };
 use layout::{FILE_BYTES_MAX, Sau, SauIndex, pieces};
@@ -96,7 +96,7 @@ impl DataServer {
                 if let Some(alone) = keep.fastest().filter(|_| keep.iter().count() == 1) {
                     self.let_stand_alone(object, state, now, alone)?;
                 }
-                struck |= keep.iter().any(|tier| changes_vouched(now, piece, tier));
+                struck |= keep.iter().any(|tier| vouches(now, tier));
                 changed |= now != Sau::in_tiers(keep);
                 let _ = state.map.set(piece.sau, Sau::in_tiers(keep));
                 freed.extend(now.valid.iter().filter(|t| !keep.contains(*t)).map(|t| (t, piece.sau)));

@@ -194,6 +194,11 @@ impl DataServer {
     /// Copies what was written meanwhile, and changes the map. The copy becomes durable before the map does: a journal
     /// sync makes what is unsynced on devices durable first.
     fn finish_batch(&self, object: &Object, plan: CopyPlan, batch: &Batch) -> Result<(), CopyStop> {
+        // A seal vouches for the source, too: after a power cut one for bytes that did not come would take the others of
+        // the SAU along, which had. What is written from now on is noted, and not sealed.
+        if object.unsynced.tiers().contains(batch.source) {
+            self.sync_file(object, &batch.from)?;
+        }
         // What is given up was perhaps the last copy that a device has not failed to take. And what has to be synced while
         // writers are held off is less.
         let is_rewritten = || object.state.read().moving.as_ref().is_some_and(|m| !m.written.is_empty());

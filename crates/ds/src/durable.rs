@@ -63,11 +63,16 @@ impl DataServer {
     }
 }
 
-/// Does the write change bytes that the old record would vouch for?
+/// Does the old record vouch for bytes that this tier has of the SAU, until one that does not is durable? Then this holds for
+/// all later changes of them, too, which find no seal in the map any more.
+pub(crate) fn vouches(before: Sau, tier: TierId) -> bool {
+    tier.is_persistent() && (before.seal.is_some() || has_others(before, tier))
+}
+
+/// Does the write change such bytes? Not what lies behind a seal.
 pub(crate) fn changes_vouched(before: Sau, piece: Piece, tier: TierId) -> bool {
     let within = piece.offset - piece.sau.start();
-    let sealed = before.seal.is_some_and(|seal| within < u64::from(seal.len));
-    tier.is_persistent() && (sealed || (before.seal.is_none() && has_others(before, tier)))
+    vouches(before, tier) && before.seal.is_none_or(|seal| within < u64::from(seal.len))
 }
 
 /// Other persistent copies than this one.

@@ -6,7 +6,7 @@
 use crate::{
     Attempt, DataServer,
     copy::{copy_range, reach},
-    durable::changes_vouched,
+    durable::{changes_vouched, vouches},
     object::{Condemned, Object, State},
 };
 use layout::{FILE_BYTES_MAX, Piece, Sau, WritePlace, WriteWish, pieces, write_place};
@@ -401,10 +401,12 @@ impl DataServer {
         tier: TierId,
         patience: Patience,
     ) -> Result<TierId, Stop> {
-        if state.map.get(piece.sau) != Sau::in_tiers(TierSet::of(tier)) {
+        let before = state.map.get(piece.sau);
+        if before != Sau::in_tiers(TierSet::of(tier)) {
             self.strike_others(object, state, piece, tier)?;
         }
-        if !self.may_change(state, tier) {
+        let behind_seal = before.seal.is_some() && !changes_vouched(before, piece, tier);
+        if !behind_seal && !self.may_change(state, tier) {
             return Err(Stop::Undurable);
         }
         self.admit_growth(object, state, tier, piece, patience)
@@ -422,7 +424,7 @@ impl DataServer {
         self.let_stand_alone(object, state, before, tier)?;
         state.map.note_written(piece.sau, tier).map_err(|_| Errno::EIO)?;
         let saved = self.save_map(object, state)?;
-        if changes_vouched(before, piece, tier) {
+        if vouches(before, tier) {
             state.struck = saved;
         }
         object.verified.lock().remove(piece.sau);
@@ -452,9 +454,7 @@ impl DataServer {
             }
             let _ = state.map.set(piece.sau, Sau::in_tiers(before.valid));
             let saved = self.save_map(object, state)?;
-            if before.valid.iter().any(|tier| changes_vouched(before, piece, tier)) {
-                state.struck = saved;
-            }
+            state.struck = saved;
         }
         if before.valid.iter().any(|tier| !self.may_change(state, tier)) {
             return Err(Stop::Undurable);

@@ -306,6 +306,49 @@ fn regression_what_moves_from_memory_is_durable_before_its_record() {
     assert_eq!(site.server().report(&object).bytes, [0, MIB as u64, 0]);
 }
 
+/// I-DS-4: what follows the first write behind a seal. Method: the append needs no wait, since the seal says nothing of its
+/// place; the bytes before it are changed only when the record without the seal is durable.
+#[test]
+fn regression_a_seal_that_an_append_ended_holds_until_that_is_durable() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    site.server().sync(&object).unwrap();
+    assert_eq!(site.server().report(&object).sealed_saus, 1);
+    site.maps().sync().unwrap();
+    assert_eq!(site.server().try_write(&object, MIB as u64, b"more").unwrap(), ds::Attempt::Done(4));
+    assert_eq!(site.server().report(&object).sealed_saus, 0);
+    let without_seal = site.maps().last_lsn();
+    site.server().write(&object, 0, b"new").unwrap();
+    assert!(site.maps().synced_lsn() >= without_seal);
+}
+
+/// A seal vouches for the copy that it was computed from, too. Method: bytes written over a copy on the SSD, which is then
+/// copied up: syncs are counted at the save of the seal.
+#[test]
+fn regression_what_a_seal_is_computed_from_is_durable_before_it() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+    site.server().write(&object, 0, b"new").unwrap();
+    let faults = site.ssd_faults.clone().unwrap();
+    let before = faults.count(IoKind::Sync);
+    let (sealed, seen) = std::sync::mpsc::channel();
+    site.on_save(move |record| {
+        if record.map.get(layout::SauIndex::ZERO).seal.is_some() {
+            sealed.send(faults.count(IoKind::Sync)).unwrap();
+        }
+        Ok(())
+    });
+    site.server().migrate(ino(2), TierId::Memory, None).unwrap();
+    let seen: Vec<u64> = seen.try_iter().collect();
+    assert!(!seen.is_empty() && seen.iter().all(|syncs| *syncs > before));
+}
+
 /// Zeros that an fsync promised: the file on the device is durable before the record that says that it has them.
 #[test]
 fn regression_a_promised_hole_is_not_lost_with_a_file_that_did_not_come() {
