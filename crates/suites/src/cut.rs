@@ -17,7 +17,7 @@ use crate::{
     compare::{Contents, compare, differ},
     crash::{Worker, is_eio},
     moment::Moment,
-    tree::{Body, Node, NodeId, Tree},
+    tree::{Body, Mtime, Node, NodeId, Tree},
 };
 
 /// A changed byte may take the others of its unit with it.
@@ -37,6 +37,10 @@ impl Worker {
             && !op.promises()
             && after.apply(op).is_ok()
         {
+            // Nobody knows when it was done.
+            for node in after.nodes.values_mut().filter(|node| node.mtime == Mtime::Changed) {
+                node.mtime = Mtime::Unknown;
+            }
             states.push(after);
         }
         let mut why_not = Vec::new();

@@ -4,17 +4,15 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Moment(i64, i64);
 
-/// Kernel file systems stamp with the time of the last tick, at most this much behind.
-const TICK_NS: i64 = 20_000_000;
-
 impl Moment {
     pub fn at(seconds: i64, nanos: i64) -> Moment {
         Moment(seconds, nanos)
     }
 
+    /// Of the clock that kernel file systems stamp with, which shows the last tick: how far that is behind is not bounded when
+    /// the machine is busy.
     pub fn now() -> Moment {
-        let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let total = t.tv_sec as i128 * 1_000_000_000 + i128::from(t.tv_nsec) - i128::from(TICK_NS);
-        Moment((total / 1_000_000_000) as i64, (total % 1_000_000_000) as i64)
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Moment(t.tv_sec, t.tv_nsec)
     }
 }
