@@ -3,17 +3,24 @@
 //! A frame is a length (4 bytes, little-endian) and that many bytes of JSON. The client sends requests, one at a
 //! time; the daemon answers each with any number of progress frames and then one result or error. Every frame
 //! carries the protocol's version. Invariants: a malformed frame gets an error answer and ends the connection;
-//! every read and write has a deadline; the number of connections is bounded; the peer's identity comes from the
-//! kernel (`SO_PEERCRED`), never from the message. Refuses to know how a request is carried out.
+//! a frame that has begun is whole by a deadline, both ways; connections and the bytes of their requests are bounded, in all
+//! and for each user, and some are kept for root and the user who mounted; the peer's identity comes from the kernel
+//! (`SO_PEERCRED`, `SO_PEERGROUPS`), never from the message; no request waits for a client that does not read.
+//! Refuses to know how a request is carried out.
 
 mod access;
 mod client;
 mod frame;
+mod held;
 mod message;
+mod peer;
 mod report;
+mod seldom;
 mod server;
 mod session;
 mod socket;
+mod timed;
+mod weigh;
 
 pub use access::{Owner, Peer};
 pub use client::{CallError, Client};
