@@ -53,7 +53,10 @@ impl Seldom {
 
 /// Text that holds what a client sent, such as a path: without control characters, and not longer than a line should be.
 pub fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
+    let mut shown = String::new();
+    for char in text.chars().take(SHOWN_MAX) {
+        if char.is_control() { shown.extend(char.escape_debug()) } else { shown.push(char) }
+    }
     if text.chars().nth(SHOWN_MAX).is_some() {
         shown.push_str("...");
     }
@@ -78,6 +81,7 @@ mod tests {
 
     #[test]
     fn regression_a_path_forges_no_line() {
+        assert_eq!(shown("/it's \"ä\""), "/it's \"ä\"");
         assert_eq!(shown("/a\nERROR all is lost\u{1b}[31m"), "/a\\nERROR all is lost\\u{1b}[31m");
         assert!(shown(&"x".repeat(100_000)).len() < 2 * SHOWN_MAX);
     }
