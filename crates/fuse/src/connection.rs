@@ -34,7 +34,7 @@ pub(crate) enum Place {
 }
 
 impl Connection {
-    /// Of what has just been mounted. Linux 6.16 and later know it by the descriptor; before, it is what is at the path now.
+    /// Of what has just been mounted. Newer kernels tell it of the descriptor; with others it is what is at the path now.
     pub(crate) fn of(device: &Device, path: &Path) -> io::Result<Connection> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", device.raw())).unwrap_or_default();
         match number_of(&info).map_or_else(|| device_at(path), |number| Ok((0, number)))? {

@@ -1,6 +1,6 @@
 //! `onfs mount` and `mount.onfs`.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 
 use super::settings::{resolve, settings};
 use crate::{
@@ -37,9 +37,9 @@ fn prepared(args: &MountArgs) -> Outcome<(Settings, Config)> {
     let mountpoint = locate::absolute(&args.mountpoint).map_err(|error| {
         let place = args.mountpoint.display();
         let message = format!("{place}: {}", system_text(&error));
-        match error.kind() {
-            ErrorKind::NotFound => Failure::usage(message).hint(format!("mkdir -p {place}")),
-            ErrorKind::NotADirectory => Failure::usage(message),
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => Failure::usage(message).hint(format!("mkdir -p {place}")),
+            Some(libc::ENOTDIR) => Failure::usage(message),
             _ => Failure::failed(message),
         }
     })?;

@@ -1,7 +1,7 @@
 //! `onfs umount`: flush, unmount, and wait until the daemon has ended.
 
 use std::{
-    io::{ErrorKind, Write},
+    io::Write,
     path::Path,
     time::{Duration, Instant},
 };
@@ -32,8 +32,8 @@ pub fn umount(args: &UmountArgs) -> Outcome {
         Failure::new(Exit::NotOnfs, format!("{place}: {why}"))
             .hint("onfs status lists the mounts of this machine")
     };
-    let mountpoint = locate::absolute(&args.mountpoint).map_err(|e| match e.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => nothing(&system_text(&e)),
+    let mountpoint = locate::absolute(&args.mountpoint).map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => nothing(&system_text(&e)),
         _ => Failure::failed(format!("{place}: {}", system_text(&e))),
     })?;
     let mount = mounts::onfs_at(&mountpoint)
