@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::{access::Peer, session::Limits};
+use super::{access::Peer, limits::Limits};
 
 /// Bytes of each connection that are not counted.
 pub const FREE_BYTES: u64 = 64 << 10;

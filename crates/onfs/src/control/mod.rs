@@ -12,6 +12,7 @@ mod access;
 mod client;
 mod frame;
 mod held;
+mod limits;
 mod message;
 mod peer;
 mod report;
@@ -25,6 +26,7 @@ mod weigh;
 pub use access::{Owner, Peer};
 pub use client::{CallError, Client};
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
+pub use limits::Limits;
 pub use message::{
     ControlError, ControlHandler, ErrorCode, FileRef, Progress, ProgressSink, Request, Response, Unit,
     VERSION,
@@ -34,5 +36,4 @@ pub use report::{
     MoveReport, Movement, QuotaReport, StatusReport, TierReport, TierResidency,
 };
 pub use server::{Server, ServerOptions};
-pub use session::Limits;
 pub use socket::SOCKET_NAME;

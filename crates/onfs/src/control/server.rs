@@ -23,10 +23,11 @@ use super::{
     access::Peer,
     frame::{Answer, AnswerBody, write_frame},
     held::Held,
+    limits::Limits,
     message::{ControlError, ControlHandler, ErrorCode, VERSION},
     peer::peer_of,
     seldom::Lines,
-    session::{Limits, Session},
+    session::Session,
     socket,
 };
 
