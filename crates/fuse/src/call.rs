@@ -85,6 +85,11 @@ impl Call {
         self.finish(Err(errno));
     }
 
+    /// Not looked at: nobody answers any more.
+    pub(crate) fn turn_away(self) {
+        if self.wants_answer() { self.reply_error(Errno::ENODEV) } else { self.reply_none() }
+    }
+
     /// Success, with nothing to say.
     pub fn reply_ok(mut self) {
         self.finish(Ok(0));

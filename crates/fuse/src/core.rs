@@ -26,6 +26,8 @@ pub(crate) struct Core {
     pub(crate) agreed: Agreed,
     /// Set when the kernel has ended the connection.
     pub(crate) stopping: AtomicBool,
+    /// See [`Core::abandon`].
+    abandoned: AtomicBool,
     pub(crate) queues: Vec<Arc<RingQueue>>,
     life: Mutex<Life>,
     ended: Condvar,
@@ -49,6 +51,7 @@ impl Core {
             filesystem,
             agreed,
             stopping: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             queues,
             life: Mutex::new(Life::default()),
             ended: Condvar::new(),
@@ -92,10 +95,23 @@ impl Core {
         }
     }
 
+    /// For a connection that the kernel does not let us end: what comes from now on is `ENODEV`, and the session counts as
+    /// ended, although its threads go on until the process ends. `destroy` is not called.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        let mut life = self.life.lock();
+        life.started = false;
+        life.ended = true;
+        self.ended.notify_all();
+    }
+
     /// Gives a call to the file system. One that panics has its call dropped, which answers EIO.
     pub(crate) fn dispatch(&self, call: Call) {
         if call.header().opcode == op::DESTROY {
             return call.reply_ok();
+        }
+        if self.abandoned.load(Ordering::Acquire) {
+            return call.turn_away();
         }
         if std::panic::catch_unwind(AssertUnwindSafe(|| self.filesystem.dispatch(call))).is_err() {
             tracing::error!("the file system panicked in a request");

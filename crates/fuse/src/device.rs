@@ -71,6 +71,14 @@ impl Device {
         }
     }
 
+    /// False when the kernel has ended the connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.raw(), events: 0, revents: 0 };
+        // SAFETY: one pollfd, alive until poll returns.
+        let n = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        n <= 0 || poll.revents & libc::POLLERR == 0
+    }
+
     /// Writes one answer: header and then data, which the kernel takes whole or not at all.
     pub(crate) fn answer(&self, unique: u64, error: i32, data: &[&[u8]]) -> io::Result<()> {
         let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 4];

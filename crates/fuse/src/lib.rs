@@ -17,6 +17,7 @@ use types::Errno;
 mod abi;
 mod buffer;
 mod call;
+mod connection;
 mod core;
 mod decode;
 mod device;

@@ -1,7 +1,7 @@
 //! Mounting and unmounting: mount(2) as root, the `fusermount3` program as anybody else.
 
 use std::{
-    ffi::{CString, OsStr, OsString},
+    ffi::{CString, OsString},
     io::{self, Read as _},
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
@@ -11,7 +11,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{device::Device, options::MountOptions};
+use crate::{
+    connection::{Connection, Place},
+    device::Device,
+    options::MountOptions,
+};
 
 const HELPER: &str = "fusermount3";
 
@@ -56,8 +60,11 @@ pub enum MountError {
 pub enum UnmountError {
     #[error("{0} is in use: files are open or it is somebody's current directory")]
     Busy(PathBuf),
+    /// Nothing of this session is mounted there, but maybe something else.
     #[error("{0} is not mounted")]
     NotMounted(PathBuf),
+    #[error("something else is mounted over {0}: unmount that first")]
+    Covered(PathBuf),
     #[error("not permitted to unmount {0}")]
     NotPermitted(PathBuf),
     #[error("cannot unmount: {0}")]
@@ -67,6 +74,7 @@ pub enum UnmountError {
 /// A place that something is mounted on by us.
 pub(crate) struct MountPoint {
     pub(crate) path: PathBuf,
+    pub(crate) connection: Connection,
     by_helper: bool,
 }
 
@@ -81,7 +89,17 @@ pub(crate) fn mount(options: &MountOptions) -> Result<(MountPoint, Device), Moun
     let plan = Plan::of(options)?;
     let by_helper = !is_root();
     let device = if by_helper { mount_by_helper(&path, &plan)? } else { mount_directly(&path, mode, &plan)? };
-    Ok((MountPoint { path, by_helper }, device))
+    match Connection::of(&device, &path) {
+        Ok(connection) => Ok((MountPoint { path, connection, by_helper }, device)),
+        Err(error) => {
+            let taken =
+                if by_helper { unmount_by_helper(&path, true) } else { unmount_directly(&path, true) };
+            if let Err(left) = taken {
+                tracing::error!(error = %left, "a mount that failed to start is left behind");
+            }
+            Err(MountError::Setup(error))
+        }
+    }
 }
 
 fn check_mountpoint(path: &Path) -> Result<(PathBuf, u32), MountError> {
@@ -293,100 +311,64 @@ fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
 }
 
 impl MountPoint {
-    /// `lazy`: out of sight at once, gone when its last user is.
+    /// `lazy`: out of sight at once, gone when its last user is. What is not ours stays where it is.
     pub(crate) fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
-        if self.by_helper { self.unmount_by_helper(lazy) } else { self.unmount_directly(lazy) }
+        match self.connection.place(&self.path) {
+            Place::Ours if self.by_helper => unmount_by_helper(&self.path, lazy),
+            Place::Ours => unmount_directly(&self.path, lazy),
+            Place::Covered => Err(UnmountError::Covered(self.path.clone())),
+            Place::Foreign => Err(UnmountError::NotMounted(self.path.clone())),
+        }
     }
+}
 
-    /// Ends the connection although its server cannot go on: every request under way fails, none hangs.
-    pub(crate) fn abort(path: &Path) {
-        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let minor =
-            device_number(&table, path.as_os_str()).and_then(|n| n.split_once(':').map(|n| n.1.to_owned()));
-        let aborted =
-            minor.map(|minor| std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1"));
-        if !matches!(aborted, Some(Ok(())))
-            && let Ok(target) = CString::new(path.as_os_str().as_bytes())
-        {
-            // SAFETY: a NUL-terminated string that outlives the call.
-            unsafe { libc::umount2(target.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
-        }
+fn unmount_directly(path: &Path, lazy: bool) -> Result<(), UnmountError> {
+    let target =
+        CString::new(path.as_os_str().as_bytes()).map_err(|error| UnmountError::Failed(error.to_string()))?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    // SAFETY: a NUL-terminated string that outlives the call.
+    if unsafe { libc::umount2(target.as_ptr(), flags) } == 0 {
+        return Ok(());
     }
+    let error = io::Error::last_os_error();
+    Err(match error.raw_os_error() {
+        Some(libc::EBUSY) => UnmountError::Busy(path.to_owned()),
+        Some(libc::EINVAL | libc::ENOENT) => UnmountError::NotMounted(path.to_owned()),
+        Some(libc::EPERM) => UnmountError::NotPermitted(path.to_owned()),
+        _ => UnmountError::Failed(error.to_string()),
+    })
+}
 
-    fn unmount_directly(&self, lazy: bool) -> Result<(), UnmountError> {
-        let target = CString::new(self.path.as_os_str().as_bytes())
-            .map_err(|error| UnmountError::Failed(error.to_string()))?;
-        let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
-        // SAFETY: a NUL-terminated string that outlives the call.
-        if unsafe { libc::umount2(target.as_ptr(), flags) } == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        Err(match error.raw_os_error() {
-            Some(libc::EBUSY) => UnmountError::Busy(self.path.clone()),
-            Some(libc::EINVAL | libc::ENOENT) => UnmountError::NotMounted(self.path.clone()),
-            Some(libc::EPERM) => UnmountError::NotPermitted(self.path.clone()),
-            _ => UnmountError::Failed(error.to_string()),
-        })
+fn unmount_by_helper(path: &Path, lazy: bool) -> Result<(), UnmountError> {
+    let mut args: Vec<OsString> = vec!["-u".into()];
+    if lazy {
+        args.push("-z".into());
     }
-
-    fn unmount_by_helper(&self, lazy: bool) -> Result<(), UnmountError> {
-        let mut args: Vec<OsString> = vec!["-u".into()];
-        if lazy {
-            args.push("-z".into());
-        }
-        args.push("--".into());
-        args.push(self.path.clone().into());
-        let output = Command::new(HELPER)
-            .args(args)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| UnmountError::Failed(format!("{HELPER}: {error}")))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let text = String::from_utf8_lossy(&output.stderr);
-        Err(if text.contains("busy") {
-            UnmountError::Busy(self.path.clone())
-        } else if text.contains("not found in") || text.contains("not mounted") {
-            UnmountError::NotMounted(self.path.clone())
-        } else {
-            UnmountError::Failed(text.trim().to_owned())
-        })
+    args.push("--".into());
+    args.push(path.into());
+    let output = Command::new(HELPER)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| UnmountError::Failed(format!("{HELPER}: {error}")))?;
+    if output.status.success() {
+        return Ok(());
     }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(if text.contains("busy") {
+        UnmountError::Busy(path.to_owned())
+    } else if text.contains("not found in") || text.contains("not mounted") {
+        UnmountError::NotMounted(path.to_owned())
+    } else {
+        UnmountError::Failed(text.trim().to_owned())
+    })
 }
 
 /// Raises the kernel's readahead for the mount beyond what INIT may ask for. As root only; says what is set.
-pub(crate) fn raise_readahead(path: &Path, bytes: u32) -> Option<u32> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let device = device_number(&table, path.as_os_str())?;
-    let knob = format!("/sys/class/bdi/{device}/read_ahead_kb");
+pub(crate) fn raise_readahead(connection: Connection, bytes: u32) -> Option<u32> {
+    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", connection.device());
     std::fs::write(knob, (bytes / 1024).to_string()).ok()?;
     Some(bytes)
-}
-
-/// `major:minor` of what was last mounted on `path`, from a mountinfo table.
-fn device_number(table: &[u8], path: &OsStr) -> Option<String> {
-    let wanted = escape_octal(path.as_bytes());
-    let lines = table.split(|b| *b == b'\n');
-    let mut matching = lines.filter_map(|line| {
-        let mut fields = line.split(|b| *b == b' ').skip(2);
-        let (device, _root, at) = (fields.next()?, fields.next()?, fields.next()?);
-        (at == wanted).then_some(device)
-    });
-    matching.next_back().and_then(|device| String::from_utf8(device.to_vec()).ok())
-}
-
-/// As the kernel writes paths there: space, tab, newline and backslash in octal.
-fn escape_octal(path: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(path.len());
-    for byte in path {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => out.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
-            _ => out.push(*byte),
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -404,14 +386,5 @@ mod tests {
         assert_eq!(plan.data, ["max_read=1048576", "allow_other"]);
         options.options = vec!["fd=3".to_owned()];
         assert!(matches!(Plan::of(&options), Err(MountError::BadOption(word)) if word == "fd=3"));
-    }
-
-    /// Goal: the last mount at a path is found, with odd characters. Method: a table as the kernel writes it.
-    #[test]
-    fn device_numbers_are_found() {
-        let table =
-            b"25 1 0:5 / /a\\040b rw - tmpfs x rw\n26 1 0:7 / /a\\040b rw - fuse x rw\n27 1 0:9 / /c rw\n";
-        assert_eq!(device_number(table, OsStr::new("/a b")).as_deref(), Some("0:7"));
-        assert_eq!(device_number(table, OsStr::new("/d")), None);
     }
 }

@@ -11,6 +11,7 @@ use std::{
 use crate::{
     Filesystem, abi,
     buffer::{PAGE, Pool},
+    connection::Connection,
     core::{Core, Presence},
     device::{self, Backing, Device, Notifier},
     flags::Capabilities,
@@ -45,7 +46,8 @@ impl Session {
         }
         let (point, device) = mount::mount(options)?;
         let device = Arc::new(device);
-        let starting = Starting { options, filesystem, device: Arc::clone(&device), path: &point.path };
+        let starting =
+            Starting { options, filesystem, device: Arc::clone(&device), connection: point.connection };
         match starting.start(wish) {
             Ok((core, transport)) => {
                 tracing::info!(transport = %transport.kind, reason = transport.reason, path = %point.path.display(), "mounted");
@@ -89,6 +91,18 @@ impl Session {
         self.point.unmount(lazy)
     }
 
+    /// Ends the connection at once, also when it is detached: its users get `ENOTCONN`. Where the kernel does not let us, they
+    /// get `ENODEV` until the process ends, and the session counts as ended.
+    pub fn abort(&self) {
+        if self.core.has_ended() {
+            return;
+        }
+        if let Err(error) = self.point.connection.abort(&self.device) {
+            tracing::warn!(%error, "the connection cannot be ended from here: it ends with the process");
+            self.core.abandon();
+        }
+    }
+
     pub fn transport(&self) -> &TransportReport {
         &self.transport
     }
@@ -127,7 +141,7 @@ struct Starting<'a, F> {
     options: &'a MountOptions,
     filesystem: Arc<F>,
     device: Arc<Device>,
-    path: &'a Path,
+    connection: Connection,
 }
 
 impl<F: Filesystem> Starting<'_, F> {
@@ -167,7 +181,7 @@ impl<F: Filesystem> Starting<'_, F> {
         };
         self.spawn_device_threads(&core, transport.kind)?;
         if config.max_readahead > request.max_readahead && mount::is_root() {
-            let set = mount::raise_readahead(self.path, config.max_readahead);
+            let set = mount::raise_readahead(self.connection, config.max_readahead);
             tracing::debug!(bytes = set, "readahead");
         }
         drop(presence);
@@ -235,12 +249,12 @@ impl<F: Filesystem> Starting<'_, F> {
             let (start, wait) = mpsc::sync_channel(1);
             go.push(start);
             let (queue, device, ready) = (Arc::clone(queue), Arc::clone(&self.device), ready.clone());
-            let path = self.path.to_owned();
+            let connection = self.connection;
             let presence = core.enter();
             let core = Arc::clone(core);
             spawn(format!("fuse-ring-{id}"), presence, move || {
                 let thread = start_ring(queue, &device, &ready, &wait);
-                serve_ring(&core, thread, &path);
+                serve_ring(&core, thread, connection, &device);
             })
             .map_err(|error| format!("no thread for a ring: {error}"))?;
         }
@@ -262,12 +276,12 @@ impl<F: Filesystem> Starting<'_, F> {
             } else {
                 self.device.clone_channel().map_or_else(|_| Arc::clone(&self.device), Arc::new)
             };
-            let (presence, pool, path) = (core.enter(), Arc::clone(&pool), self.path.to_owned());
+            let (presence, pool, connection) = (core.enter(), Arc::clone(&pool), self.connection);
             let core = Arc::clone(core);
             spawn(format!("fuse-dev-{id}"), presence, move || {
                 if let Err(error) = core.serve_device(&device, &pool) {
                     tracing::error!(%error, "/dev/fuse cannot be read: the connection is ended");
-                    MountPoint::abort(&path);
+                    end(connection, &device);
                 }
             })
             .map_err(MountError::Setup)?;
@@ -326,10 +340,17 @@ fn start_ring(
     usable.then_some(thread)
 }
 
-fn serve_ring(core: &Core, thread: Option<RingThread>, path: &Path) {
+fn serve_ring(core: &Core, thread: Option<RingThread>, connection: Connection, device: &Device) {
     if let Some(Err(error)) = thread.map(|mut thread| thread.run(core)) {
         tracing::error!(%error, "a ring failed: the connection is ended");
-        MountPoint::abort(path);
+        end(connection, device);
+    }
+}
+
+/// Its server cannot go on: no request may hang.
+fn end(connection: Connection, device: &Device) {
+    if let Err(error) = connection.abort(device) {
+        tracing::error!(%error, "the connection cannot be ended: requests hang until the process ends");
     }
 }
 

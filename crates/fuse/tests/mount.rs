@@ -416,6 +416,82 @@ fn the_kernel_reads_a_backing_file_itself() {
     }
 }
 
+/// Something of somebody else's, mounted over a directory for as long as this lives.
+struct Foreign<'a>(&'a Path);
+
+impl<'a> Foreign<'a> {
+    fn over(dir: &'a Path) -> Foreign<'a> {
+        let done = Command::new("mount").args(["-t", "tmpfs", "somebody"]).arg(dir).status().unwrap();
+        assert!(done.success());
+        fs::write(dir.join("theirs"), b"x").unwrap();
+        Foreign(dir)
+    }
+    fn is_there(&self) -> bool {
+        self.0.join("theirs").exists()
+    }
+}
+
+impl Drop for Foreign<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+#[test]
+fn regression_a_detached_mount_is_ended_and_what_lies_there_now_stays() {
+    for transport in BOTH {
+        let Some(mounted) = Mounted::new(transport, Tricks::default()) else { continue };
+        let held = fs::File::create(mounted.dir.join("held")).unwrap();
+        mounted.session.unmount(true).unwrap();
+        let foreign = Foreign::over(&mounted.dir);
+        for lazy in [false, true] {
+            assert!(matches!(mounted.session.unmount(lazy), Err(UnmountError::NotMounted(_))));
+        }
+        assert!(!mounted.session.has_ended());
+        held.write_all_at(b"still served", 0).unwrap();
+        mounted.session.abort();
+        mounted.check_ended();
+        assert_eq!(held.write_all_at(b"no more", 0).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+        mounted.session.abort();
+        assert!(foreign.is_there());
+    }
+}
+
+#[test]
+fn regression_a_mount_under_another_is_told_and_ended_alone() {
+    let Some(mounted) = Mounted::new(TransportChoice::Device, Tricks::default()) else { return };
+    let foreign = Foreign::over(&mounted.dir);
+    for lazy in [false, true] {
+        assert!(matches!(mounted.session.unmount(lazy), Err(UnmountError::Covered(_))));
+    }
+    mounted.session.abort();
+    assert!(mounted.session.wait(PATIENCE), "the session did not end");
+    assert!(foreign.is_there());
+    drop(foreign);
+    // What is left of it.
+    assert!(Command::new("umount").arg(&mounted.dir).status().unwrap().success());
+}
+
+/// A daemon in a container may not be let to the kernel's control files.
+#[test]
+fn regression_an_abort_that_the_kernel_refuses_ends_the_session_all_the_same() {
+    for transport in BOTH {
+        let Some(mounted) = Mounted::new(transport, Tricks::default()) else { continue };
+        let held = fs::File::create(mounted.dir.join("held")).unwrap();
+        mounted.session.unmount(true).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: plain numbers; it changes this thread alone.
+                let changed = unsafe { libc::syscall(libc::SYS_setresuid, 4001, 4001, 4001) };
+                assert_eq!(changed, 0);
+                mounted.session.abort();
+            });
+        });
+        assert!(mounted.session.wait(PATIENCE), "the session did not end");
+        assert_eq!(errno(&held.write_all_at(b"no more", 0).unwrap_err()), Errno::ENODEV);
+    }
+}
+
 #[test]
 fn what_cannot_be_mounted_on_is_named() {
     let home = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::{path::PathBuf, str::FromStr};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use types::{ByteSize, Span, TierId};
 
-use crate::policy::PolicyChange;
+use crate::{bench::BenchOptions, policy::PolicyChange};
 
 const ABOUT: &str = "A tiered file system over memory, SSD and a slow directory";
 const LONG_ABOUT: &str = "ONFS is a POSIX file system whose files live in memory, flow to SSD and to a slow near-line \
@@ -331,14 +331,23 @@ pub enum MemoryCommand {
 pub struct BenchArgs {
     /// Directory to measure; a directory of its own is made there and removed again
     pub dir: PathBuf,
-    /// Bytes of the file that is written and read
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    /// Bytes of the file that is written and read, at least 1MiB
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = bench_size)]
     pub size: ByteSize,
-    /// Files that are created, looked up and removed
-    #[arg(long, value_name = "NUMBER", default_value_t = 5000)]
+    /// Files that are created, looked up and removed, at least one
+    #[arg(long, value_name = "NUMBER", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..))]
     pub files: u32,
     #[command(flatten)]
     pub output: Output,
+}
+
+fn bench_size(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>() {
+        Ok(size) if size.0 < BenchOptions::SIZE_MIN => {
+            Err(format!("a measurement needs at least {}", ByteSize(BenchOptions::SIZE_MIN)))
+        }
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
 }
 
 #[derive(Args, Debug)]

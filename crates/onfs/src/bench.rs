@@ -21,9 +21,13 @@ const NAME: &str = ".onfs-bench";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BenchOptions {
-    /// Bytes of the large file, rounded down to whole MiB, at least one.
+    /// Bytes of the large file, rounded down to whole MiB; at least [`BenchOptions::SIZE_MIN`].
     pub size: u64,
     pub files: u32,
+}
+
+impl BenchOptions {
+    pub const SIZE_MIN: u64 = MIB as u64;
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -52,7 +56,7 @@ pub fn run(
     step: &mut dyn FnMut(&str, u64, u64),
 ) -> io::Result<BenchReport> {
     let place = Place::new(dir)?;
-    let size = (options.size - options.size % MIB as u64).max(MIB as u64);
+    let size = (options.size - options.size % MIB as u64).max(BenchOptions::SIZE_MIN);
     let large = place.0.join("large");
     let bench = Bench { large, small: place.0.join("small"), size, files: options.files };
     type Measure = fn(&Bench) -> io::Result<Measured>;

@@ -36,8 +36,12 @@ impl Exit {
         match self {
             Exit::Ok => "Done.",
             Exit::Failure => "It could not be done; the message says why.",
-            Exit::Usage => "Wrong arguments or configuration; nothing was changed.",
-            Exit::NotOnfs => "The path is not on ONFS, or its daemon does not run.",
+            Exit::Usage => {
+                "Wrong arguments or configuration, or a mount point that is not there; nothing was changed."
+            }
+            Exit::NotOnfs => {
+                "The path is not on ONFS, its daemon does not run, or there is nothing to unmount."
+            }
             Exit::Busy => "In use: the mount has open files, or the state belongs to a running daemon.",
             Exit::TimedOut => {
                 "The deadline passed first; what was begun goes on or is undone, as the message says."

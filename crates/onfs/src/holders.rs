@@ -46,8 +46,15 @@ impl fmt::Display for HolderList<'_> {
             write!(f, "\n  mounted below: {}", below.display())?;
         }
         for holder in self.0.iter().take(HOLDERS_SHOWN) {
-            write!(f, "\n  {} (pid {}, uid {})", holder.command, holder.pid, holder.uid)?;
-            write!(f, ": {}", holder.uses.join(", "))?;
+            let line = format!(
+                "{} (pid {}, uid {}): {}",
+                holder.command,
+                holder.pid,
+                holder.uid,
+                holder.uses.join(", ")
+            );
+            // Names of processes and files are anybody's words.
+            write!(f, "\n  {}", line.replace(char::is_control, "?"))?;
         }
         if self.0.len() > HOLDERS_SHOWN {
             write!(f, "\n  and {} more processes", self.0.len() - HOLDERS_SHOWN)?;

@@ -1,9 +1,14 @@
 //! The program `onfs`, which is also the mount helper `mount.onfs` when it is called by that name.
 
-use std::{ffi::OsStr, io::Write, path::Path, process::ExitCode};
+use std::{
+    ffi::OsStr,
+    io::{IsTerminal, Write},
+    path::Path,
+    process::ExitCode,
+};
 
 use clap::Parser;
-use onfs::{args::Cli, commands, exit::Outcome, mount_call};
+use onfs::{args::Cli, commands, exit::Outcome, mount_call, render};
 
 fn main() -> ExitCode {
     abort_on_panic();
@@ -18,7 +23,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_told() {
-                let _ = writeln!(std::io::stderr(), "onfs: {failure}");
+                let text = format!("onfs: {failure}");
+                let mut out = std::io::stderr().lock();
+                let text = if out.is_terminal() { render::out::plain(&text) } else { text };
+                let _ = writeln!(out, "{text}");
             }
             ExitCode::from(failure.exit.code())
         }

@@ -44,6 +44,10 @@ fn wrong_usage_ends_with_2() {
         &["config", "check", "-o", "noatme"],
         &["mount", "--memory", "1KiB", "/"],
         &["mount", "--config", "none", "/nonexistent/mountpoint"],
+        &["mount", "--config", "none", "/dev/null/mountpoint"],
+        &["bench", "--size", "0", "/nonexistent/directory"],
+        &["bench", "--size", "1023KiB", "/nonexistent/directory"],
+        &["bench", "--files", "0", "/nonexistent/directory"],
     ] {
         let (code, out, err) = text(&onfs(args));
         assert_eq!(code, 2, "{args:?}: {out}{err}");
@@ -83,6 +87,26 @@ fn a_path_that_is_not_ours_ends_with_3_and_a_hint() {
     }
     let (code, _, _) = text(&onfs(&["file", "/nonexistent/file"]));
     assert_eq!(code, 1);
+}
+
+/// Nothing is mounted on what is not there, which is what a script that tears down wants to know.
+#[test]
+fn regression_umount_of_a_missing_path_ends_with_3() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    for path in ["/nonexistent/mountpoint", "/dev/null/mountpoint", link.to_str().unwrap()] {
+        let (code, _, err) = text(&onfs(&["umount", path]));
+        assert_eq!(code, 3, "{path}: {err}");
+        assert!(err.contains(path) && err.contains("onfs status"), "{err}");
+    }
+}
+
+#[test]
+fn regression_a_measurement_of_nothing_is_refused_with_the_least() {
+    let (code, _, err) = text(&onfs(&["bench", "--size", "0", "/tmp"]));
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("--size") && err.contains("at least 1MiB"), "{err}");
 }
 
 #[test]

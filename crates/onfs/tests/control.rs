@@ -10,7 +10,8 @@ use std::{
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::{Arc, Mutex, mpsc},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use onfs::{
@@ -50,7 +51,7 @@ fn daemon_with(
     let state = dir.path().join("a".repeat(120));
     std::fs::create_dir(&state).unwrap();
     let socket = state.join("control.sock");
-    let options = ServerOptions { socket: socket.clone(), open_to_all: false, owner_uid, limits };
+    let options = ServerOptions { socket: socket.clone(), open_to_all: true, owner_uid, limits };
     let server = Server::start(options, Arc::new(Made(Box::new(run)))).unwrap();
     Daemon { _dir: dir, socket, server }
 }
@@ -74,6 +75,43 @@ impl Daemon {
 }
 
 fn quiet(_: &Progress) {}
+
+/// Runs something on a thread of its own, which is another user's. `None`, with a line that says so, when we may not.
+fn as_user<T: Send>(uid: u32, groups: &[u32], run: impl FnOnce() -> T + Send) -> Option<T> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be other users");
+        return None;
+    }
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let changed = [
+                // SAFETY: the kernel reads as many groups as the slice has; it changes this thread alone.
+                unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) },
+                // SAFETY: plain numbers; it changes this thread alone.
+                unsafe { libc::syscall(libc::SYS_setresgid, uid, uid, uid) },
+                // SAFETY: as above.
+                unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) },
+            ];
+            assert_eq!(changed, [0; 3]);
+            run()
+        });
+        Some(other.join().unwrap())
+    })
+}
+
+/// What a connection is told, without a request.
+fn refusal(mut stream: &UnixStream) -> ControlError {
+    match read_frame::<Answer>(&mut stream, 1 << 20).unwrap().body {
+        AnswerBody::Error(error) => error,
+        AnswerBody::Progress(_) | AnswerBody::Result(_) => panic!("an error was expected"),
+    }
+}
+
+/// Asks for the status over a connection that is there already.
+fn is_served(mut stream: &UnixStream) -> bool {
+    stream.write_all(&frame("{\"version\":1,\"request\":{\"do\":\"status\"}}")).unwrap();
+    matches!(read_frame::<Answer>(&mut stream, 1 << 20).unwrap().body, AnswerBody::Result(Response::Done))
+}
 
 #[test]
 fn requests_progress_and_answers_make_the_round_trip() {
@@ -240,6 +278,119 @@ fn connections_are_bounded() {
     second.call(Request::Status {}, None, &mut quiet).unwrap();
     let error = daemon.client().call(Request::Status {}, None, &mut quiet).unwrap_err();
     assert!(matches!(&error, CallError::Refused(e) if e.code == ErrorCode::Busy), "{error}");
+}
+
+#[test]
+fn regression_no_user_takes_the_connections_of_others() {
+    let limits = Limits { connections: 8, connections_kept: 2, connections_per_user: 3, ..Limits::default() };
+    let daemon = daemon_with(limits, 0, |_, _, _| Ok(Response::Done));
+    let three = |uid| as_user(uid, &[], || [daemon.raw(), daemon.raw(), daemon.raw()]);
+    let Some(first) = three(4001) else { return };
+    assert!(first.iter().all(is_served));
+    let more = as_user(4001, &[], || daemon.raw()).unwrap();
+    let error = refusal(&more);
+    assert_eq!(error.code, ErrorCode::Busy);
+    assert!(error.message.contains("one user"), "{error}");
+    // Another user has his own, and both together leave what is kept.
+    let second = three(4002).unwrap();
+    assert!(second.iter().all(is_served));
+    assert_eq!(refusal(&as_user(4003, &[], || daemon.raw()).unwrap()).code, ErrorCode::Busy);
+    let kept = [daemon.raw(), daemon.raw()];
+    assert!(kept.iter().all(is_served));
+    assert_eq!(refusal(&daemon.raw()).code, ErrorCode::Busy);
+    drop((first, second, kept));
+    assert!(daemon.server.stop(Duration::from_secs(60)));
+}
+
+#[test]
+fn regression_a_frame_that_comes_in_drops_is_ended() {
+    let limits = Limits { frame: Duration::from_millis(200), ..Limits::default() };
+    let daemon = daemon_with(limits, 0, |_, _, _| Ok(Response::Done));
+    let mut stream = daemon.raw();
+    stream.write_all(&(4_u32 << 20).to_le_bytes()).unwrap();
+    // Each byte comes before a wait for one would end; this ends when the daemon has had enough, long before the frame is whole.
+    let mut sender = stream.try_clone().unwrap();
+    let drops = thread::spawn(move || while sender.write_all(b" ").is_ok() {});
+    let error = refusal(&stream);
+    assert_eq!(error.code, ErrorCode::TimedOut, "{error}");
+    assert!(error.message.contains("0.2 s"), "{error}");
+    drops.join().unwrap();
+}
+
+#[test]
+fn regression_the_bytes_of_requests_are_bounded() {
+    // Each request is kept until it is answered, which it is at the end.
+    let (release, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let (came, comes) = mpsc::channel();
+    let limits = Limits { held_bytes: 4 << 20, held_bytes_per_user: 4 << 20, ..Limits::default() };
+    let daemon = daemon_with(limits, 0, move |_, request, _| {
+        if !matches!(request, Request::Status {}) {
+            came.send(()).unwrap();
+            let _ = wait.lock().unwrap().recv();
+        }
+        Ok(Response::Done)
+    });
+    let files = vec![FileRef { ino: 2, path: "x".repeat(12_000) }; 200];
+    let large = || daemon.client().call(Request::Unpin { files: files.clone() }, None, &mut quiet);
+    thread::scope(|scope| {
+        let first = scope.spawn(large);
+        comes.recv().unwrap();
+        let error = large().unwrap_err();
+        assert!(matches!(&error, CallError::Refused(e) if e.code == ErrorCode::Busy), "{error}");
+        // Small requests have room at any time.
+        daemon.client().call(Request::Status {}, None, &mut quiet).unwrap();
+        release.send(()).unwrap();
+        assert!(first.join().unwrap().is_ok());
+    });
+    release.send(()).unwrap();
+    assert!(large().is_ok(), "the room was not given back");
+}
+
+#[test]
+fn regression_a_client_that_does_not_read_holds_no_request_up() {
+    let (ended, end) = mpsc::channel();
+    let limits = Limits { heartbeat: Duration::from_millis(1), ..Limits::default() };
+    let daemon = daemon_with(limits, 0, move |_, _, progress| {
+        // Far more than the socket takes.
+        let what = "x".repeat(10_000);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1) {
+            progress.report(Progress { what: what.clone(), ..Progress::default() })?;
+        }
+        ended.send(()).unwrap();
+        Ok(Response::Done)
+    });
+    let mut stream = daemon.raw();
+    stream.write_all(&frame("{\"version\":1,\"request\":{\"do\":\"status\"}}")).unwrap();
+    end.recv_timeout(Duration::from_secs(20)).expect("the request waits for the client");
+    drop(stream);
+    assert!(daemon.server.stop(Duration::from_secs(60)));
+}
+
+#[test]
+fn regression_a_path_longer_than_any_is_refused() {
+    let daemon = daemon(|_, _, _| Ok(Response::Done));
+    let file = FileRef { ino: 2, path: "x".repeat(Request::PATH_BYTES_MAX + 1) };
+    let error = daemon.client().call(Request::File { file }, None, &mut quiet).unwrap_err();
+    assert!(matches!(error, CallError::Refused(e) if e.code == ErrorCode::BadRequest));
+}
+
+/// The groups are those of the process that connected, though it has ended and its number may be another's.
+#[test]
+fn regression_the_groups_of_a_peer_are_those_it_connected_with() {
+    let (seen, sees) = mpsc::channel();
+    let daemon = daemon_with(Limits::default(), 0, move |peer, _, _| {
+        seen.send(peer.clone()).unwrap();
+        Ok(Response::Done)
+    });
+    let groups: Vec<u32> = (5000..5200).collect();
+    // The thread that connected ends before the request is sent; /proc knows only groups that the process has now.
+    let Some(stream) = as_user(4001, &groups, || daemon.raw()) else { return };
+    assert!(is_served(&stream));
+    let peer = sees.recv().unwrap();
+    assert_eq!((peer.uid, peer.gid, peer.privileged), (4001, 4001, false));
+    assert_eq!(peer.groups, groups);
 }
 
 #[test]

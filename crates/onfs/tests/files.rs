@@ -51,6 +51,33 @@ impl Site {
 }
 
 #[test]
+fn regression_status_counts_the_files_of_a_tier_or_says_that_it_cannot() {
+    let Some(mut site) = Site::mounted() else { return };
+    let counts = |site: &Site| match site.ask(Request::Status {}).unwrap() {
+        Response::Status(status) => TierId::ALL
+            .map(|tier| status.tiers.iter().find(|t| t.name == tier).map_or(Some(0), |t| t.objects)),
+        other => panic!("{other:?}"),
+    };
+    // Nothing but the test moves them.
+    fs::create_dir(site.path("d")).unwrap();
+    site.policy_set(&root(), "d", &["write-behind=1h"]).unwrap();
+    for name in ["d/a", "d/b", "d/c"] {
+        fs::write(site.path(name), [7; 1000]).unwrap();
+    }
+    let (a, b) = (vec![site.file("d/a")], vec![site.file("d/b")]);
+    moved(site.ask(Request::Pin { files: a, to: Some(TierId::Memory) }));
+    let last = TierId::Nearline;
+    moved(site.ask(Request::Migrate { files: b, to: last, wait: true }));
+    // A pinned file counts; of what is in the last tier nothing is remembered.
+    assert_eq!(counts(&site), [Some(2), Some(0), None]);
+    assert!(site.is_in("d/b", last));
+    site.unmount();
+    site.mount();
+    let files = |tier| ["d/a", "d/b", "d/c"].iter().filter(|name| site.is_in(name, tier)).count() as u64;
+    assert_eq!(counts(&site), [Some(files(TierId::Memory)), Some(files(TierId::Ssd)), None]);
+}
+
+#[test]
 fn regression_commands_that_do_not_wait_queue_every_file() {
     let Some(site) = Site::mounted() else { return };
     let names: Vec<String> = (0..1100).map(|n| format!("f{n}")).collect();

@@ -343,6 +343,8 @@ pub struct TierReport {
     /// Bytes per second, smoothed.
     pub write_in_rate: f64,
     pub move_out_rate: f64,
+    /// Objects with bytes there. `None` for the last tier: what can go nowhere has no record.
+    pub objects: Option<u64>,
     /// Objects that could be moved out, by state. Pinned and moving ones are not counted.
     pub closed_objects: u64,
     pub open_objects: u64,

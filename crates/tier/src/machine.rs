@@ -190,6 +190,7 @@ impl Tiering {
             draining: space.draining,
             write_in_rate: space.in_rate,
             move_out_rate: space.out_rate,
+            objects: self.slower(tier).next().map(|_| self.table.holding(tier)),
             closed_objects: count(|l| l.closed),
             open_objects: count(|l| l.open),
             writers_wait: space.wait_least > 0,

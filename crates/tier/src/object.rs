@@ -14,8 +14,8 @@ impl Tiering {
     pub(crate) fn attached(&mut self, ino: Ino, bytes: [u64; 3], dirty: TierSet) {
         let ob = self.table.ensure(ino, self.now_us());
         self.unlink(ob);
+        self.table.set_held(ob, bytes);
         let Some(object) = self.table.get_mut(ob) else { return };
-        object.bytes = bytes;
         object.dirty = dirty;
         object.set(Object::DETACHED, false);
         if !dirty.contains(TierId::Memory) {
@@ -40,7 +40,7 @@ impl Tiering {
         let ob = self.table.find(ino).unwrap_or(NIL);
         self.cancel_move_of(ob);
         let Some(object) = self.forget(ob) else { return };
-        for (space, bytes) in self.spaces.iter_mut().zip(object.bytes) {
+        for (space, bytes) in self.spaces.iter_mut().zip(object.bytes()) {
             if let Some(space) = space {
                 space.used = space.used.saturating_sub(bytes);
             }
@@ -123,9 +123,10 @@ impl Tiering {
         space.came += came;
         space.went += went;
         space.change_used(delta);
-        let Some(object) = self.table.get_mut(ob) else { return };
-        let held = &mut object.bytes[tier.index()];
-        *held = held.saturating_add_signed(delta);
+        if self.table.get(ob).is_none() {
+            return;
+        }
+        self.table.change_held(ob, tier, delta);
         // What was brought up has its source below. Of anything else only the shell knows whether it has.
         if delta > 0 && !raised {
             self.set_dirty(ob, tier);

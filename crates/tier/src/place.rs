@@ -80,10 +80,12 @@ impl Tiering {
     /// Counts the bytes as stored and dirty, if they fit.
     fn charge(&mut self, ob: Ob, tier: TierId, bytes: u64) -> bool {
         let Some(space) = self.spaces[tier.index()].as_mut().filter(|s| s.fits(bytes)) else { return false };
-        let Some(object) = self.table.get_mut(ob) else { return false };
+        if self.table.get(ob).is_none() {
+            return false;
+        }
         space.used += bytes;
         space.came += bytes;
-        object.bytes[tier.index()] += bytes;
+        self.table.change_held(ob, tier, bytes.cast_signed());
         // New bytes have no copy anywhere; were it not said here, the eviction below could drop them.
         self.set_dirty(ob, tier);
         self.relink(ob);

@@ -22,7 +22,7 @@ pub struct Link {
 /// What is remembered of one object: 88 bytes, and about 8 in the index.
 pub struct Object {
     pub ino: Ino,
-    pub bytes: [u64; 3],
+    bytes: [u64; 3],
     /// When it was last opened (open files) or closed, microseconds.
     pub since_us: u64,
     /// Means over `co_n` and `oc_n` periods, seconds.
@@ -93,6 +93,9 @@ impl Object {
     pub fn is_open(&self) -> bool {
         self.opens > 0
     }
+    pub fn bytes(&self) -> [u64; 3] {
+        self.bytes
+    }
     pub fn holds(&self, tier: TierId) -> u64 {
         self.bytes[tier.index()]
     }
@@ -107,6 +110,8 @@ pub struct ObjectTable {
     free: Vec<Ob>,
     /// OB-i from here on were never used.
     fresh: Ob,
+    /// Records with bytes in each tier.
+    holding: [u64; 3],
 }
 
 /// Inode numbers are ours and sequential: no attacker chooses them, a multiplicative hash spreads them well.
@@ -121,7 +126,13 @@ fn slot(chunks: &[Chunk], ob: Ob) -> Option<&Object> {
 
 impl ObjectTable {
     pub fn new() -> ObjectTable {
-        ObjectTable { chunks: Vec::new(), index: HashTable::new(), free: Vec::new(), fresh: 0 }
+        ObjectTable {
+            chunks: Vec::new(),
+            index: HashTable::new(),
+            free: Vec::new(),
+            fresh: 0,
+            holding: [0; 3],
+        }
     }
 
     pub fn find(&self, ino: Ino) -> Option<Ob> {
@@ -167,7 +178,32 @@ impl ObjectTable {
             entry.remove();
         }
         self.free.push(ob);
+        for (count, bytes) in self.holding.iter_mut().zip(object.bytes) {
+            *count -= u64::from(bytes > 0);
+        }
         Some(object)
+    }
+
+    /// What an object holds in a tier changes by so much; never below nothing.
+    pub fn change_held(&mut self, ob: Ob, tier: TierId, delta: i64) {
+        let Some(object) = self.get(ob) else { return };
+        let mut bytes = object.bytes;
+        let held = &mut bytes[tier.index()];
+        *held = held.saturating_add_signed(delta);
+        self.set_held(ob, bytes);
+    }
+
+    pub fn set_held(&mut self, ob: Ob, bytes: [u64; 3]) {
+        let Some(object) = self.get_mut(ob) else { return };
+        let before = std::mem::replace(&mut object.bytes, bytes);
+        for (count, (before, after)) in self.holding.iter_mut().zip(before.into_iter().zip(bytes)) {
+            *count = *count + u64::from(after > 0) - u64::from(before > 0);
+        }
+    }
+
+    /// Records with bytes in the tier.
+    pub fn holding(&self, tier: TierId) -> u64 {
+        self.holding[tier.index()]
     }
 
     #[cfg(test)]
@@ -196,5 +232,24 @@ mod tests {
         assert_eq!(table.find(ino(3000)), Some(2999));
         assert_eq!(table.len(), 3000);
         assert!(size_of::<Option<Object>>() <= 96, "{}", size_of::<Option<Object>>());
+    }
+
+    #[test]
+    fn records_with_bytes_are_counted() {
+        // Goal: the count of each tier is that of the records with bytes there. Method: some of each kind of change.
+        let mut table = ObjectTable::new();
+        let a = table.ensure(Ino::from_raw(1).unwrap(), 0);
+        let b = table.ensure(Ino::from_raw(2).unwrap(), 0);
+        let counts = |table: &ObjectTable| TierId::ALL.map(|tier| table.holding(tier));
+        table.set_held(a, [5, 0, 7]);
+        table.change_held(b, TierId::Memory, 3);
+        table.change_held(b, TierId::Memory, 3);
+        assert_eq!(counts(&table), [2, 0, 1]);
+        table.change_held(b, TierId::Memory, -6);
+        table.set_held(a, [1, 1, 0]);
+        assert_eq!(counts(&table), [1, 1, 0]);
+        table.remove(a);
+        table.remove(b);
+        assert_eq!(counts(&table), [0; 3]);
     }
 }

@@ -319,6 +319,9 @@ fn pinned_and_passthrough_files_stay() {
     open_file(&mut m, 5.0, 4, 12 * MIB);
     let left: Vec<Ino> = m.moves().map(|m| m.ino).collect();
     assert_eq!(left, [ino(4)]);
+    let count = |m: &Tiering, tier| m.tier(tier).unwrap().objects;
+    assert_eq!(count(&m, TierId::Memory), Some(4), "those that stay or move are there too");
+    assert_eq!(count(&m, TierId::Ssd), None, "nothing leaves the last tier");
     let request = Request::Migrate { ino: ino(1), to: TierId::Ssd };
     m.handle(secs(5.0), Input::Request { id: RequestId(7), request });
     let pinned = Effect::RequestDone { id: RequestId(7), result: Err(RequestError::Pinned) };

@@ -115,9 +115,7 @@ impl Ask<'_> {
     }
 
     fn status(&self) -> StatusReport {
-        let mut status = report::status(self.parts);
-        status.movements.retain(|m| Ino::from_raw(m.ino).is_some_and(|ino| self.permission.reaches(ino)));
-        status
+        report::status(self.parts, &|ino| self.permission.reaches(ino))
     }
 
     fn file(&self, file: &FileRef) -> Result<Response, ControlError> {

@@ -76,11 +76,7 @@ impl MountedFs for Mounted {
 
     fn abort(&self) {
         if let Ok(parts) = self.parts() {
-            let force = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
-            if let Err(error) = rustix::mount::unmount(parts.session.mountpoint(), force) {
-                tracing::warn!(%error, "the mount was not taken away by force; detaching it");
-                let _ = parts.session.unmount(true);
-            }
+            parts.session.abort();
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ds::MoveReport;
 use mds::{Found, Quota};
-use types::{Errno, FileKind, ProjectId, SAU_BYTES, TierId};
+use types::{Errno, FileKind, Ino, ProjectId, SAU_BYTES, TierId};
 
 use super::{parts::Parts, policy, tree::Names};
 use crate::control::{
@@ -21,7 +21,8 @@ const ENTRIES_MAX: usize = 10_000;
 /// Movements whose files are named.
 const NAMED_MAX: usize = 32;
 
-pub(super) fn status(parts: &Parts) -> StatusReport {
+/// With the movements of the files that `shown` allows.
+pub(super) fn status(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> StatusReport {
     let (dirty_files, dirty_bytes) = parts.ds.dirty();
     let transport = parts.session.transport();
     let meta = parts.store.stats();
@@ -59,7 +60,7 @@ pub(super) fn status(parts: &Parts) -> StatusReport {
         passthrough_why: why,
         mount_options: mount_options(parts),
         tiers: tiers(parts),
-        movements: movements(parts),
+        movements: movements(parts, shown),
         dirty_bytes,
         dirty_files,
         open_files: client.open_files,
@@ -111,7 +112,7 @@ fn tiers(parts: &Parts) -> Vec<TierReport> {
         rate_in: t.report.write_in_rate as u64,
         rate_out: t.report.move_out_rate as u64,
         dirty_bytes: if t.tier == TierId::Memory { dirty_bytes } else { 0 },
-        objects: t.report.closed_objects + t.report.open_objects,
+        objects: t.report.objects,
         waiting_writers: u64::from(t.report.writers_wait),
         trouble: String::new(),
     };
@@ -133,9 +134,10 @@ fn mount_options(parts: &Parts) -> Vec<String> {
     words
 }
 
-fn movements(parts: &Parts) -> Vec<Movement> {
+fn movements(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> Vec<Movement> {
     let mut names = Names::new(&*parts.store, ENTRIES_MAX);
-    let moves = parts.ds.moves().into_iter();
+    // Names are searched for: not those of files that are left out.
+    let moves = parts.ds.moves().into_iter().filter(|m| shown(m.ino));
     moves
         .enumerate()
         .map(|(n, m)| {

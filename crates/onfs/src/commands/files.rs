@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Instant};
 
 use super::{
     ask::{call, unexpected},
-    tree::{Group, batches, group, read_list},
+    tree::{BatchLimits, Group, batches, group, read_list},
 };
 use crate::{
     args::{FlushArgs, MigrateArgs, Output, PinArgs, PrefetchArgs, UnpinArgs, Wait},
@@ -113,7 +113,7 @@ impl Job {
     }
 
     fn files(&mut self, group: &Group, request: &dyn Fn(Vec<FileRef>) -> Request) -> Outcome {
-        let failed = batches(&group.places, Request::FILES_MAX, &mut |files| self.send(request(files)))?;
+        let failed = batches(&group.places, BatchLimits::REQUEST, &mut |files| self.send(request(files)))?;
         self.report.failed.extend(failed);
         Ok(())
     }

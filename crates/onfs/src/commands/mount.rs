@@ -36,11 +36,11 @@ fn prepared(args: &MountArgs) -> Outcome<(Settings, Config)> {
     let settings = settings(&args.config, &host)?;
     let mountpoint = locate::absolute(&args.mountpoint).map_err(|error| {
         let place = args.mountpoint.display();
-        let failure = Failure::usage(format!("{place}: {}", system_text(&error)));
-        if error.kind() == std::io::ErrorKind::NotFound {
-            failure.hint(format!("mkdir -p {place}"))
-        } else {
-            failure
+        let message = format!("{place}: {}", system_text(&error));
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => Failure::usage(message).hint(format!("mkdir -p {place}")),
+            Some(libc::ENOTDIR) => Failure::usage(message),
+            _ => Failure::failed(message),
         }
     })?;
     let config = resolve(&settings, &host, &mountpoint)?;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    control::{FileOutcome, FileRef},
+    control::{FileOutcome, FileRef, Request},
     exit::{Failure, Outcome, system_text},
     locate::{Located, locate},
 };
@@ -38,13 +38,26 @@ pub fn group(paths: &[PathBuf]) -> Outcome<Vec<Group>> {
     Ok(groups)
 }
 
-/// Gives `batch` the files, at most `size` at a time, while it walks; returns what could not be looked at.
+/// How much one batch may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchLimits {
+    pub files: usize,
+    /// The file that comes to so many bytes of paths is the last.
+    pub path_bytes: usize,
+}
+
+impl BatchLimits {
+    pub const REQUEST: BatchLimits =
+        BatchLimits { files: Request::FILES_MAX, path_bytes: Request::PATH_BYTES_SUM };
+}
+
+/// Gives `batch` the files, so many at a time, while it walks; returns what could not be looked at.
 pub fn batches(
     places: &[Located],
-    size: usize,
+    limits: BatchLimits,
     batch: &mut dyn FnMut(Vec<FileRef>) -> Outcome,
 ) -> Outcome<Vec<FileOutcome>> {
-    let mut walk = Walk { size, pending: Vec::new(), batch, failed: Vec::new() };
+    let mut walk = Walk { limits, pending: Vec::new(), path_bytes: 0, batch, failed: Vec::new() };
     for place in places {
         if place.is_dir {
             walk.directory(&place.path, place.dev)?;
@@ -57,8 +70,10 @@ pub fn batches(
 }
 
 struct Walk<'a> {
-    size: usize,
+    limits: BatchLimits,
     pending: Vec<FileRef>,
+    /// Of what is pending.
+    path_bytes: usize,
     batch: &'a mut dyn FnMut(Vec<FileRef>) -> Outcome,
     failed: Vec<FileOutcome>,
 }
@@ -95,14 +110,17 @@ impl Walk<'_> {
     }
 
     fn take(&mut self, file: FileRef) -> Outcome {
+        self.path_bytes += file.path.len();
         self.pending.push(file);
-        if self.pending.len() >= self.size { self.send() } else { Ok(()) }
+        let full = self.pending.len() >= self.limits.files || self.path_bytes >= self.limits.path_bytes;
+        if full { self.send() } else { Ok(()) }
     }
 
     fn send(&mut self) -> Outcome {
         if self.pending.is_empty() {
             return Ok(());
         }
+        self.path_bytes = 0;
         (self.batch)(std::mem::take(&mut self.pending))
     }
 
@@ -149,16 +167,20 @@ mod tests {
         let file = FileRef { ino: meta.ino(), path: String::new() };
         let socket = PathBuf::new();
         let place = Located { path: dir.path().into(), socket, file, is_dir: true, dev: meta.dev() };
-        let mut seen: Vec<Vec<String>> = Vec::new();
-        let failed = batches(&[place], 2, &mut |files| {
-            let strip =
-                |f: FileRef| f.path.strip_prefix(&format!("{}/", dir.path().display())).unwrap().to_owned();
-            seen.push(files.into_iter().map(strip).collect());
-            Ok(())
-        })
-        .unwrap();
-        assert!(failed.is_empty());
-        assert_eq!(seen, [vec!["a", "z"], vec!["b/1", "b/2"], vec!["b/c/3"]]);
+        let top = format!("{}/", dir.path().display());
+        let seen = |limits| {
+            let mut seen: Vec<Vec<String>> = Vec::new();
+            let failed = batches(std::slice::from_ref(&place), limits, &mut |files| {
+                seen.push(files.into_iter().map(|f| f.path.strip_prefix(&top).unwrap().to_owned()).collect());
+                Ok(())
+            });
+            assert!(failed.unwrap().is_empty());
+            seen
+        };
+        let two = BatchLimits { files: 2, path_bytes: usize::MAX };
+        assert_eq!(seen(two), [vec!["a", "z"], vec!["b/1", "b/2"], vec!["b/c/3"]]);
+        let long = BatchLimits { files: usize::MAX, path_bytes: 2 * top.len() + 4 };
+        assert_eq!(seen(long), [vec!["a", "z", "b/1"], vec!["b/2", "b/c/3"]]);
     }
 
     #[test]

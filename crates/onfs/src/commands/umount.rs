@@ -28,14 +28,17 @@ const LAZY_END_PATIENCE: Duration = Duration::from_secs(1);
 
 pub fn umount(args: &UmountArgs) -> Outcome {
     let place = args.mountpoint.display();
-    let mountpoint = locate::absolute(&args.mountpoint)
-        .map_err(|e| Failure::usage(format!("{place}: {}", system_text(&e))))?;
+    let nothing = |why: &str| {
+        Failure::new(Exit::NotOnfs, format!("{place}: {why}"))
+            .hint("onfs status lists the mounts of this machine")
+    };
+    let mountpoint = locate::absolute(&args.mountpoint).map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => nothing(&system_text(&e)),
+        _ => Failure::failed(format!("{place}: {}", system_text(&e))),
+    })?;
     let mount = mounts::onfs_at(&mountpoint)
         .map_err(|e| Failure::failed(format!("/proc/self/mountinfo: {e}")))?
-        .ok_or_else(|| {
-            Failure::new(Exit::NotOnfs, format!("{place}: not the mount point of an ONFS"))
-                .hint("onfs status lists the mounts of this machine")
-        })?;
+        .ok_or_else(|| nothing("not the mount point of an ONFS"))?;
     match locate::health(&mountpoint) {
         Health::Alive | Health::Missing => {}
         Health::Dead => return remove_dead(&mountpoint),

@@ -6,7 +6,7 @@ pub struct Peer {
     pub pid: i32,
     pub uid: u32,
     pub gid: u32,
-    /// Supplementary groups; empty when they could not be read.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
     /// Root, or the user who mounted.
     pub privileged: bool,
@@ -41,12 +41,6 @@ impl Peer {
     }
 }
 
-/// The supplementary groups of a process, from the text of /proc/PID/status.
-pub fn groups_of_status(status: &str) -> Vec<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    line.map(|groups| groups.split_whitespace().filter_map(|g| g.parse().ok()).collect()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     //! Goal: permission bits decide as the kernel would. Method: owner, group, other and privileged peers.
@@ -66,11 +60,5 @@ mod tests {
         assert!(!peer.owns(file(11, 0, 0o777)));
         let root = Peer { privileged: true, ..peer };
         assert!(root.may(file(0, 0, 0), 6) && root.owns(file(11, 0, 0)));
-    }
-
-    #[test]
-    fn groups_are_read() {
-        assert_eq!(groups_of_status("Name: x\nGroups:\t4 27 1000 \nPid: 1\n"), [4, 27, 1000]);
-        assert_eq!(groups_of_status(""), Vec::<u32>::new());
     }
 }

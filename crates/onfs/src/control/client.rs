@@ -9,6 +9,7 @@ use std::{
 use super::{
     frame::{ANSWER_BYTES_MAX, Answer, AnswerBody, Envelope, FrameError, read_frame, write_frame},
     message::{ControlError, ErrorCode, Progress, Request, Response, VERSION},
+    peer::pid_of,
     socket,
 };
 
@@ -57,7 +58,7 @@ impl Client {
 
     /// The daemon's process, as the kernel knows it.
     pub fn daemon_pid(&self) -> Option<rustix::process::Pid> {
-        rustix::net::sockopt::socket_peercred(&self.stream).ok().map(|cred| cred.pid)
+        pid_of(&self.stream)
     }
 
     /// Sends a request and waits for its result. Without a deadline it waits as long as the daemon shows signs of life.
@@ -108,6 +109,8 @@ fn failed(error: FrameError) -> CallError {
     match error {
         FrameError::Closed | FrameError::Io(_) => CallError::Ended,
         FrameError::TimedOut => CallError::TimedOut,
-        FrameError::TooLong(_) | FrameError::Malformed(_) => CallError::Malformed(error.to_string()),
+        FrameError::TooLong(_) | FrameError::Malformed(_) | FrameError::NoRoom => {
+            CallError::Malformed(error.to_string())
+        }
     }
 }

@@ -6,10 +6,13 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::message::{ControlError, Progress, Request, Response};
 
-/// Largest request: [`Request::FILES_MAX`] paths of `PATH_MAX` bytes, escaped, fit.
-pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
+/// Largest request. The command keeps the paths of one under [`Request::PATH_BYTES_SUM`].
+pub const REQUEST_BYTES_MAX: u32 = 4 << 20;
 /// Largest answer.
 pub const ANSWER_BYTES_MAX: u32 = 64 << 20;
+
+/// A frame is read in pieces of this size.
+const PIECE: usize = 64 << 10;
 
 /// A request on the wire.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -55,6 +58,9 @@ pub enum FrameError {
     Malformed(String),
     #[error("the other end did not answer in time")]
     TimedOut,
+    /// See [`read_bytes`].
+    #[error("there is no room for it now")]
+    NoRoom,
     #[error(transparent)]
     Io(io::Error),
 }
@@ -79,34 +85,58 @@ pub fn write_frame(to: &mut impl Write, message: &impl Serialize) -> Result<(), 
     Ok(to.flush()?)
 }
 
-/// Reads the bytes of one frame. Memory grows with what arrives, not with what the length promises.
-pub fn read_bytes(from: &mut impl Read, longest: u32) -> Result<Vec<u8>, FrameError> {
+/// Reads the bytes of one frame. Memory grows with what arrives, not with what the length promises; before it grows,
+/// `room` hears to how many bytes, and may refuse.
+pub fn read_bytes(
+    from: &mut impl Read,
+    longest: u32,
+    room: &mut dyn FnMut(u64) -> bool,
+) -> Result<Vec<u8>, FrameError> {
     let mut head = [0; 4];
+    match fill(from, &mut head)? {
+        0 => return Err(FrameError::Closed),
+        4 => {}
+        _ => return Err(FrameError::Malformed("the frame ends in its length".into())),
+    }
+    let promised = u32::from_le_bytes(head);
+    if promised > longest {
+        return Err(FrameError::TooLong(promised));
+    }
+    let length = promised as usize;
+    let mut body = Vec::new();
+    while body.len() < length {
+        let had = body.len();
+        let piece = PIECE.min(length - had);
+        if !room((had + piece) as u64) {
+            return Err(FrameError::NoRoom);
+        }
+        body.reserve_exact(piece);
+        body.resize(had + piece, 0);
+        let got = had + fill(from, &mut body[had..])?;
+        if got < body.len() {
+            return Err(FrameError::Malformed(format!("the frame ends after {got} of {length} bytes")));
+        }
+    }
+    Ok(body)
+}
+
+/// Reads until `buf` is full or the other end has closed; returns how much came.
+fn fill(from: &mut impl Read, buf: &mut [u8]) -> Result<usize, FrameError> {
     let mut got = 0;
-    while got < head.len() {
-        match from.read(&mut head[got..]) {
-            Ok(0) if got == 0 => return Err(FrameError::Closed),
-            Ok(0) => return Err(FrameError::Malformed("the frame ends in its length".into())),
+    while got < buf.len() {
+        match from.read(&mut buf[got..]) {
+            Ok(0) => break,
             Ok(n) => got += n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error.into()),
         }
     }
-    let length = u32::from_le_bytes(head);
-    if length > longest {
-        return Err(FrameError::TooLong(length));
-    }
-    let mut body = Vec::new();
-    from.take(u64::from(length)).read_to_end(&mut body)?;
-    if body.len() < length as usize {
-        return Err(FrameError::Malformed(format!("the frame ends after {} of {length} bytes", body.len())));
-    }
-    Ok(body)
+    Ok(got)
 }
 
 /// Reads one message.
 pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read, longest: u32) -> Result<T, FrameError> {
-    parse(&read_bytes(from, longest)?)
+    parse(&read_bytes(from, longest, &mut |_| true)?)
 }
 
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {

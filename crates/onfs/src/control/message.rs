@@ -92,6 +92,11 @@ pub enum Request {
 
 impl Request {
     pub const FILES_MAX: usize = 1024;
+    /// The most bytes of one path: `PATH_MAX`, where each that is not text has become three.
+    pub const PATH_BYTES_MAX: usize = 3 * 4096;
+    /// With this many bytes of paths the command sends a request off: with all of them escaped, and one path more, a
+    /// frame still takes it.
+    pub const PATH_BYTES_SUM: usize = 512 << 10;
 
     /// The word in messages and logs.
     pub const fn name(&self) -> &'static str {
@@ -139,26 +144,26 @@ impl Request {
         }
     }
 
-    /// How many files it names.
-    pub fn file_count(&self) -> usize {
+    /// The files that it names.
+    pub fn files(&self) -> &[FileRef] {
         match self {
             Request::Migrate { files, .. }
             | Request::Flush { files, .. }
             | Request::Prefetch { files, .. }
             | Request::Pin { files, .. }
-            | Request::Unpin { files } => files.len(),
-            Request::File { .. }
-            | Request::PolicyShow { .. }
-            | Request::PolicySet { .. }
-            | Request::QuotaSet { .. }
-            | Request::QuotaShow { .. }
-            | Request::QuotaRemove { .. } => 1,
+            | Request::Unpin { files } => files,
+            Request::File { file }
+            | Request::PolicyShow { dir: file }
+            | Request::PolicySet { dir: file, .. }
+            | Request::QuotaSet { dir: file, .. }
+            | Request::QuotaShow { dir: file }
+            | Request::QuotaRemove { dir: file } => std::slice::from_ref(file),
             Request::Status {}
             | Request::FlushAll { .. }
             | Request::QuotaList {}
             | Request::MemoryShow {}
             | Request::MemorySet { .. }
-            | Request::Unmount { .. } => 0,
+            | Request::Unmount { .. } => &[],
         }
     }
 }

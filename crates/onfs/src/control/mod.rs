@@ -3,21 +3,30 @@
 //! A frame is a length (4 bytes, little-endian) and that many bytes of JSON. The client sends requests, one at a
 //! time; the daemon answers each with any number of progress frames and then one result or error. Every frame
 //! carries the protocol's version. Invariants: a malformed frame gets an error answer and ends the connection;
-//! every read and write has a deadline; the number of connections is bounded; the peer's identity comes from the
-//! kernel (`SO_PEERCRED`), never from the message. Refuses to know how a request is carried out.
+//! a frame that has begun is whole by a deadline, both ways; connections and the bytes of their requests are bounded, in all
+//! and for each user, and some are kept for root and the user who mounted; the peer's identity comes from the kernel
+//! (`SO_PEERCRED`, `SO_PEERGROUPS`), never from the message; no request waits for a client that does not read.
+//! Refuses to know how a request is carried out.
 
 mod access;
 mod client;
 mod frame;
+mod held;
+mod limits;
 mod message;
+mod peer;
 mod report;
+mod seldom;
 mod server;
 mod session;
 mod socket;
+mod timed;
+mod weigh;
 
 pub use access::{Owner, Peer};
 pub use client::{CallError, Client};
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
+pub use limits::Limits;
 pub use message::{
     ControlError, ControlHandler, ErrorCode, FileRef, Progress, ProgressSink, Request, Response, Unit,
     VERSION,
@@ -27,5 +36,4 @@ pub use report::{
     MoveReport, Movement, QuotaReport, StatusReport, TierReport, TierResidency,
 };
 pub use server::{Server, ServerOptions};
-pub use session::Limits;
 pub use socket::SOCKET_NAME;

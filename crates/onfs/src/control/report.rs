@@ -57,7 +57,8 @@ pub struct TierReport {
     pub rate_in: u64,
     pub rate_out: u64,
     pub dirty_bytes: u64,
-    pub objects: u64,
+    /// Files with data there. Not known of the last tier, of whose files the daemon keeps no record.
+    pub objects: Option<u64>,
     /// Writers that wait for space at C_s-w.
     pub waiting_writers: u64,
     /// Why the tier is out of service; empty when it is well.

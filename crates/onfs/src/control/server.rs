@@ -1,4 +1,4 @@
-//! The daemon's end: one thread per connection, a bound on connections, and signs of life while a request runs.
+//! The daemon's end: who is let in, and one thread for each connection.
 
 use std::{
     collections::BTreeMap,
@@ -20,10 +20,14 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::{
-    access::{Peer, groups_of_status},
+    access::Peer,
     frame::{Answer, AnswerBody, write_frame},
+    held::Held,
+    limits::Limits,
     message::{ControlError, ControlHandler, ErrorCode, VERSION},
-    session::{Limits, Session},
+    peer::peer_of,
+    seldom::Lines,
+    session::Session,
     socket,
 };
 
@@ -49,14 +53,43 @@ struct Shared {
     handler: Arc<dyn ControlHandler>,
     connections: Mutex<Connections>,
     left: Condvar,
+    held: Arc<Held>,
+    lines: Lines,
 }
 
 #[derive(Default)]
 struct Connections {
     next: u64,
     stopping: bool,
+    open: BTreeMap<u64, Open>,
+}
+
+struct Open {
     /// For shutting down the reading side at the end.
-    open: BTreeMap<u64, UnixStream>,
+    stream: UnixStream,
+    /// `None`: root, or the user who mounted.
+    user: Option<u32>,
+}
+
+impl Connections {
+    /// Why there is no place for one more connection of `user`.
+    fn refusal(&self, limits: &Limits, user: Option<u32>) -> Option<&'static str> {
+        if self.stopping {
+            return Some("the daemon is about to end");
+        }
+        let users = self.open.values().filter_map(|open| open.user);
+        let full = "too many commands at the same time: try again";
+        match user {
+            _ if self.open.len() >= limits.connections => Some(full),
+            Some(user) if users.clone().filter(|one| *one == user).count() >= limits.connections_per_user => {
+                Some("too many commands of one user at the same time: try again when one of them has ended")
+            }
+            Some(_) if users.count() >= limits.connections.saturating_sub(limits.connections_kept) => {
+                Some(full)
+            }
+            Some(_) | None => None,
+        }
+    }
 }
 
 impl Server {
@@ -67,8 +100,14 @@ impl Server {
         std::fs::set_permissions(&options.socket, std::fs::Permissions::from_mode(mode))?;
         listener.set_nonblocking(true)?;
         let (stopped, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let shared =
-            Arc::new(Shared { options, handler, connections: Mutex::default(), left: Condvar::new() });
+        let shared = Arc::new(Shared {
+            held: Held::new(options.limits),
+            options,
+            handler,
+            connections: Mutex::default(),
+            left: Condvar::new(),
+            lines: Lines::default(),
+        });
         let acceptor = {
             let shared = shared.clone();
             std::thread::Builder::new()
@@ -91,8 +130,8 @@ impl Server {
         let end = Instant::now() + patience;
         let mut connections = self.shared.connections.lock();
         connections.stopping = true;
-        for stream in connections.open.values() {
-            let _ = stream.shutdown(std::net::Shutdown::Read);
+        for open in connections.open.values() {
+            let _ = open.stream.shutdown(std::net::Shutdown::Read);
         }
         while !connections.open.is_empty() {
             if self.shared.left.wait_until(&mut connections, end).timed_out() {
@@ -122,7 +161,9 @@ fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener, stopped: &OwnedFd)
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 // Out of descriptors, most likely. Pause, so that the loop does not spin.
-                tracing::warn!(%error, "a control connection could not be accepted");
+                if let Some(left_out) = shared.lines.not_accepted.due(Instant::now()) {
+                    tracing::warn!(%error, left_out, "a control connection could not be accepted");
+                }
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
@@ -131,26 +172,23 @@ fn accept_loop(shared: &Arc<Shared>, listener: &UnixListener, stopped: &OwnedFd)
 
 /// Gives the connection a thread, or refuses it when there are too many.
 fn admit(shared: &Arc<Shared>, stream: UnixStream) {
-    let registered = (|| -> io::Result<Option<u64>> {
-        stream.set_nonblocking(false)?;
-        let mut connections = shared.connections.lock();
-        if connections.stopping || connections.open.len() >= shared.options.limits.connections {
-            return Ok(None);
+    let dropped = |error: io::Error| tracing::warn!(%error, "a control connection was dropped");
+    let peer = match stream.set_nonblocking(false).and_then(|()| peer_of(&stream, shared.options.owner_uid)) {
+        Ok(peer) => peer,
+        Err(error) => return dropped(error),
+    };
+    let id = match register(shared, &peer, &stream) {
+        Ok(Ok(id)) => id,
+        Ok(Err(why)) => {
+            shared.lines.refusal(&peer, why);
+            return refuse(stream, why);
         }
-        let id = connections.next;
-        connections.next += 1;
-        connections.open.insert(id, stream.try_clone()?);
-        Ok(Some(id))
-    })();
-    let id = match registered {
-        Ok(Some(id)) => id,
-        Ok(None) => return refuse(stream),
-        Err(error) => return tracing::warn!(%error, "a control connection was dropped"),
+        Err(error) => return dropped(error),
     };
     let thread = {
         let shared = shared.clone();
         std::thread::Builder::new().name("control-conn".into()).spawn(move || {
-            serve(&shared, stream);
+            serve(&shared, peer, &stream);
             leave(&shared, id);
         })
     };
@@ -160,31 +198,33 @@ fn admit(shared: &Arc<Shared>, stream: UnixStream) {
     }
 }
 
+/// The connection's number, or why it has no place.
+fn register(shared: &Shared, peer: &Peer, stream: &UnixStream) -> io::Result<Result<u64, &'static str>> {
+    let user = (!peer.privileged).then_some(peer.uid);
+    let mut connections = shared.connections.lock();
+    if let Some(why) = connections.refusal(&shared.options.limits, user) {
+        return Ok(Err(why));
+    }
+    let id = connections.next;
+    connections.next += 1;
+    connections.open.insert(id, Open { stream: stream.try_clone()?, user });
+    Ok(Ok(id))
+}
+
 fn leave(shared: &Shared, id: u64) {
     shared.connections.lock().open.remove(&id);
     shared.left.notify_all();
 }
 
-fn refuse(mut stream: UnixStream) {
-    let error = ControlError::new(ErrorCode::Busy, "too many commands at the same time: try again");
+fn refuse(mut stream: UnixStream, why: &str) {
+    let error = ControlError::new(ErrorCode::Busy, why);
+    // Fits into the buffer of a new connection: nobody waits.
     let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
     let _ = write_frame(&mut stream, &Answer { version: VERSION, body: AnswerBody::Error(error) });
 }
 
-fn serve(shared: &Shared, stream: UnixStream) {
-    match peer_of(&stream, shared.options.owner_uid) {
-        Ok(peer) => {
-            let session = Session { peer, handler: &*shared.handler, limits: shared.options.limits };
-            session.run(stream);
-        }
-        Err(error) => tracing::warn!(%error, "a control connection without credentials was dropped"),
-    }
-}
-
-fn peer_of(stream: &UnixStream, owner_uid: u32) -> io::Result<Peer> {
-    let cred = rustix::net::sockopt::socket_peercred(stream)?;
-    let (pid, uid, gid) = (cred.pid.as_raw_nonzero().get(), cred.uid.as_raw(), cred.gid.as_raw());
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let privileged = uid == 0 || uid == owner_uid;
-    Ok(Peer { pid, uid, gid, groups: groups_of_status(&status), privileged })
+fn serve(shared: &Shared, peer: Peer, stream: &UnixStream) {
+    let handler = &*shared.handler;
+    let (limits, held, lines) = (shared.options.limits, &shared.held, &shared.lines);
+    Session { peer, handler, limits, held, lines }.run(stream);
 }

@@ -1,7 +1,6 @@
 //! One connection: requests one after the other, each under its deadline, with a heartbeat while it runs.
 
 use std::{
-    io::Read,
     os::unix::net::UnixStream,
     sync::{
         Arc,
@@ -19,63 +18,78 @@ use super::{
         Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, VersionOnly, parse, read_bytes,
         write_frame,
     },
+    held::{Held, Holding},
+    limits::Limits,
     message::{ControlError, ControlHandler, ErrorCode, Progress, ProgressSink, Request, VERSION},
+    seldom::{Lines, shown},
+    timed::{Incoming, Outgoing, takes_more},
+    weigh,
 };
 
 /// Progress is sent at most this often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-
-/// Bounds of the server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Connections at the same time; one more is refused. Each costs a thread.
-    pub connections: usize,
-    /// A connection that asks nothing for this long is closed; a frame must arrive within it.
-    pub idle: Duration,
-    /// A running request shows a sign of life this often.
-    pub heartbeat: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { connections: 64, idle: Duration::from_secs(60), heartbeat: Duration::from_secs(5) }
-    }
-}
+/// JSON values of one request: three for each file that it may name, and more than the rest has.
+const VALUES_MAX: usize = 4 * Request::FILES_MAX;
 
 pub struct Session<'a> {
     pub peer: Peer,
     pub handler: &'a dyn ControlHandler,
     pub limits: Limits,
+    pub held: &'a Arc<Held>,
+    pub lines: &'a Lines,
 }
 
 /// The writing side of a connection, shared by the request and its heartbeat.
 struct Reply {
     stream: Mutex<UnixStream>,
+    /// See [`Limits::frame`].
+    frame: Duration,
     /// The client is gone, or has had its last answer: nothing may be written any more.
     closed: AtomicBool,
 }
 
 impl Session<'_> {
     /// Until the client closes, is silent for too long, or sends nonsense.
-    pub fn run(&self, mut stream: UnixStream) {
-        let idle = Some(self.limits.idle);
-        let Ok(writer) = stream
-            .set_read_timeout(idle)
-            .and_then(|()| stream.set_write_timeout(idle))
-            .and_then(|()| stream.try_clone())
-        else {
-            return;
-        };
-        let reply = Arc::new(Reply { stream: Mutex::new(writer), closed: AtomicBool::new(false) });
+    pub fn run(&self, stream: &UnixStream) {
+        let Ok(writer) = stream.try_clone() else { return };
+        let frame = self.limits.frame;
+        let reply = Arc::new(Reply { stream: Mutex::new(writer), frame, closed: AtomicBool::new(false) });
         while !reply.closed.load(Ordering::Acquire) {
-            match read_request(&mut stream) {
-                Ok(envelope) => self.answer(&reply, envelope),
+            match self.next_request(stream) {
+                Ok((envelope, held)) => {
+                    self.answer(&reply, envelope);
+                    drop(held);
+                }
                 Err(Refused::Quiet) => return,
                 Err(Refused::Answer(error)) => {
                     reply.last(AnswerBody::Error(error));
                     return;
                 }
             }
+        }
+    }
+
+    /// The request, and its room, which is taken until it is answered.
+    fn next_request(&self, stream: &UnixStream) -> Result<(Envelope, Holding), Refused> {
+        let mut from = Incoming::new(stream, self.limits.idle, self.limits.frame);
+        let mut held = self.held.begin(&self.peer);
+        let error = match read_bytes(&mut from, REQUEST_BYTES_MAX, &mut |len| held.grow_to(len)) {
+            Ok(bytes) => return Ok((understand(&bytes)?, held)),
+            Err(error) => error,
+        };
+        match error {
+            FrameError::TimedOut if from.has_begun() => {
+                let seconds = self.limits.frame.as_secs_f32();
+                let message = format!("the request did not come whole within {seconds} s");
+                Err(Refused::Answer(ControlError::new(ErrorCode::TimedOut, message)))
+            }
+            FrameError::Closed | FrameError::TimedOut | FrameError::Io(_) => Err(Refused::Quiet),
+            FrameError::NoRoom => {
+                self.lines.refusal(&self.peer, "too many bytes of requests are held");
+                let message = "too many large requests at the same time: try again";
+                Err(Refused::Answer(ControlError::new(ErrorCode::Busy, message)))
+            }
+            FrameError::TooLong(_) | FrameError::Malformed(_) => Err(bad(error.to_string())),
         }
     }
 
@@ -105,9 +119,17 @@ impl Session<'_> {
         match result {
             Ok(response) => reply.send(AnswerBody::Result(response)),
             Err(error) => {
-                tracing::info!(request = name, uid = self.peer.uid, %error, "a command failed");
+                self.note_failure(name, &error);
                 reply.send(AnswerBody::Error(error));
             }
+        }
+    }
+
+    fn note_failure(&self, request: &str, error: &ControlError) {
+        let left_out = if self.peer.privileged { Some(0) } else { self.lines.failed.due(Instant::now()) };
+        if let Some(left_out) = left_out {
+            let error = shown(&error.message);
+            tracing::info!(request, uid = self.peer.uid, error, left_out, "a command failed");
         }
     }
 
@@ -115,10 +137,13 @@ impl Session<'_> {
         if request.needs_privilege() && !self.peer.privileged {
             return Err(ControlError::not_allowed(request.name()));
         }
-        if request.file_count() > Request::FILES_MAX {
-            let message =
-                format!("{} files in one request: at most {}", request.file_count(), Request::FILES_MAX);
-            return Err(ControlError::new(ErrorCode::BadRequest, message));
+        let bad = |message: String| Err(ControlError::new(ErrorCode::BadRequest, message));
+        let files = request.files();
+        if files.len() > Request::FILES_MAX {
+            return bad(format!("{} files in one request: at most {}", files.len(), Request::FILES_MAX));
+        }
+        if let Some(file) = files.iter().find(|file| file.path.len() > Request::PATH_BYTES_MAX) {
+            return bad(format!("a path of {} bytes: at most {}", file.path.len(), Request::PATH_BYTES_MAX));
         }
         Ok(())
     }
@@ -134,23 +159,21 @@ enum Refused {
     Answer(ControlError),
 }
 
-fn read_request(stream: &mut impl Read) -> Result<Envelope, Refused> {
-    let bad = |message: String| Refused::Answer(ControlError::new(ErrorCode::BadRequest, message));
-    let bytes = match read_bytes(stream, REQUEST_BYTES_MAX) {
-        Ok(bytes) => bytes,
-        Err(FrameError::Closed | FrameError::TimedOut | FrameError::Io(_)) => return Err(Refused::Quiet),
-        Err(error @ (FrameError::TooLong(_) | FrameError::Malformed(_))) => {
-            return Err(bad(error.to_string()));
-        }
-    };
-    let version: VersionOnly = parse(&bytes).map_err(|e| bad(e.to_string()))?;
+fn bad(message: String) -> Refused {
+    Refused::Answer(ControlError::new(ErrorCode::BadRequest, message))
+}
+
+fn understand(bytes: &[u8]) -> Result<Envelope, Refused> {
+    let version: VersionOnly = parse(bytes).map_err(|e| bad(e.to_string()))?;
     if version.version != VERSION {
         let theirs = version.version;
         return Err(bad(format!(
             "the command speaks version {theirs} of the protocol, this daemon {VERSION}: use the onfs of the daemon"
         )));
     }
-    parse(&bytes).map_err(|e| bad(e.to_string()))
+    // Before anything is made of them.
+    weigh::at_most(VALUES_MAX, bytes).map_err(|e| bad(format!("not a message: {e}")))?;
+    parse(bytes).map_err(|e| bad(e.to_string()))
 }
 
 /// Repeats the last progress so that the client knows that the daemon lives; at the deadline it answers in place of
@@ -171,7 +194,7 @@ fn heartbeat(
         if deadline.is_some_and(|at| Instant::now() >= at) {
             return reply.last(AnswerBody::Error(timed_out()));
         }
-        reply.send(AnswerBody::Progress(last.lock().clone()));
+        reply.offer(&last.lock().clone());
     }
 }
 
@@ -181,11 +204,24 @@ fn timed_out() -> ControlError {
 
 impl Reply {
     fn send(&self, body: AnswerBody) {
-        let mut stream = self.stream.lock();
+        self.write(&self.stream.lock(), body);
+    }
+
+    /// Sends progress if the client takes it at once: a request waits for no client that does not read.
+    fn offer(&self, progress: &Progress) {
+        if let Some(stream) = self.stream.try_lock()
+            && takes_more(&stream)
+        {
+            self.write(&stream, AnswerBody::Progress(progress.clone()));
+        }
+    }
+
+    fn write(&self, stream: &UnixStream, body: AnswerBody) {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
-        if write_frame(&mut *stream, &Answer { version: VERSION, body }).is_err() {
+        let answer = Answer { version: VERSION, body };
+        if write_frame(&mut Outgoing::new(stream, self.frame), &answer).is_err() {
             self.closed.store(true, Ordering::Release);
             // Ends the reader too: a half-written frame cannot be followed by another.
             let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -216,7 +252,7 @@ impl ProgressSink for Sink<'_> {
         *self.last.lock() = progress.clone();
         if self.sent.is_none_or(|at| now.duration_since(at) >= PROGRESS_EVERY) {
             self.sent = Some(now);
-            self.reply.send(AnswerBody::Progress(progress));
+            self.reply.offer(&progress);
         }
         if self.reply.closed.load(Ordering::Acquire) {
             return Err(ControlError::new(ErrorCode::Failed, "the command was ended"));
@@ -276,6 +312,14 @@ mod tests {
         ]
     }
 
+    fn read_request(bytes: &[u8]) -> Result<Envelope, FrameError> {
+        let body = read_bytes(&mut Cursor::new(bytes), REQUEST_BYTES_MAX, &mut |_| true)?;
+        understand(&body).map_err(|refused| match refused {
+            Refused::Answer(error) => FrameError::Malformed(error.message),
+            Refused::Quiet => FrameError::Closed,
+        })
+    }
+
     #[test]
     fn fuzz_control_request() {
         let envelope = |request| Envelope { version: VERSION, deadline_ms: Some(1500), request };
@@ -284,14 +328,14 @@ mod tests {
             "control-request",
             &good,
             |bytes| mend(bytes),
-            |bytes| match read_request(&mut Cursor::new(bytes)) {
+            |bytes| match read_request(bytes) {
                 Ok(request) => {
-                    let again = read_request(&mut Cursor::new(framed(&request)));
-                    assert!(again.is_ok_and(|again| again == request));
+                    assert_eq!(read_request(&framed(&request)).unwrap(), request);
                     assert_eq!(request.version, VERSION);
                 }
-                Err(Refused::Answer(error)) => assert_eq!(error.code, ErrorCode::BadRequest),
-                Err(Refused::Quiet) => assert!(bytes.is_empty(), "silence is for those who closed"),
+                Err(FrameError::Malformed(why)) => assert!(!why.is_empty()),
+                Err(FrameError::TooLong(len)) => assert!(len > REQUEST_BYTES_MAX),
+                Err(error) => assert!(bytes.is_empty(), "silence is for those who closed: {error}"),
             },
         );
     }
@@ -327,11 +371,43 @@ mod tests {
         );
     }
 
+    /// Two bytes each, which the parser would keep as 32 and more until it knew what they are for.
+    #[test]
+    fn regression_many_small_values_are_refused_before_they_are_kept() {
+        let head = format!("{{\"version\":{VERSION},\"request\":{{\"do\":\"unpin\",\"files\":[0");
+        let text = head + &",0".repeat(1 << 20) + "]}}";
+        let Err(Refused::Answer(error)) = understand(text.as_bytes()) else { panic!("it was understood") };
+        assert!(error.message.contains("values"), "{error}");
+        // What may be asked has room.
+        let files = vec![FileRef { ino: u64::MAX, path: "x".into() }; Request::FILES_MAX];
+        let request = Request::Migrate { files, to: TierId::Nearline, wait: true };
+        let all = Envelope { version: VERSION, deadline_ms: Some(1), request };
+        assert!(understand(&serde_json::to_vec(&all).unwrap()).is_ok());
+    }
+
+    /// The command sends a request off at a sum of path bytes; a frame takes them however they are written.
+    #[test]
+    fn a_frame_takes_what_the_command_puts_into_one() {
+        let longest = "\u{1}".repeat(Request::PATH_BYTES_MAX);
+        let count = Request::PATH_BYTES_SUM / longest.len() + 1;
+        let mut files = vec![FileRef { ino: u64::MAX, path: longest }; count];
+        files.resize(Request::FILES_MAX, FileRef { ino: u64::MAX, path: String::new() });
+        let request = Request::Migrate { files, to: TierId::Nearline, wait: true };
+        let whole = framed(&Envelope { version: VERSION, deadline_ms: Some(u64::MAX), request });
+        assert!(whole.len() as u64 <= u64::from(REQUEST_BYTES_MAX), "{}", whole.len());
+        assert!(u64::from(REQUEST_BYTES_MAX) <= Limits::default().held_bytes_per_user);
+    }
+
     #[test]
     fn fuzz_control_length() {
         // A length that promises more than comes.
         fuzz("control-length", &[framed(&Request::Status {})], as_it_is, |bytes| {
-            let _ = read_bytes(&mut Cursor::new(bytes), REQUEST_BYTES_MAX);
+            let mut grown = 0;
+            let _ = read_bytes(&mut Cursor::new(bytes), REQUEST_BYTES_MAX, &mut |len| {
+                grown = len;
+                true
+            });
+            assert!(grown <= bytes.len() as u64 + (64 << 10), "{grown} bytes of memory for {}", bytes.len());
         });
     }
 }

@@ -1,7 +1,7 @@
 //! How a mounted file system comes to its end: by command, by signal, or unmounted by somebody else.
 
 use std::{
-    path::PathBuf,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,7 +23,8 @@ const LAZY_PATIENCE: Duration = Duration::from_secs(1);
 /// Stands before the file system's own handler and does what concerns the whole daemon.
 pub struct Lifecycle {
     running: Running,
-    mountpoint: PathBuf,
+    /// The number of the mount: its path may be another's after it was detached.
+    mount_id: Option<u64>,
     stop_deadline: Duration,
     state: Mutex<State>,
     changed: Condvar,
@@ -37,9 +38,11 @@ struct State {
 }
 
 impl Lifecycle {
-    pub fn new(running: Running, mountpoint: PathBuf, stop_deadline: Duration) -> Arc<Lifecycle> {
+    /// To be called when it has just been mounted.
+    pub fn new(running: Running, mountpoint: &Path, stop_deadline: Duration) -> Arc<Lifecycle> {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Arc::new(Lifecycle { running, mountpoint, stop_deadline, state, changed })
+        let mount_id = mounts::onfs_at(mountpoint).ok().flatten().map(|mount| mount.id);
+        Arc::new(Lifecycle { running, mount_id, stop_deadline, state, changed })
     }
 
     /// Waits until the session has ended, then writes down what is left. The answer to an unmount command waits for
@@ -135,7 +138,7 @@ impl Lifecycle {
 
     fn holders(&self) -> String {
         let all = mounts::mounts().unwrap_or_default();
-        let Some(mount) = all.iter().rev().find(|m| m.mountpoint == self.mountpoint) else {
+        let Some(mount) = all.iter().find(|m| Some(m.id) == self.mount_id) else {
             return String::new();
         };
         let found = holders(mount, &[std::process::id()]);

@@ -87,8 +87,7 @@ fn start_all(config: &Config, note: &dyn Fn(&str)) -> Outcome<(Running, Server, 
     let owner_uid = rustix::process::getuid().as_raw();
     let context = StartContext { control_socket: &socket, owner_uid, note: &mut |text| note(text) };
     let running = start(config, context).map_err(of_start)?;
-    let mountpoint = config.mount.mountpoint.clone();
-    let life = Lifecycle::new(running.clone(), mountpoint, config.mount.stop_deadline);
+    let life = Lifecycle::new(running.clone(), &config.mount.mountpoint, config.mount.stop_deadline);
     let options =
         ServerOptions { socket, open_to_all: config.mount.allow_other, owner_uid, limits: Limits::default() };
     match Server::start(options, life.clone()) {

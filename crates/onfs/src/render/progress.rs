@@ -7,7 +7,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::units;
+use super::{out::plain, units};
 use crate::control::{Progress, Unit};
 
 /// Without a terminal, a line this often.
@@ -70,7 +70,7 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
         bar.set_length(progress.total);
     }
     bar.set_position(progress.done);
-    bar.set_message(progress.what.clone());
+    bar.set_message(plain(&progress.what));
 }
 
 fn line(name: &str, progress: &Progress) -> String {

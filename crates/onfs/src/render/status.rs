@@ -140,7 +140,7 @@ fn tiers(tiers: &[TierReport]) -> String {
             rate(t.rate_in),
             rate(t.rate_out),
             bytes(t.dirty_bytes),
-            count(t.objects),
+            t.objects.map_or_else(|| "-".to_owned(), count),
             format!("{} ({}){trouble}", t.dir, t.backing),
         ]);
     }
