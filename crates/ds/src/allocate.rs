@@ -2,6 +2,7 @@
 
 use crate::{
     DataServer,
+    beside::in_place_and_safe,
     durable::changes_vouched,
     object::{Object, State},
 };
@@ -150,8 +151,12 @@ impl DataServer {
     /// memory; all of them while the kernel reads one by itself.
     fn copies_to_zero(&self, state: &State, sau: Sau) -> Option<TierSet> {
         let held = sau.valid.intersect(self.present());
-        if state.in_place.is_some() {
-            return Some(held).filter(|h| !h.is_empty());
+        match state.in_place {
+            Some(TierId::Memory) if state.mapped.is_none() => {
+                return Some(in_place_and_safe(Sau::in_tiers(held))).filter(|h| !h.is_empty());
+            }
+            Some(_) => return Some(held).filter(|h| !h.is_empty()),
+            None => {}
         }
         let safe = held.intersect(TierSet::PERSISTENT).fastest();
         safe.or(held.fastest()).map(TierSet::of)

@@ -307,7 +307,7 @@ impl DataServer {
 
     /// The object's file in a tier, for its first SAU there. Zeros that an fsync promised would be lost if the record came to
     /// be durable and the file not.
-    fn begin_file(
+    pub(crate) fn begin_file(
         &self,
         object: &Object,
         state: &mut State,
@@ -324,31 +324,6 @@ impl DataServer {
             return Err(Stop::WouldWait);
         }
         Ok(self.sync_file(object, &file)?)
-    }
-
-    /// Readers have the memory file in place, so new bytes must be there; where an fsync promised a hole, its zeros must be
-    /// in a persistent tier too. Such a hole becomes a SAU of both before anything is written to it.
-    fn keep_promise(
-        &self,
-        object: &Object,
-        state: &mut State,
-        piece: Piece,
-        patience: Patience,
-    ) -> Result<(), Stop> {
-        if piece.sau.start() >= state.synced_size || !self.has_persistent() {
-            return Ok(());
-        }
-        if !patience.may_wait {
-            return Err(Stop::WouldWait);
-        }
-        let safe = self.place_safe(object, state, piece, u64::from(piece.len), patience)?;
-        self.clear_stale(object, state, piece, safe)?;
-        self.begin_file(object, state, piece, safe, patience)?;
-        self.clear_stale(object, state, piece, TierId::Memory)?;
-        self.file_for_write(object, state, TierId::Memory)?;
-        let _ = state.map.set(piece.sau, Sau::in_tiers(TierSet::MEMORY.with(safe)));
-        self.save_map(object, state)?;
-        Ok(())
     }
 
     /// Writes into the tier's file; a device that is full makes the SAU move to a tier that has room. Returns the tier
@@ -428,46 +403,6 @@ impl DataServer {
         object.verified.lock().remove(piece.sau);
         for other in before.valid.without(tier).iter() {
             self.give_up(object, state, other, piece.sau, saved);
-        }
-        Ok(())
-    }
-
-    /// Readers have the object's file in memory open in place, and a persistent tier holds the SAU too: the bytes go
-    /// to both, first to the one that nobody reads, so that nothing safe comes to depend on memory.
-    fn write_through(
-        &self,
-        object: &Object,
-        state: &mut State,
-        piece: Piece,
-        bytes: &[u8],
-        patience: Patience,
-    ) -> Result<(), Stop> {
-        if !patience.may_wait {
-            return Err(Stop::WouldWait);
-        }
-        let before = state.map.get(piece.sau);
-        if before.seal.is_some() {
-            if state.is_moving(piece.sau.start(), types::SAU_BYTES) {
-                return Err(Stop::Copier);
-            }
-            let _ = state.map.set(piece.sau, Sau::in_tiers(before.valid));
-            let saved = self.save_map(object, state)?;
-            if before.valid.iter().any(|tier| changes_vouched(before, piece, tier)) {
-                state.struck = saved;
-            }
-        }
-        if before.valid.iter().any(|tier| !self.may_change(state, tier)) {
-            return Err(Stop::Undurable);
-        }
-        for tier in before.valid.iter() {
-            self.admit_growth(object, state, tier, piece, patience)?;
-            if tier.is_persistent() {
-                let file = self.file_for_write(object, state, tier)?;
-                file.write_at(bytes, piece.offset)?;
-                state.file_len[tier.index()] = state.file_len[tier.index()].max(piece.end());
-                state.note_change(tier);
-                self.note_unsynced(object);
-            }
         }
         Ok(())
     }

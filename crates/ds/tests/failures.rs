@@ -363,3 +363,34 @@ fn regression_a_copy_that_is_read_after_a_device_failed_is_compared() {
         assert_eq!(site.server().counters().damaged_saus, u64::from(damaged));
     }
 }
+
+/// Both devices and memory hold the file.
+fn in_all_tiers(site: &Site) -> Arc<Object> {
+    let object = create(site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    for tier in [TierId::Nearline, TierId::Ssd, TierId::Memory] {
+        site.server().migrate(ino(2), tier, None).unwrap();
+    }
+    assert_eq!(site.server().report(&object).saus, [1; 3]);
+    object
+}
+
+/// Readers have the file in memory in place, so a write goes to memory and to what is safe. Method: near-line fails in the
+/// middle; copies that count are the same.
+#[test]
+fn regression_a_write_beside_readers_in_place_does_not_make_device_copies_differ() {
+    let mut site = Site::new(64 << 20);
+    (site.faults, site.ssd_faults) = (Faults::armed(), Some(Faults::armed()));
+    site.start();
+    let object = in_all_tiers(&site);
+    assert!(site.server().begin_passthrough(&object));
+    site.faults.plan(once(IoKind::Write, Errno::EIO));
+    let _ = site.server().write(&object, 0, b"new");
+    let saus = site.server().report(&object).saus;
+    let on = |tier: TierId| site.tier_file(tier, 2)[..3].to_vec();
+    assert!(saus[2] == 0 || on(TierId::Ssd) == on(TierId::Nearline), "{saus:?}");
+    site.faults.clear();
+    site.server().write(&object, 0, b"new").unwrap();
+    assert_eq!(site.server().report(&object).saus, [1, 1, 0]);
+    assert_eq!(read(&site, &object, 0, 4).unwrap(), b"new\x07");
+}
