@@ -394,3 +394,27 @@ fn regression_a_write_beside_readers_in_place_does_not_make_device_copies_differ
     assert_eq!(site.server().report(&object).saus, [1, 1, 0]);
     assert_eq!(read(&site, &object, 0, 4).unwrap(), b"new\x07");
 }
+
+/// The kernel reads the SSD's file by itself, and goes on doing so. Method: the SSD fails to read once, as another reader sees;
+/// then the file is written.
+#[test]
+fn regression_readers_in_place_see_what_is_written_after_their_device_failed() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    site.server().migrate(ino(2), TierId::Nearline, None).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+    read(&site, &object, 0, MIB).unwrap();
+    assert!(site.server().begin_passthrough(&object));
+    let (tier, file) = site.server().passthrough_file(&object).unwrap();
+    assert_eq!(tier, TierId::Ssd);
+    site.ssd_faults.as_ref().unwrap().plan(once(IoKind::Read, Errno::EIO));
+    let seen = read(&site, &object, 0, MIB).map(|bytes| bytes.len());
+    assert_eq!(seen, Err(Errno::EIO), "as those in place would see");
+    site.server().write(&object, 0, b"new").unwrap();
+    let mut found = [0; 4];
+    file.read_at(&mut found, 0).unwrap();
+    assert_eq!(found, *b"new\x07");
+}
