@@ -52,6 +52,7 @@ impl DataServer {
     /// Makes the range read as zeros, without changing the size.
     fn zero(&self, object: &Object, offset: u64, len: u64) -> Result<(), Errno> {
         loop {
+            self.renew_distrusted(object)?;
             let mut state = object.state.write();
             if state.moving.is_some() {
                 drop(state);

@@ -77,6 +77,9 @@ impl DataServer {
         if state.is_moving(piece.sau.start(), types::SAU_BYTES) {
             return Err(Stop::Copier);
         }
+        if now.valid.iter().any(|tier| object.unsynced.distrusted().contains(tier)) {
+            return Err(Stop::Distrusted);
+        }
         for tier in now.valid.iter() {
             self.let_stand_alone(object, state, before, tier)?;
         }

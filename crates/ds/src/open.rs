@@ -279,6 +279,8 @@ impl DataServer {
             TierId::ALL.into_iter().for_each(|tier| state.unsynced.forget(tier));
             state.map = layout::SauMap::new();
             *object.verified.lock() = Verified::default();
+            drop(state);
+            self.forget_failed(&object);
         }
         let files = self.driver.with(|core, _| core.files(ino));
         for tier in files.unwrap_or(self.present()).iter() {

@@ -2,7 +2,7 @@
 
 use crate::{
     DataServer,
-    copy::{Choice, Copier, CopyPlan, CopyStop},
+    copy::{Choice, Copier, CopyPlan, CopyStop, copy_range},
     object::Object,
 };
 use parking_lot::MutexGuard;
@@ -125,6 +125,10 @@ impl DataServer {
             return Err(Errno::EIO);
         }
         self.sync_object_devices(object)?;
+        // Some other sync failed since they were made anew.
+        if !object.unsynced.distrusted().is_empty() {
+            return Err(Errno::EIO);
+        }
         self.promise_holes(object)
     }
 
@@ -138,24 +142,55 @@ impl DataServer {
         Ok(if state.map.is_dirty() { Wanted::Copy } else { Wanted::Devices })
     }
 
-    /// A device once failed to make its copy durable, and nobody who could ask has the object open since: what memory holds
-    /// too is copied anew.
-    fn renew_distrusted(&self, object: &Object) -> Result<(), Errno> {
-        let distrusted = object.unsynced.distrusted();
-        if distrusted.is_empty() || object.unsynced.begin().is_err() {
+    /// A device once failed to make its copy durable: what another tier holds too is written there again, as it is, so that
+    /// what the device has stays as good as it was.
+    pub(crate) fn renew_distrusted(&self, object: &Object) -> Result<(), Errno> {
+        if object.unsynced.distrusted().is_empty() {
             return Ok(());
         }
-        let mut state = object.state.write();
-        let held = |s: layout::Sau| s.valid.contains(TierId::Memory);
-        let saus: Vec<_> = state.map.iter().filter(|(_, s)| held(*s)).collect();
-        for (sau, now) in saus {
-            let kept =
-                now.valid.iter().filter(|t| !distrusted.contains(*t)).fold(TierSet::EMPTY, TierSet::with);
-            let _ = state.map.set(sau, layout::Sau::in_tiers(kept));
+        let _copier = object.stop_copier();
+        let distrusted = object.unsynced.trust();
+        let whole = self.rewrite(object, distrusted).inspect_err(|_| object.unsynced.distrust(distrusted))?;
+        // Who has it open hears of it until the last close, and so does whoever asks of bytes that are nowhere else.
+        if whole && !object.is_open() {
+            object.unsynced.forgive();
         }
-        self.save_map(object, &mut state)?;
-        self.forget_failed(object);
+        if object.unsynced.begin().is_ok() && object.unsynced.distrusted().is_empty() {
+            self.forget_failed(object);
+            self.note_if_unsynced(object, &object.state.read());
+        }
         Ok(())
+    }
+
+    /// Returns whether these tiers hold nothing that no other does. The caller holds `object.copying`.
+    fn rewrite(&self, object: &Object, tiers: TierSet) -> Result<bool, Errno> {
+        let mut next = layout::SauIndex::ZERO;
+        let mut whole = true;
+        loop {
+            // One at a time, as for what is mapped.
+            let state = object.state.write();
+            let held = |s: &layout::Sau| !s.valid.intersect(tiers).is_empty();
+            let Some((sau, now)) = state.map.iter_from(next).find(|(_, s)| held(s)) else {
+                return Ok(whole);
+            };
+            let good = tiers.iter().fold(now.valid, TierSet::without).intersect(self.present()).fastest();
+            whole &= good.is_some();
+            let len = u64::from(sau.bytes_within(state.size));
+            for to in now.valid.intersect(tiers).iter() {
+                let files =
+                    (good.and_then(|good| state.files[good.index()].as_ref()), &state.files[to.index()]);
+                let (Some(source), Some(copy)) = files else { continue };
+                // Noted before, too: what fails half-way changed it.
+                state.note_change(to);
+                copy_range(source, copy, sau.start(), len, false)?;
+                state.note_change(to);
+                self.note_unsynced(object);
+            }
+            match layout::SauIndex::new(sau.get() + 1) {
+                Some(after) => next = after,
+                None => return Ok(whole),
+            }
+        }
     }
 
     /// The zeros of the file's holes are as safe as its bytes: what is written there later must not put them at risk.

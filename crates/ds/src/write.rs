@@ -26,6 +26,8 @@ pub(crate) enum Stop {
     Copier,
     /// Something must become durable first: see `durable.rs`.
     Undurable,
+    /// The copy that is to stay is one that a device perhaps did not take.
+    Distrusted,
     WouldWait,
     Failed(Errno),
 }
@@ -71,7 +73,7 @@ impl DataServer {
             Err(Stop::Failed(Errno::EMFILE)) => Ok(Attempt::WouldWait),
             Err(Stop::Failed(Errno::ENOSPC)) if done > 0 => Ok(Attempt::WouldWait),
             Err(Stop::Failed(errno)) => written(done, errno).map(Attempt::Done),
-            Err(Stop::WouldWait | Stop::Copier | Stop::Undurable | Stop::Wait { .. }) => {
+            Err(Stop::WouldWait | Stop::Copier | Stop::Undurable | Stop::Distrusted | Stop::Wait { .. }) => {
                 Ok(Attempt::WouldWait)
             }
         }
@@ -117,6 +119,10 @@ impl DataServer {
                 Err(Stop::Undurable) => {
                     drop(state);
                     self.make_durable()?;
+                }
+                Err(Stop::Distrusted) => {
+                    drop(state);
+                    self.renew_distrusted(object)?;
                 }
                 Err(Stop::Copier) => {
                     drop(state);
@@ -376,7 +382,11 @@ impl DataServer {
         tier: TierId,
         patience: Patience,
     ) -> Result<TierId, Stop> {
-        if state.map.get(piece.sau) != Sau::in_tiers(TierSet::of(tier)) {
+        let now = state.map.get(piece.sau);
+        if now.valid != TierSet::of(tier) && object.unsynced.distrusted().contains(tier) {
+            return Err(Stop::Distrusted);
+        }
+        if now != Sau::in_tiers(TierSet::of(tier)) {
             self.strike_others(object, state, piece, tier)?;
         }
         if !self.may_change(state, tier) {
@@ -458,6 +468,9 @@ impl DataServer {
         if state.in_place.is_some() {
             return Err(Stop::Failed(Errno::ENOSPC));
         }
+        if object.unsynced.distrusted().contains(to) {
+            return Err(Stop::Distrusted);
+        }
         self.clear_stale(object, state, piece, to)?;
         let source = state.files[from.index()].clone().ok_or(Stop::Failed(Errno::EIO))?;
         let dest = self.file_for_write(object, state, to)?;
@@ -471,7 +484,7 @@ impl DataServer {
         // Another device copy may end for this one. And nothing else would tell, after a power cut, that the record came and
         // the bytes did not.
         if to.is_persistent() {
-            self.sync_file(object, &dest)?;
+            self.sync_to_rely_on(object, &dest)?;
         }
         state.map.note_replaced(piece.sau, to);
         if to.is_persistent() {
