@@ -364,6 +364,32 @@ fn regression_a_copy_that_is_read_after_a_device_failed_is_compared() {
     }
 }
 
+/// S-26: a write ends the checksum of a copy, and the copy in memory; the one that stays is durable before that is recorded.
+/// Method: a copy that nobody asked for, which waits for a sync; syncs are counted at both saves.
+#[test]
+fn regression_memory_is_given_up_when_the_copy_on_the_device_is_durable() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    let faults = site.ssd_faults.clone().unwrap();
+    let (saved, seen) = std::sync::mpsc::channel();
+    site.on_save(move |record| {
+        let valid = record.map.get(layout::SauIndex::ZERO).valid;
+        saved.send((valid.contains(TierId::Memory), faults.count(IoKind::Sync))).unwrap();
+        Ok(())
+    });
+    site.server().flush_later(&object).unwrap();
+    while site.server().report(&object).at_risk > 0 {
+        std::thread::yield_now();
+    }
+    site.server().write(&object, 0, b"new").unwrap();
+    let seen: Vec<(bool, u64)> = seen.try_iter().collect();
+    let [(true, copied), .., (false, given_up)] = seen[..] else { panic!("{seen:?}") };
+    assert!(given_up > copied, "{seen:?}");
+}
+
 /// Both devices and memory hold the file.
 fn in_all_tiers(site: &Site) -> Arc<Object> {
     let object = create(site, 2);
