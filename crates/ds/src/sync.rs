@@ -69,6 +69,7 @@ impl DataServer {
         self.absorb_mapped_writes(object)?;
         self.renew_distrusted(object)?;
         let (mut safe, mut settled, mut reliefs) = (false, false, 0);
+        let mut refused = TierSet::EMPTY;
         for attempt in 0..ATTEMPTS {
             match self.begin_sync(object, sync_mode)? {
                 Wanted::Nothing => return Ok(()),
@@ -79,10 +80,10 @@ impl DataServer {
                 Wanted::Copy => {}
             }
             let copier = object.stop_mover();
-            let to = match self.tier_for_copy(object, first) {
+            let to = match self.tier_for_copy(object, first, refused) {
                 // What was given up keeps its space until the next sync.
                 Err(Errno::ENOSPC) if reliefs < RELIEFS => {
-                    reliefs += 1;
+                    (reliefs, refused) = (reliefs + 1, TierSet::EMPTY);
                     self.settle_waiting()?;
                     self.driver.wait_for_room(first, RELIEF_PAUSE);
                     continue;
@@ -106,7 +107,11 @@ impl DataServer {
                 // To whoever interrupted it: he may be removing the object, and must not be overtaken again and again.
                 Err(CopyStop::Cancelled | CopyStop::Undurable) => MutexGuard::unlock_fair(copier),
                 Err(CopyStop::Gone) => return Ok(()),
-                Err(CopyStop::NoSpace) => self.refresh_limit(to),
+                Err(CopyStop::NoSpace) => {
+                    self.refresh_limit(to);
+                    // Whatever space it has: a quota may be used up, or it takes no more files.
+                    refused = refused.with(to);
+                }
                 // Objects that wait for a sync keep their files open.
                 Err(CopyStop::Failed(Errno::EMFILE)) if !settled => {
                     drop(copier);
@@ -209,13 +214,13 @@ impl DataServer {
     }
 
     /// The first persistent tier that has room for what is only in memory.
-    fn tier_for_copy(&self, object: &Object, first: TierId) -> Result<TierId, Errno> {
+    fn tier_for_copy(&self, object: &Object, first: TierId, refused: TierSet) -> Result<TierId, Errno> {
         let bytes = {
             let state = object.state.read();
             // Of a sparse file memory holds less than the SAUs that it is in.
             state.map.bytes_at_risk(state.size).min(state.charged[TierId::Memory.index()])
         };
-        for tier in self.present().iter().filter(|t| *t >= first) {
+        for tier in self.present().iter().filter(|t| *t >= first && !refused.contains(*t)) {
             let need = Need { ino: object.ino(), bytes, sync: true, waited: Duration::MAX };
             if self.driver.admit(tier, need) == Admit::Yes {
                 object.state.write().charged[tier.index()] += bytes;

@@ -364,6 +364,25 @@ fn regression_a_copy_that_is_read_after_a_device_failed_is_compared() {
     }
 }
 
+/// A device whose quota is used up, or that takes no more files, has free space still. Method: all that it is asked for fails;
+/// then near-line too.
+#[test]
+fn regression_a_flush_goes_on_to_the_next_tier_when_a_device_with_space_takes_no_more() {
+    for (kind, errno) in [(IoKind::Open, Errno::ENOSPC), (IoKind::Write, Errno::EDQUOT)] {
+        let mut site = Site::new(64 << 20);
+        (site.faults, site.ssd_faults) = (Faults::armed(), Some(Faults::armed()));
+        site.start();
+        let (object, other) = (create(&site, 2), create(&site, 3));
+        site.server().write(&object, 0, &[7; MIB]).unwrap();
+        site.server().write(&other, 0, &[7; MIB]).unwrap();
+        site.ssd_faults.as_ref().unwrap().plan(onwards(kind, errno));
+        flush(&site, &object).unwrap();
+        assert_eq!(site.server().report(&object).bytes, [MIB as u64, 0, MIB as u64]);
+        site.faults.plan(onwards(kind, errno));
+        assert_eq!(flush(&site, &other), Err(Errno::ENOSPC));
+    }
+}
+
 /// S-26: a write ends the checksum of a copy, and the copy in memory; the one that stays is durable before that is recorded.
 /// Method: a copy that nobody asked for, which waits for a sync; syncs are counted at both saves.
 #[test]
