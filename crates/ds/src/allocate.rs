@@ -153,7 +153,7 @@ impl DataServer {
     fn copies_to_zero(&self, state: &State, sau: Sau) -> Option<TierSet> {
         let held = sau.valid.intersect(self.present());
         match state.in_place {
-            Some(TierId::Memory) if state.mapped.is_none() => {
+            Some(TierId::Memory) if !state.is_mapped() => {
                 return Some(in_place_and_safe(Sau::in_tiers(held))).filter(|h| !h.is_empty());
             }
             Some(_) => return Some(held).filter(|h| !h.is_empty()),

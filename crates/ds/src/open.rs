@@ -3,7 +3,7 @@
 use crate::{
     DataServer,
     mapped::HOLES_MAX,
-    object::{LiveAttr, Object, OpenKind, State, Verified},
+    object::{LiveAttr, Object, OpenKind, State, UNSAVED, Verified},
 };
 use std::sync::{Arc, atomic::Ordering};
 use store::ObjectFd;
@@ -249,6 +249,7 @@ impl DataServer {
         };
         state.map.stored();
         state.unsaved = false;
+        state.condemned.iter_mut().filter(|c| c.after == UNSAVED).for_each(|c| c.after = lsn);
         if first {
             object.first_write.store(false, Ordering::Release);
         }

@@ -189,6 +189,9 @@ impl DataServer {
     ) -> Result<(), Stop> {
         self.make_known(object, state);
         self.save_unsaved(object, state)?;
+        if offset > state.size {
+            self.take_new_holes_in(object, state, offset)?;
+        }
         for piece in pieces(offset, data.len() as u64) {
             let at = (piece.offset - offset) as usize;
             let bytes = &data[at..at + piece.len as usize];
