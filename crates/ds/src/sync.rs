@@ -68,15 +68,29 @@ impl DataServer {
         self.counters.syncs.add(1);
         self.absorb_mapped_writes(object)?;
         self.renew_distrusted(object)?;
-        let (mut safe, mut settled, mut reliefs) = (false, false, 0);
-        let mut refused = TierSet::EMPTY;
+        if !self.copy_to_devices(object, (first, sync_mode), progress)? {
+            return Ok(());
+        }
+        self.sync_object_devices(object)?;
+        // Some other sync failed since they were made anew.
+        if !object.unsynced.distrusted().is_empty() {
+            return Err(Errno::EIO);
+        }
+        self.promise_holes(object)
+    }
+
+    /// Copies what only memory has. `false`: nothing is to be made durable.
+    fn copy_to_devices(
+        &self,
+        object: &Object,
+        (first, sync_mode): (TierId, bool),
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<bool, Errno> {
+        let (mut settled, mut reliefs, mut refused) = (false, 0, TierSet::EMPTY);
         for attempt in 0..ATTEMPTS {
             match self.begin_sync(object, sync_mode)? {
-                Wanted::Nothing => return Ok(()),
-                Wanted::Devices => {
-                    safe = true;
-                    break;
-                }
+                Wanted::Nothing => return Ok(false),
+                Wanted::Devices => return Ok(true),
                 Wanted::Copy => {}
             }
             let copier = object.stop_mover();
@@ -101,12 +115,11 @@ impl DataServer {
             match copied {
                 Ok(_) => {
                     self.tell_clean(object);
-                    safe = true;
-                    break;
+                    return Ok(true);
                 }
                 // To whoever interrupted it: he may be removing the object, and must not be overtaken again and again.
                 Err(CopyStop::Cancelled | CopyStop::Undurable) => MutexGuard::unlock_fair(copier),
-                Err(CopyStop::Gone) => return Ok(()),
+                Err(CopyStop::Gone) => return Ok(false),
                 Err(CopyStop::NoSpace) => {
                     self.refresh_limit(to);
                     // Whatever space it has: a quota may be used up, or it takes no more files.
@@ -125,16 +138,8 @@ impl DataServer {
             }
         }
         // Others interrupted it again and again: better no answer of success than a wrong one.
-        if !safe {
-            tracing::error!(ino = %object.ino(), "a copy was interrupted {ATTEMPTS} times and given up");
-            return Err(Errno::EIO);
-        }
-        self.sync_object_devices(object)?;
-        // Some other sync failed since they were made anew.
-        if !object.unsynced.distrusted().is_empty() {
-            return Err(Errno::EIO);
-        }
-        self.promise_holes(object)
+        tracing::error!(ino = %object.ino(), "a copy was interrupted {ATTEMPTS} times and given up");
+        Err(Errno::EIO)
     }
 
     fn begin_sync(&self, object: &Object, sync_mode: bool) -> Result<Wanted, Errno> {
