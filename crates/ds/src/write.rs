@@ -167,7 +167,11 @@ impl DataServer {
             Ok(()) => {}
             // The long way round moves the SAU to where there is room.
             Err(Errno::ENOSPC) => return Ok(false),
-            Err(errno) => return Err(errno),
+            Err(errno) => {
+                state.note_change(tier);
+                self.note_unsynced(object);
+                return Err(errno);
+            }
         }
         if state.note_change(tier) {
             self.note_unsynced(object);
@@ -216,6 +220,11 @@ impl DataServer {
             let at = tier.index();
             let len = file.stat().map_or(piece.end(), |stat| stat.size);
             state.file_len[at] = state.file_len[at].max(len);
+            // Nor is it durable, or what a checksum that is being computed is of.
+            if tier.is_persistent() && state.map.get(piece.sau).valid.contains(tier) {
+                state.note_change(tier);
+                self.note_unsynced(object);
+            }
             let from = state.size.max(piece.offset);
             if from >= piece.end().min(len) || self.still_vouched(state, tier, piece.sau) {
                 continue;

@@ -463,3 +463,23 @@ fn regression_readers_in_place_see_what_is_written_after_their_device_failed() {
     file.read_at(&mut found, 0).unwrap();
     assert_eq!(found, *b"new\x07");
 }
+
+/// The part of it that is there may be of the half that an fsync answers for.
+#[test]
+fn regression_what_a_failed_write_left_within_the_file_is_synced() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    site.server().sync(&object).unwrap();
+    site.server().write(&object, 0, b"over the checksum").unwrap();
+    site.server().sync(&object).unwrap();
+    let faults = site.ssd_faults.clone().unwrap();
+    faults.plan(Fault { torn: true, ..once(IoKind::Write, Errno::EIO) });
+    assert_eq!(site.server().write(&object, 0, &[8; 8192]), Err(Errno::EIO));
+    assert_eq!(read(&site, &object, 0, 1).unwrap(), [8]);
+    let before = faults.count(IoKind::Sync);
+    site.server().sync(&object).unwrap();
+    assert!(faults.count(IoKind::Sync) > before);
+}
