@@ -11,11 +11,14 @@ use crate::{
     object::{Mapped, Object, State, UNSAVED},
 };
 use layout::{Sau, SauIndex};
+use std::time::Duration;
 use store::ObjectFd;
 use types::{Errno, SAU_BYTES, TierId, TierSet, Timestamp};
 
 /// Holes of a file that may be in passthrough: each gets a place in the map before somebody writes through a mapping.
 pub(crate) const HOLES_MAX: u64 = 4096;
+/// More than a tick of any clock for files.
+const TICK_MAX: Duration = Duration::from_secs(1);
 /// Bytes of two copies that are compared at once.
 const CHUNK: usize = 128 << 10;
 
@@ -45,7 +48,9 @@ impl DataServer {
             return Ok(false);
         }
         let file = state.files[tier.index()].clone().ok_or(Errno::EIO)?;
-        let mapped = Mapped::new(file.stat()?.mtime);
+        let mtime = file.stat()?.mtime;
+        let mapped = Mapped::new(mtime);
+        mapped.note_mtime(mtime, self.is_recent(mtime));
         let size = state.size;
         self.take_holes_in(object, &mut state, tier, size)?;
         strike_seals(object, &mut state);
@@ -233,6 +238,11 @@ impl DataServer {
         let mapped = state.mapped.as_ref()?;
         let mtime = state.files[state.in_place?.index()].as_ref()?.stat().ok()?.mtime;
         mapped.is_news(mtime).then_some(mtime)
+    }
+
+    /// May stores leave a file this time, since they come in the same tick of the kernel's clock for files?
+    pub(crate) fn is_recent(&self, mtime: Timestamp) -> bool {
+        self.now().since(mtime) < TICK_MAX
     }
 
     /// The file counts as written at this time.

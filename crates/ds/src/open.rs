@@ -84,7 +84,8 @@ impl DataServer {
             file.set_mtime(time)?;
             if let Some(mapped) = mapped {
                 // As the device keeps it.
-                mapped.note_mtime(file.stat()?.mtime, false);
+                let now = file.stat()?.mtime;
+                mapped.note_mtime(now, self.is_recent(now));
             }
         }
         object.set_mtime(None);

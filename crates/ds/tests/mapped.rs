@@ -421,3 +421,25 @@ fn regression_a_copy_that_is_known_to_be_old_is_not_used_though_that_could_not_b
     site.server().migrate(ino(2), TierId::Ssd, PATIENCE).unwrap();
     assert_eq!(read(&site, &object, 5 * MIB, 6).unwrap(), b"stored");
 }
+
+/// A store in the same tick of the clock as the last write leaves the file's time as it was. Method: the time is set back.
+#[test]
+fn regression_stores_that_do_not_change_the_time_of_a_file_reach_its_other_copies() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = create(&site);
+    site.server().migrate(ino(2), TierId::Nearline, PATIENCE).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, PATIENCE).unwrap();
+    read(&site, &object, 0, 6 * MIB).unwrap();
+    assert!(site.server().begin_passthrough(&object));
+    let (_, file) = site.server().passthrough_file(&object).unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap();
+    let time = types::Timestamp { sec: now.as_secs() as i64, nsec: now.subsec_nanos() };
+    file.set_mtime(time).unwrap();
+    site.server().begin_mapped_writes(&object).unwrap();
+    store(&site, &object, 5 * MIB, b"mapped");
+    file.set_mtime(time).unwrap();
+    site.server().end_mapped_writes(&object).unwrap();
+    assert_eq!(site.server().report(&object).saus, [0, 2, 2]);
+    assert_eq!(site.tier_file(TierId::Nearline, 2)[5 * MIB..][..6], *b"mapped");
+}
