@@ -2,6 +2,7 @@
 
 use crate::{
     DataServer,
+    beside::in_place_and_safe,
     durable::vouches,
     object::{Object, State},
 };
@@ -51,6 +52,7 @@ impl DataServer {
     /// Makes the range read as zeros, without changing the size.
     fn zero(&self, object: &Object, offset: u64, len: u64) -> Result<(), Errno> {
         loop {
+            self.renew_distrusted(object)?;
             let mut state = object.state.write();
             if state.moving.is_some() {
                 drop(state);
@@ -150,8 +152,12 @@ impl DataServer {
     /// memory; all of them while the kernel reads one by itself.
     fn copies_to_zero(&self, state: &State, sau: Sau) -> Option<TierSet> {
         let held = sau.valid.intersect(self.present());
-        if state.in_place.is_some() {
-            return Some(held).filter(|h| !h.is_empty());
+        match state.in_place {
+            Some(TierId::Memory) if !state.is_mapped() => {
+                return Some(in_place_and_safe(Sau::in_tiers(held))).filter(|h| !h.is_empty());
+            }
+            Some(_) => return Some(held).filter(|h| !h.is_empty()),
+            None => {}
         }
         let safe = held.intersect(TierSet::PERSISTENT).fastest();
         safe.or(held.fastest()).map(TierSet::of)

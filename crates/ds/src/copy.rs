@@ -197,13 +197,16 @@ impl DataServer {
         // A seal vouches for the source, too: after a power cut one for bytes that did not come would take the others of
         // the SAU along, which had. What is written from now on is noted, and not sealed.
         if object.unsynced.tiers().contains(batch.source) {
-            self.sync_file(object, &batch.from)?;
+            self.sync_to_rely_on(object, &batch.from)?;
         }
         // What is given up was perhaps the last copy that a device has not failed to take. And what has to be synced while
         // writers are held off is less.
-        let is_rewritten = || object.state.read().moving.as_ref().is_some_and(|m| !m.written.is_empty());
-        if plan.to.is_persistent() && (plan.free.is_some() || is_rewritten()) {
-            self.sync_file(object, &batch.to)?;
+        let gets_no_seal = || {
+            let state = object.state.read();
+            state.mapped.is_some() || state.moving.as_ref().is_some_and(|m| !m.written.is_empty())
+        };
+        if plan.to.is_persistent() && (plan.free.is_some() || gets_no_seal()) {
+            self.sync_to_rely_on(object, &batch.to)?;
         }
         let mut rewritten: Vec<(u64, u64)> = Vec::new();
         let mut rounds = 0;
@@ -240,7 +243,7 @@ impl DataServer {
         *len = (*len).max(end);
         // Without a seal nothing would tell, after a power cut, that the record came and the bytes did not.
         if !rewritten.is_empty() && plan.to.is_persistent() {
-            self.sync_file(object, &batch.to)?;
+            self.sync_to_rely_on(object, &batch.to)?;
         }
         state.moving = None;
         if plan.to.is_persistent() {

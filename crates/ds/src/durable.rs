@@ -1,8 +1,8 @@
 //! What a power cut must find (I-DS-4): the map that is durable, and the bytes that it speaks of.
 //!
 //! - Device bytes that the durable map names are changed, cut or cleared only when the map that says otherwise is durable.
-//! - A record that strikes a device copy is saved only when the copy that stays is durable: the kernel may write the
-//!   journal's pages before we ask it to.
+//! - A record that strikes a copy, or the checksum of one that is not durable yet, is saved only when the copy that stays is
+//!   durable: the kernel may write the journal's pages before we ask it to.
 //!
 //! Whoever finds that something is not durable yet lets go of the object, calls [`DataServer::make_durable`] and begins
 //! again. Nobody waits for it under an object's lock.
@@ -48,7 +48,8 @@ impl DataServer {
         tier.is_persistent() && state.condemned.iter().any(gone)
     }
 
-    /// Makes this tier's copy durable if other device copies are to be struck in its favour. Rare, so under the lock.
+    /// Makes this tier's copy durable if others are to be struck in its favour, or the checksum that would tell, after a power
+    /// cut, that it is not there. Rare, so under the lock.
     pub(crate) fn let_stand_alone(
         &self,
         object: &Object,
@@ -57,7 +58,9 @@ impl DataServer {
         tier: TierId,
     ) -> Result<(), Errno> {
         match &state.files[tier.index()] {
-            Some(file) if has_others(sau, tier) && state.is_unsynced(tier) => self.sync_file(object, file),
+            Some(file) if sau.valid != TierSet::of(tier) && state.is_unsynced(tier) => {
+                self.sync_to_rely_on(object, file)
+            }
             Some(_) | None => Ok(()),
         }
     }

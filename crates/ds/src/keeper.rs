@@ -143,7 +143,8 @@ impl DataServer {
                 continue;
             }
             for (object, one) in of_tier {
-                if object.unsynced.end(one) {
+                // That another sync of it failed is noted there.
+                if object.unsynced.end(one).unwrap_or(false) {
                     self.note_unsynced(object);
                 }
             }
@@ -151,7 +152,6 @@ impl DataServer {
     }
 
     pub(crate) fn forget_failed(&self, object: &Object) {
-        object.unsynced.trust();
         self.keeper.failed.lock().remove(&object.ino);
     }
 
@@ -164,6 +164,7 @@ impl DataServer {
 
     /// Makes the bytes of one file durable. That a device refused is kept: a later success would prove nothing.
     pub(crate) fn sync_file(&self, object: &Object, file: &ObjectFd) -> Result<(), Errno> {
+        let _one = object.unsynced.one_at_a_time();
         file.data_sync().inspect_err(|errno| {
             let (ino, tier) = (object.ino, file.tier());
             tracing::error!(%ino, %tier, %errno, "bytes on a device could not be made durable");
@@ -171,10 +172,17 @@ impl DataServer {
         })
     }
 
+    /// The same, of a copy for which others are given up.
+    pub(crate) fn sync_to_rely_on(&self, object: &Object, file: &ObjectFd) -> Result<(), Errno> {
+        self.sync_file(object, file)?;
+        // Another sync may have been told of the failure.
+        if object.unsynced.distrusted().contains(file.tier()) { Err(Errno::EIO) } else { Ok(()) }
+    }
+
     pub(crate) fn sync_object_devices(&self, object: &Object) -> Result<(), Errno> {
         for one in object.unsynced.begin()? {
             self.sync_file(object, &one.file)?;
-            if object.unsynced.end(&one) {
+            if object.unsynced.end(&one)? {
                 self.note_unsynced(object);
             }
         }

@@ -6,6 +6,7 @@
 //! Refuses to know: names, directories, who may do what, and FUSE.
 
 mod allocate;
+mod beside;
 mod commands;
 mod copy;
 mod driver;

@@ -121,7 +121,7 @@ impl DataServer {
             absorb_after_crash(&mut state);
             // Programs outlive the daemon, and so do their mappings.
             if state.files.iter().flatten().any(|file| file.is_used_elsewhere().unwrap_or(true)) {
-                state.mapped = Some(Mapped::new(Timestamp::EPOCH));
+                state.mapped = Some(Mapped::left_over());
             }
         }
         if has_unsealed(&state.map) {

@@ -8,14 +8,17 @@
 use crate::{
     DataServer,
     copy::reach,
-    object::{Mapped, Object, State},
+    object::{Mapped, Object, State, UNSAVED},
 };
 use layout::{Sau, SauIndex};
+use std::time::Duration;
 use store::ObjectFd;
 use types::{Errno, SAU_BYTES, TierId, TierSet, Timestamp};
 
 /// Holes of a file that may be in passthrough: each gets a place in the map before somebody writes through a mapping.
 pub(crate) const HOLES_MAX: u64 = 4096;
+/// More than a tick of any clock for files.
+const TICK_MAX: Duration = Duration::from_secs(1);
 /// Bytes of two copies that are compared at once.
 const CHUNK: usize = 128 << 10;
 
@@ -23,34 +26,68 @@ impl DataServer {
     /// From now on programs may write through a mapping of the object's file. No store may come before this returns, and
     /// none if it fails.
     pub fn begin_mapped_writes(&self, object: &Object) -> Result<(), Errno> {
-        if object.state.read().mapped.is_none() {
+        if !object.state.read().is_mapped() {
             // The checksums of a copy that is under way would be of bytes that change.
             let _copier = object.stop_copier();
-            let mut state = object.state.write();
-            let Some(tier) = state.in_place else { return Ok(()) };
-            if state.mapped.is_none() {
-                let file = state.files[tier.index()].clone().ok_or(Errno::EIO)?;
-                self.take_holes_in(object, &mut state, tier)?;
-                state.mapped = Some(Mapped::new(file.stat()?.mtime));
-                strike_seals(object, &mut state);
-                match self.save_map(object, &mut state) {
-                    Ok(saved) => state.struck = saved,
-                    Err(errno) => {
-                        state.mapped = None;
-                        return Err(errno);
-                    }
-                }
-                self.note_mapped(object, true);
+            // Copies must not lose theirs before they are durable. One that a device does not take is distrusted.
+            let _ = self.sync_object_devices(object);
+            while !self.strike_for_mapping(object)? {
+                self.make_durable()?;
             }
         }
         self.wait_until_struck(object)
     }
 
+    /// Records that the object is mapped. `false`: something must become durable first, then again.
+    fn strike_for_mapping(&self, object: &Object) -> Result<bool, Errno> {
+        let mut state = object.state.write();
+        let Some(tier) = state.in_place.filter(|_| !state.is_mapped()) else { return Ok(true) };
+        self.save_unsaved(object, &mut state)?;
+        // The place of a hole that is taken may be one that the durable map names still.
+        if state.condemned.iter().any(|c| c.tier.is_persistent() && !self.is_durable(c.after)) {
+            return Ok(false);
+        }
+        let file = state.files[tier.index()].clone().ok_or(Errno::EIO)?;
+        let mtime = file.stat()?.mtime;
+        let mapped = Mapped::new(mtime);
+        mapped.note_mtime(mtime, self.is_recent(mtime));
+        let size = state.size;
+        self.take_holes_in(object, &mut state, tier, size)?;
+        strike_seals(object, &mut state);
+        let before = state.mapped.replace(mapped);
+        match self.save_map(object, &mut state) {
+            Ok(saved) => state.struck = saved,
+            Err(errno) => {
+                state.mapped = before;
+                return Err(errno);
+            }
+        }
+        self.note_mapped(object, true);
+        Ok(true)
+    }
+
     /// A store may come to any place of the file: what was a hole is the file's in place from now on, and where an fsync promised
     /// its zeros, a persistent tier's too.
-    /// Returns whether there were any; the caller saves the map.
-    fn take_holes_in(&self, object: &Object, state: &mut State, tier: TierId) -> Result<bool, Errno> {
-        let saus = state.size.div_ceil(SAU_BYTES);
+    /// Returns whether there were any; the caller saves the map. After an error it is as it was.
+    fn take_holes_in(
+        &self,
+        object: &Object,
+        state: &mut State,
+        tier: TierId,
+        size: u64,
+    ) -> Result<bool, Errno> {
+        let taken = self.try_holes_in(object, state, tier, size);
+        taken.inspect_err(|_| state.map.roll_back())
+    }
+
+    fn try_holes_in(
+        &self,
+        object: &Object,
+        state: &mut State,
+        tier: TierId,
+        size: u64,
+    ) -> Result<bool, Errno> {
+        let saus = size.div_ceil(SAU_BYTES);
         if saus.saturating_sub(u64::from(state.map.used())) > HOLES_MAX {
             return Err(Errno::EFBIG);
         }
@@ -62,6 +99,8 @@ impl DataServer {
         let safe = self.first_persistent().filter(|_| holes.iter().any(promised));
         let end = state.synced_size.min(state.size);
         let any = !holes.is_empty();
+        // As for a write to such a hole: the file comes before the record that names it.
+        let begins = safe.filter(|safe| state.map.count_in(*safe) == 0);
         for sau in holes {
             let mut holders = TierSet::of(tier);
             if let Some(safe) = safe.filter(|_| sau.start() < end) {
@@ -77,13 +116,21 @@ impl DataServer {
             }
             let _ = state.map.set(sau, Sau::in_tiers(holders));
         }
+        if let Some(file) = begins.and_then(|safe| state.files[safe.index()].as_ref()) {
+            self.sync_file(object, file)?;
+        }
         Ok(any)
     }
 
-    /// The object was extended: a store may come to what is new.
-    pub(crate) fn take_new_holes_in(&self, object: &Object, state: &mut State) -> Result<(), Errno> {
-        if let Some(tier) = state.in_place.filter(|_| state.mapped.is_some())
-            && self.take_holes_in(object, state, tier)?
+    /// The object is being extended to this size: a store may come to what is new.
+    pub(crate) fn take_new_holes_in(
+        &self,
+        object: &Object,
+        state: &mut State,
+        size: u64,
+    ) -> Result<(), Errno> {
+        if let Some(tier) = state.in_place.filter(|_| state.is_mapped())
+            && self.take_holes_in(object, state, tier, size)?
         {
             self.save_map(object, state)?;
         }
@@ -173,10 +220,13 @@ impl DataServer {
         }
         state.mapped = None;
         self.note_mapped(object, false);
-        let saved = self.save_map(object, &mut state)?;
+        // What is known to be old is not used in any case: if that cannot be recorded now it is before the next change.
+        state.map.keep();
+        state.unsaved = true;
         for (tier, sau) in given_up {
-            self.give_up(object, &mut state, tier, sau, saved);
+            self.give_up(object, &mut state, tier, sau, UNSAVED);
         }
+        self.save_map(object, &mut state)?;
         drop(state);
         renewed.map_err(|(_, errno)| errno)
     }
@@ -188,6 +238,11 @@ impl DataServer {
         let mapped = state.mapped.as_ref()?;
         let mtime = state.files[state.in_place?.index()].as_ref()?.stat().ok()?.mtime;
         mapped.is_news(mtime).then_some(mtime)
+    }
+
+    /// May stores leave a file this time, since they come in the same tick of the kernel's clock for files?
+    pub(crate) fn is_recent(&self, mtime: Timestamp) -> bool {
+        self.now().since(mtime) < TICK_MAX
     }
 
     /// The file counts as written at this time.

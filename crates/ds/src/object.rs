@@ -122,6 +122,9 @@ pub(crate) struct Mapped {
     seen: Mutex<Seen>,
     /// When the other copies, or the device, were last brought up to what programs wrote.
     pub absorbed: Instant,
+    /// Found when the object was loaded: programs hold it since an earlier life of the daemon, and in this one nobody was
+    /// told that he may.
+    pub left_over: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -133,7 +136,11 @@ struct Seen {
 
 impl Mapped {
     pub fn new(mtime: Timestamp) -> Mapped {
-        Mapped { seen: Mutex::new(Seen { mtime, stored: false }), absorbed: Instant::now() }
+        let seen = Mutex::new(Seen { mtime, stored: false });
+        Mapped { seen, absorbed: Instant::now(), left_over: false }
+    }
+    pub fn left_over() -> Mapped {
+        Mapped { left_over: true, ..Mapped::new(Timestamp::EPOCH) }
     }
     /// Is this time of the file one that we did not know of?
     pub fn is_news(&self, mtime: Timestamp) -> bool {
@@ -159,6 +166,9 @@ pub(crate) struct Moving {
     pub end: u64,
     pub written: Vec<(u64, u64)>,
 }
+
+/// The number of a record that is still to be saved.
+pub(crate) const UNSAVED: u64 = u64::MAX;
 
 /// A range of a device file that may be punched once the journal is durable up to `after`.
 pub(crate) struct Condemned {
@@ -342,6 +352,10 @@ impl State {
             Some(file) if tier.is_persistent() => self.unsynced.note(tier, file),
             Some(_) | None => false,
         }
+    }
+    /// Programs were told that they may write through a mapping.
+    pub fn is_mapped(&self) -> bool {
+        self.mapped.as_ref().is_some_and(|mapped| !mapped.left_over)
     }
     pub fn is_unsynced(&self, tier: TierId) -> bool {
         self.unsynced.tiers().contains(tier)

@@ -3,7 +3,7 @@
 use crate::{
     DataServer,
     mapped::HOLES_MAX,
-    object::{LiveAttr, Object, OpenKind, State, Verified},
+    object::{LiveAttr, Object, OpenKind, State, UNSAVED, Verified},
 };
 use std::sync::{Arc, atomic::Ordering};
 use store::ObjectFd;
@@ -84,7 +84,8 @@ impl DataServer {
             file.set_mtime(time)?;
             if let Some(mapped) = mapped {
                 // As the device keeps it.
-                mapped.note_mtime(file.stat()?.mtime, false);
+                let now = file.stat()?.mtime;
+                mapped.note_mtime(now, self.is_recent(now));
             }
         }
         object.set_mtime(None);
@@ -249,6 +250,7 @@ impl DataServer {
         };
         state.map.stored();
         state.unsaved = false;
+        state.condemned.iter_mut().filter(|c| c.after == UNSAVED).for_each(|c| c.after = lsn);
         if first {
             object.first_write.store(false, Ordering::Release);
         }
@@ -279,6 +281,8 @@ impl DataServer {
             TierId::ALL.into_iter().for_each(|tier| state.unsynced.forget(tier));
             state.map = layout::SauMap::new();
             *object.verified.lock() = Verified::default();
+            drop(state);
+            self.forget_failed(&object);
         }
         let files = self.driver.with(|core, _| core.files(ino));
         for tier in files.unwrap_or(self.present()).iter() {

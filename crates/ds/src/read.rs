@@ -165,9 +165,10 @@ impl DataServer {
         if let Damage::Changed(_) = why {
             self.counters.damaged_saus.add(1);
         }
-        // What programs store through a mapping is in the copy in place alone until it is absorbed.
+        // What programs store through a mapping is in the copy in place alone until it is absorbed. And readers in place go on
+        // with the copy that they have: another one would be written past them.
         let others = now.valid.without(tier).intersect(self.present());
-        if others.is_empty() || state.mapped.is_some() {
+        if others.is_empty() || state.mapped.is_some() || state.in_place == Some(tier) {
             tracing::error!(%name, sau = sau.get(), %tier, %errno, "{what}, and no other copy: EIO");
             return Err(errno);
         }

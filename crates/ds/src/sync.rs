@@ -2,7 +2,7 @@
 
 use crate::{
     DataServer,
-    copy::{Choice, Copier, CopyPlan, CopyStop},
+    copy::{Choice, Copier, CopyPlan, CopyStop, copy_range},
     object::Object,
 };
 use parking_lot::MutexGuard;
@@ -68,21 +68,36 @@ impl DataServer {
         self.counters.syncs.add(1);
         self.absorb_mapped_writes(object)?;
         self.renew_distrusted(object)?;
-        let (mut safe, mut settled, mut reliefs) = (false, false, 0);
+        if !self.copy_to_devices(object, (first, sync_mode), progress)? {
+            return Ok(());
+        }
+        self.sync_object_devices(object)?;
+        // Some other sync failed since they were made anew.
+        if !object.unsynced.distrusted().is_empty() {
+            return Err(Errno::EIO);
+        }
+        self.promise_holes(object)
+    }
+
+    /// Copies what only memory has. `false`: nothing is to be made durable.
+    fn copy_to_devices(
+        &self,
+        object: &Object,
+        (first, sync_mode): (TierId, bool),
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<bool, Errno> {
+        let (mut settled, mut reliefs, mut refused) = (false, 0, TierSet::EMPTY);
         for attempt in 0..ATTEMPTS {
             match self.begin_sync(object, sync_mode)? {
-                Wanted::Nothing => return Ok(()),
-                Wanted::Devices => {
-                    safe = true;
-                    break;
-                }
+                Wanted::Nothing => return Ok(false),
+                Wanted::Devices => return Ok(true),
                 Wanted::Copy => {}
             }
             let copier = object.stop_mover();
-            let to = match self.tier_for_copy(object, first) {
+            let to = match self.tier_for_copy(object, first, refused) {
                 // What was given up keeps its space until the next sync.
                 Err(Errno::ENOSPC) if reliefs < RELIEFS => {
-                    reliefs += 1;
+                    (reliefs, refused) = (reliefs + 1, TierSet::EMPTY);
                     self.settle_waiting()?;
                     self.driver.wait_for_room(first, RELIEF_PAUSE);
                     continue;
@@ -100,13 +115,16 @@ impl DataServer {
             match copied {
                 Ok(_) => {
                     self.tell_clean(object);
-                    safe = true;
-                    break;
+                    return Ok(true);
                 }
                 // To whoever interrupted it: he may be removing the object, and must not be overtaken again and again.
                 Err(CopyStop::Cancelled | CopyStop::Undurable) => MutexGuard::unlock_fair(copier),
-                Err(CopyStop::Gone) => return Ok(()),
-                Err(CopyStop::NoSpace) => self.refresh_limit(to),
+                Err(CopyStop::Gone) => return Ok(false),
+                Err(CopyStop::NoSpace) => {
+                    self.refresh_limit(to);
+                    // Whatever space it has: a quota may be used up, or it takes no more files.
+                    refused = refused.with(to);
+                }
                 // Objects that wait for a sync keep their files open.
                 Err(CopyStop::Failed(Errno::EMFILE)) if !settled => {
                     drop(copier);
@@ -120,12 +138,8 @@ impl DataServer {
             }
         }
         // Others interrupted it again and again: better no answer of success than a wrong one.
-        if !safe {
-            tracing::error!(ino = %object.ino(), "a copy was interrupted {ATTEMPTS} times and given up");
-            return Err(Errno::EIO);
-        }
-        self.sync_object_devices(object)?;
-        self.promise_holes(object)
+        tracing::error!(ino = %object.ino(), "a copy was interrupted {ATTEMPTS} times and given up");
+        Err(Errno::EIO)
     }
 
     fn begin_sync(&self, object: &Object, sync_mode: bool) -> Result<Wanted, Errno> {
@@ -138,24 +152,55 @@ impl DataServer {
         Ok(if state.map.is_dirty() { Wanted::Copy } else { Wanted::Devices })
     }
 
-    /// A device once failed to make its copy durable, and nobody who could ask has the object open since: what memory holds
-    /// too is copied anew.
-    fn renew_distrusted(&self, object: &Object) -> Result<(), Errno> {
-        let distrusted = object.unsynced.distrusted();
-        if distrusted.is_empty() || object.unsynced.begin().is_err() {
+    /// A device once failed to make its copy durable: what another tier holds too is written there again, as it is, so that
+    /// what the device has stays as good as it was.
+    pub(crate) fn renew_distrusted(&self, object: &Object) -> Result<(), Errno> {
+        if object.unsynced.distrusted().is_empty() {
             return Ok(());
         }
-        let mut state = object.state.write();
-        let held = |s: layout::Sau| s.valid.contains(TierId::Memory);
-        let saus: Vec<_> = state.map.iter().filter(|(_, s)| held(*s)).collect();
-        for (sau, now) in saus {
-            let kept =
-                now.valid.iter().filter(|t| !distrusted.contains(*t)).fold(TierSet::EMPTY, TierSet::with);
-            let _ = state.map.set(sau, layout::Sau::in_tiers(kept));
+        let _copier = object.stop_copier();
+        let distrusted = object.unsynced.trust();
+        let whole = self.rewrite(object, distrusted).inspect_err(|_| object.unsynced.distrust(distrusted))?;
+        // Who has it open hears of it until the last close, and so does whoever asks of bytes that are nowhere else.
+        if whole && !object.is_open() {
+            object.unsynced.forgive();
         }
-        self.save_map(object, &mut state)?;
-        self.forget_failed(object);
+        if object.unsynced.begin().is_ok() && object.unsynced.distrusted().is_empty() {
+            self.forget_failed(object);
+            self.note_if_unsynced(object, &object.state.read());
+        }
         Ok(())
+    }
+
+    /// Returns whether these tiers hold nothing that no other does. The caller holds `object.copying`.
+    fn rewrite(&self, object: &Object, tiers: TierSet) -> Result<bool, Errno> {
+        let mut next = layout::SauIndex::ZERO;
+        let mut whole = true;
+        loop {
+            // One at a time, as for what is mapped.
+            let state = object.state.write();
+            let held = |s: &layout::Sau| !s.valid.intersect(tiers).is_empty();
+            let Some((sau, now)) = state.map.iter_from(next).find(|(_, s)| held(s)) else {
+                return Ok(whole);
+            };
+            let good = tiers.iter().fold(now.valid, TierSet::without).intersect(self.present()).fastest();
+            whole &= good.is_some();
+            let len = u64::from(sau.bytes_within(state.size));
+            for to in now.valid.intersect(tiers).iter() {
+                let files =
+                    (good.and_then(|good| state.files[good.index()].as_ref()), &state.files[to.index()]);
+                let (Some(source), Some(copy)) = files else { continue };
+                // Noted before, too: what fails half-way changed it.
+                state.note_change(to);
+                copy_range(source, copy, sau.start(), len, false)?;
+                state.note_change(to);
+                self.note_unsynced(object);
+            }
+            match layout::SauIndex::new(sau.get() + 1) {
+                Some(after) => next = after,
+                None => return Ok(whole),
+            }
+        }
     }
 
     /// The zeros of the file's holes are as safe as its bytes: what is written there later must not put them at risk.
@@ -174,13 +219,13 @@ impl DataServer {
     }
 
     /// The first persistent tier that has room for what is only in memory.
-    fn tier_for_copy(&self, object: &Object, first: TierId) -> Result<TierId, Errno> {
+    fn tier_for_copy(&self, object: &Object, first: TierId, refused: TierSet) -> Result<TierId, Errno> {
         let bytes = {
             let state = object.state.read();
             // Of a sparse file memory holds less than the SAUs that it is in.
             state.map.bytes_at_risk(state.size).min(state.charged[TierId::Memory.index()])
         };
-        for tier in self.present().iter().filter(|t| *t >= first) {
+        for tier in self.present().iter().filter(|t| *t >= first && !refused.contains(*t)) {
             let need = Need { ino: object.ino(), bytes, sync: true, waited: Duration::MAX };
             if self.driver.admit(tier, need) == Admit::Yes {
                 object.state.write().charged[tier.index()] += bytes;

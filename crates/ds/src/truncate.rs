@@ -165,9 +165,17 @@ impl DataServer {
                 state.file_len[tier.index()] = size;
             }
         }
+        // Nobody stores to what has no place in the map.
+        self.take_new_holes_in(object, state, size).inspect_err(|_| {
+            if let Some(tier) = state.in_place
+                && let Err(errno) = cut_file(state, tier, state.size)
+            {
+                tracing::warn!(ino = %object.ino(), %tier, %errno, "a file was not made longer, but its object is");
+            }
+        })?;
         state.size = size;
         object.set_mtime(Some(self.now()));
-        self.take_new_holes_in(object, state)
+        Ok(())
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) enum Stop {
     Copier,
     /// Something must become durable first: see `durable.rs`.
     Undurable,
+    /// The copy that is to stay is one that a device perhaps did not take.
+    Distrusted,
     WouldWait,
     Failed(Errno),
 }
@@ -71,7 +73,7 @@ impl DataServer {
             Err(Stop::Failed(Errno::EMFILE)) => Ok(Attempt::WouldWait),
             Err(Stop::Failed(Errno::ENOSPC)) if done > 0 => Ok(Attempt::WouldWait),
             Err(Stop::Failed(errno)) => written(done, errno).map(Attempt::Done),
-            Err(Stop::WouldWait | Stop::Copier | Stop::Undurable | Stop::Wait { .. }) => {
+            Err(Stop::WouldWait | Stop::Copier | Stop::Undurable | Stop::Distrusted | Stop::Wait { .. }) => {
                 Ok(Attempt::WouldWait)
             }
         }
@@ -118,6 +120,10 @@ impl DataServer {
                     drop(state);
                     self.make_durable()?;
                 }
+                Err(Stop::Distrusted) => {
+                    drop(state);
+                    self.renew_distrusted(object)?;
+                }
                 Err(Stop::Copier) => {
                     drop(state);
                     drop(object.stop_copier());
@@ -161,7 +167,11 @@ impl DataServer {
             Ok(()) => {}
             // The long way round moves the SAU to where there is room.
             Err(Errno::ENOSPC) => return Ok(false),
-            Err(errno) => return Err(errno),
+            Err(errno) => {
+                state.note_change(tier);
+                self.note_unsynced(object);
+                return Err(errno);
+            }
         }
         if state.note_change(tier) {
             self.note_unsynced(object);
@@ -183,6 +193,9 @@ impl DataServer {
     ) -> Result<(), Stop> {
         self.make_known(object, state);
         self.save_unsaved(object, state)?;
+        if offset > state.size {
+            self.take_new_holes_in(object, state, offset)?;
+        }
         for piece in pieces(offset, data.len() as u64) {
             let at = (piece.offset - offset) as usize;
             let bytes = &data[at..at + piece.len as usize];
@@ -207,6 +220,11 @@ impl DataServer {
             let at = tier.index();
             let len = file.stat().map_or(piece.end(), |stat| stat.size);
             state.file_len[at] = state.file_len[at].max(len);
+            // Nor is it durable, or what a checksum that is being computed is of.
+            if tier.is_persistent() && state.map.get(piece.sau).valid.contains(tier) {
+                state.note_change(tier);
+                self.note_unsynced(object);
+            }
             let from = state.size.max(piece.offset);
             if from >= piece.end().min(len) || self.still_vouched(state, tier, piece.sau) {
                 continue;
@@ -307,7 +325,7 @@ impl DataServer {
 
     /// The object's file in a tier, for its first SAU there. Zeros that an fsync promised would be lost if the record came to
     /// be durable and the file not.
-    fn begin_file(
+    pub(crate) fn begin_file(
         &self,
         object: &Object,
         state: &mut State,
@@ -324,31 +342,6 @@ impl DataServer {
             return Err(Stop::WouldWait);
         }
         Ok(self.sync_file(object, &file)?)
-    }
-
-    /// Readers have the memory file in place, so new bytes must be there; where an fsync promised a hole, its zeros must be
-    /// in a persistent tier too. Such a hole becomes a SAU of both before anything is written to it.
-    fn keep_promise(
-        &self,
-        object: &Object,
-        state: &mut State,
-        piece: Piece,
-        patience: Patience,
-    ) -> Result<(), Stop> {
-        if piece.sau.start() >= state.synced_size || !self.has_persistent() {
-            return Ok(());
-        }
-        if !patience.may_wait {
-            return Err(Stop::WouldWait);
-        }
-        let safe = self.place_safe(object, state, piece, u64::from(piece.len), patience)?;
-        self.clear_stale(object, state, piece, safe)?;
-        self.begin_file(object, state, piece, safe, patience)?;
-        self.clear_stale(object, state, piece, TierId::Memory)?;
-        self.file_for_write(object, state, TierId::Memory)?;
-        let _ = state.map.set(piece.sau, Sau::in_tiers(TierSet::MEMORY.with(safe)));
-        self.save_map(object, state)?;
-        Ok(())
     }
 
     /// Writes into the tier's file; a device that is full makes the SAU move to a tier that has room. Returns the tier
@@ -402,6 +395,9 @@ impl DataServer {
         patience: Patience,
     ) -> Result<TierId, Stop> {
         let before = state.map.get(piece.sau);
+        if before.valid != TierSet::of(tier) && object.unsynced.distrusted().contains(tier) {
+            return Err(Stop::Distrusted);
+        }
         if before != Sau::in_tiers(TierSet::of(tier)) {
             self.strike_others(object, state, piece, tier)?;
         }
@@ -430,44 +426,6 @@ impl DataServer {
         object.verified.lock().remove(piece.sau);
         for other in before.valid.without(tier).iter() {
             self.give_up(object, state, other, piece.sau, saved);
-        }
-        Ok(())
-    }
-
-    /// Readers have the object's file in memory open in place, and a persistent tier holds the SAU too: the bytes go
-    /// to both, first to the one that nobody reads, so that nothing safe comes to depend on memory.
-    fn write_through(
-        &self,
-        object: &Object,
-        state: &mut State,
-        piece: Piece,
-        bytes: &[u8],
-        patience: Patience,
-    ) -> Result<(), Stop> {
-        if !patience.may_wait {
-            return Err(Stop::WouldWait);
-        }
-        let before = state.map.get(piece.sau);
-        if before.seal.is_some() {
-            if state.is_moving(piece.sau.start(), types::SAU_BYTES) {
-                return Err(Stop::Copier);
-            }
-            let _ = state.map.set(piece.sau, Sau::in_tiers(before.valid));
-            let saved = self.save_map(object, state)?;
-            state.struck = saved;
-        }
-        if before.valid.iter().any(|tier| !self.may_change(state, tier)) {
-            return Err(Stop::Undurable);
-        }
-        for tier in before.valid.iter() {
-            self.admit_growth(object, state, tier, piece, patience)?;
-            if tier.is_persistent() {
-                let file = self.file_for_write(object, state, tier)?;
-                file.write_at(bytes, piece.offset)?;
-                state.file_len[tier.index()] = state.file_len[tier.index()].max(piece.end());
-                state.note_change(tier);
-                self.note_unsynced(object);
-            }
         }
         Ok(())
     }
@@ -523,6 +481,9 @@ impl DataServer {
         if state.in_place.is_some() {
             return Err(Stop::Failed(Errno::ENOSPC));
         }
+        if object.unsynced.distrusted().contains(to) {
+            return Err(Stop::Distrusted);
+        }
         self.clear_stale(object, state, piece, to)?;
         let source = state.files[from.index()].clone().ok_or(Stop::Failed(Errno::EIO))?;
         let dest = self.file_for_write(object, state, to)?;
@@ -536,7 +497,7 @@ impl DataServer {
         // Another device copy may end for this one. And nothing else would tell, after a power cut, that the record came and
         // the bytes did not.
         if to.is_persistent() {
-            self.sync_file(object, &dest)?;
+            self.sync_to_rely_on(object, &dest)?;
         }
         state.map.note_replaced(piece.sau, to);
         if to.is_persistent() {

@@ -406,3 +406,123 @@ fn regression_a_copy_that_is_read_after_a_device_failed_is_compared() {
         assert_eq!(site.server().counters().damaged_saus, u64::from(damaged));
     }
 }
+
+/// A device whose quota is used up, or that takes no more files, has free space still. Method: all that it is asked for fails;
+/// then near-line too.
+#[test]
+fn regression_a_flush_goes_on_to_the_next_tier_when_a_device_with_space_takes_no_more() {
+    for (kind, errno) in [(IoKind::Open, Errno::ENOSPC), (IoKind::Write, Errno::EDQUOT)] {
+        let mut site = Site::new(64 << 20);
+        (site.faults, site.ssd_faults) = (Faults::armed(), Some(Faults::armed()));
+        site.start();
+        let (object, other) = (create(&site, 2), create(&site, 3));
+        site.server().write(&object, 0, &[7; MIB]).unwrap();
+        site.server().write(&other, 0, &[7; MIB]).unwrap();
+        site.ssd_faults.as_ref().unwrap().plan(onwards(kind, errno));
+        flush(&site, &object).unwrap();
+        assert_eq!(site.server().report(&object).bytes, [MIB as u64, 0, MIB as u64]);
+        site.faults.plan(onwards(kind, errno));
+        assert_eq!(flush(&site, &other), Err(Errno::ENOSPC));
+    }
+}
+
+/// S-26: a write ends the checksum of a copy, and the copy in memory; the one that stays is durable before that is recorded.
+/// Method: a copy that nobody asked for, which waits for a sync; syncs are counted at both saves.
+#[test]
+fn regression_memory_is_given_up_when_the_copy_on_the_device_is_durable() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    let faults = site.ssd_faults.clone().unwrap();
+    let (saved, seen) = std::sync::mpsc::channel();
+    site.on_save(move |record| {
+        let valid = record.map.get(layout::SauIndex::ZERO).valid;
+        saved.send((valid.contains(TierId::Memory), faults.count(IoKind::Sync))).unwrap();
+        Ok(())
+    });
+    site.server().flush_later(&object).unwrap();
+    while site.server().report(&object).at_risk > 0 {
+        std::thread::yield_now();
+    }
+    site.server().write(&object, 0, b"new").unwrap();
+    let seen: Vec<(bool, u64)> = seen.try_iter().collect();
+    let [(true, copied), .., (false, given_up)] = seen[..] else { panic!("{seen:?}") };
+    assert!(given_up > copied, "{seen:?}");
+}
+
+/// Both devices and memory hold the file.
+fn in_all_tiers(site: &Site) -> Arc<Object> {
+    let object = create(site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    for tier in [TierId::Nearline, TierId::Ssd, TierId::Memory] {
+        site.server().migrate(ino(2), tier, None).unwrap();
+    }
+    assert_eq!(site.server().report(&object).saus, [1; 3]);
+    object
+}
+
+/// Readers have the file in memory in place, so a write goes to memory and to what is safe. Method: near-line fails in the
+/// middle; copies that count are the same.
+#[test]
+fn regression_a_write_beside_readers_in_place_does_not_make_device_copies_differ() {
+    let mut site = Site::new(64 << 20);
+    (site.faults, site.ssd_faults) = (Faults::armed(), Some(Faults::armed()));
+    site.start();
+    let object = in_all_tiers(&site);
+    assert!(site.server().begin_passthrough(&object));
+    site.faults.plan(once(IoKind::Write, Errno::EIO));
+    let _ = site.server().write(&object, 0, b"new");
+    let saus = site.server().report(&object).saus;
+    let on = |tier: TierId| site.tier_file(tier, 2)[..3].to_vec();
+    assert!(saus[2] == 0 || on(TierId::Ssd) == on(TierId::Nearline), "{saus:?}");
+    site.faults.clear();
+    site.server().write(&object, 0, b"new").unwrap();
+    assert_eq!(site.server().report(&object).saus, [1, 1, 0]);
+    assert_eq!(read(&site, &object, 0, 4).unwrap(), b"new\x07");
+}
+
+/// The kernel reads the SSD's file by itself, and goes on doing so. Method: the SSD fails to read once, as another reader sees;
+/// then the file is written.
+#[test]
+fn regression_readers_in_place_see_what_is_written_after_their_device_failed() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    site.server().migrate(ino(2), TierId::Nearline, None).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, None).unwrap();
+    read(&site, &object, 0, MIB).unwrap();
+    assert!(site.server().begin_passthrough(&object));
+    let (tier, file) = site.server().passthrough_file(&object).unwrap();
+    assert_eq!(tier, TierId::Ssd);
+    site.ssd_faults.as_ref().unwrap().plan(once(IoKind::Read, Errno::EIO));
+    let seen = read(&site, &object, 0, MIB).map(|bytes| bytes.len());
+    assert_eq!(seen, Err(Errno::EIO), "as those in place would see");
+    site.server().write(&object, 0, b"new").unwrap();
+    let mut found = [0; 4];
+    file.read_at(&mut found, 0).unwrap();
+    assert_eq!(found, *b"new\x07");
+}
+
+/// The part of it that is there may be of the half that an fsync answers for.
+#[test]
+fn regression_what_a_failed_write_left_within_the_file_is_synced() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site, 2);
+    site.server().write(&object, 0, &[7; MIB]).unwrap();
+    site.server().sync(&object).unwrap();
+    site.server().write(&object, 0, b"over the checksum").unwrap();
+    site.server().sync(&object).unwrap();
+    let faults = site.ssd_faults.clone().unwrap();
+    faults.plan(Fault { torn: true, ..once(IoKind::Write, Errno::EIO) });
+    assert_eq!(site.server().write(&object, 0, &[8; 8192]), Err(Errno::EIO));
+    assert_eq!(read(&site, &object, 0, 1).unwrap(), [8]);
+    let before = faults.count(IoKind::Sync);
+    site.server().sync(&object).unwrap();
+    assert!(faults.count(IoKind::Sync) > before);
+}

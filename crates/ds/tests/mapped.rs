@@ -245,3 +245,201 @@ fn regression_stores_into_holes_are_kept() {
     site.reboot();
     check(&site, &attach(&site, 21 * MIB));
 }
+
+/// The usual way to make a file longer before it is mapped: one byte at its new end.
+#[test]
+fn regression_stores_into_the_gap_before_a_write_are_kept() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = create(&site);
+    map(&site, &object);
+    site.server().write(&object, 21 << 20, b"e").unwrap();
+    for at in [6 << 20, 10 << 20, 20 << 20] {
+        store(&site, &object, at, b"mapped");
+        assert_eq!(read(&site, &object, at - 1, 8).unwrap()[1..], *b"mapped\0", "at {at}");
+    }
+    drop(object);
+    site.restart();
+    let object = attach(&site, (21 << 20) + 1);
+    assert_eq!(read(&site, &object, 10 << 20, 6).unwrap(), b"mapped");
+    assert_eq!(read(&site, &object, 21 << 20, 1).unwrap(), b"e");
+}
+
+#[test]
+fn regression_a_mapping_that_outlived_the_daemon_does_not_hide_a_new_one() {
+    // Goal: stores of the new one are kept where there were holes, and become safe by themselves.
+    let mut site = Site::new(64 << 20);
+    site.safe_within = Duration::ZERO;
+    site.start();
+    let object = create(&site);
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    map(&site, &object);
+    let held = OpenOptions::new().write(true).open(site.tier_path(TierId::Memory, 2)).unwrap();
+    drop(object);
+    site.restart();
+    let object = attach(&site, 6 * MIB);
+    site.server().grow(&object, 15 << 20).unwrap();
+    map(&site, &object);
+    store(&site, &object, 13 * MIB, b"into a hole");
+    assert_eq!(read(&site, &object, 13 * MIB, 11).unwrap(), b"into a hole");
+    store(&site, &object, 5 * MIB, b"stored");
+    let begun = std::time::Instant::now();
+    while site.tier_file(TierId::Ssd, 2)[5 * MIB..][..6] != *b"stored" {
+        assert!(begun.elapsed().as_secs() < 60, "the copy stays old");
+        std::thread::yield_now();
+    }
+    drop(held);
+}
+
+/// A file of 10 MiB with bytes in the last one only, and an fsync that promised the zeros before it; in passthrough.
+fn promised(site: &Site) -> Arc<Object> {
+    let object = site.server().attach(ino(2), &ObjectHint { written: false, ..hint(site, 0) }).unwrap();
+    site.server().write(&object, 9 << 20, &[7; MIB]).unwrap();
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    assert!(site.server().begin_passthrough(&object));
+    object
+}
+
+#[test]
+fn regression_a_write_after_an_opening_that_failed_is_recorded() {
+    // The opening gives the first hole a place, and fails at the second.
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = promised(&site);
+    let (kind, span) = (Some(IoKind::Allocate), FaultSpan::Once);
+    let fault = Fault { kind, nth: 2, errno: Errno::EIO, span, torn: false };
+    site.ssd_faults.as_ref().unwrap().plan(fault);
+    assert_eq!(site.server().begin_mapped_writes(&object), Err(Errno::EIO));
+    site.server().write(&object, 100, b"written").unwrap();
+    drop(object);
+    site.restart();
+    assert_eq!(read(&site, &attach(&site, 10 * MIB), 100, 7).unwrap(), b"written");
+}
+
+#[test]
+fn regression_an_extension_that_failed_leaves_no_room_for_stores() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = create(&site);
+    map(&site, &object);
+    let (_, file) = site.server().passthrough_file(&object).unwrap();
+    site.fail_saves(Errno::ENOSPC, 0);
+    assert_eq!(site.server().grow(&object, 15 << 20), Err(Errno::ENOSPC));
+    assert_eq!((object.size(), file.stat().unwrap().size), (6 << 20, 6 << 20));
+    site.mend_saves();
+    site.server().grow(&object, 15 << 20).unwrap();
+    store(&site, &object, 13 * MIB, b"mapped");
+    assert_eq!(read(&site, &object, 13 * MIB, 6).unwrap(), b"mapped");
+}
+
+/// I-DS-4. Method: what an fsync made safe is punched, then the file is opened for mapping; at its save the punch is durable.
+#[test]
+fn regression_a_hole_gets_its_place_when_what_was_there_is_durably_given_up() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = create(&site);
+    site.server().truncate(&object, 8 << 20).unwrap();
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    site.maps().sync().unwrap();
+    site.server().allocate(&object, ds::AllocateMode::Zero, 4 << 20, 4 << 20).unwrap();
+    let punched = site.maps().last_lsn();
+    assert!(site.server().begin_passthrough(&object));
+    let maps = site.maps().clone();
+    let (saved, seen) = std::sync::mpsc::channel();
+    site.on_save(move |_| {
+        saved.send(maps.synced_lsn()).unwrap();
+        Ok(())
+    });
+    site.server().begin_mapped_writes(&object).unwrap();
+    site.mend_saves();
+    assert!(seen.try_iter().all(|synced| synced >= punched));
+    assert_eq!(read(&site, &object, 4 * MIB, 4 * MIB).unwrap(), vec![0; 4 * MIB]);
+}
+
+#[test]
+fn regression_a_hole_that_is_mapped_is_not_lost_with_a_file_that_did_not_come() {
+    // As for a write to it. Method: the bytes are safe on near-line, the SSD has no file yet; syncs are counted at the save.
+    let mut site = Site::new(64 << 20);
+    (site.ssd_limit, site.ssd_faults) = (Some(0), Some(Faults::armed()));
+    site.start();
+    let object = promised(&site);
+    let faults = site.ssd_faults.clone().unwrap();
+    let before = faults.count(IoKind::Sync);
+    let (saved, seen) = std::sync::mpsc::channel();
+    site.on_save(move |record| {
+        if record.map.count_in(TierId::Ssd) > 0 {
+            saved.send(faults.count(IoKind::Sync)).unwrap();
+        }
+        Ok(())
+    });
+    site.server().begin_mapped_writes(&object).unwrap();
+    site.mend_saves();
+    assert!(seen.try_iter().all(|syncs| syncs > before));
+}
+
+/// S-26: a copy without a checksum is durable before the record that names it.
+#[test]
+fn regression_a_copy_of_what_is_mapped_is_durable_before_its_record() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site);
+    map(&site, &object);
+    let faults = site.ssd_faults.clone().unwrap();
+    let before = faults.count(IoKind::Sync);
+    let (saved, seen) = std::sync::mpsc::channel();
+    site.on_save(move |record| {
+        if record.map.count_in(TierId::Ssd) > 0 {
+            saved.send(faults.count(IoKind::Sync)).unwrap();
+        }
+        Ok(())
+    });
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    site.mend_saves();
+    let seen: Vec<u64> = seen.try_iter().collect();
+    assert!(!seen.is_empty() && seen.iter().all(|syncs| *syncs > before));
+}
+
+#[test]
+fn regression_a_copy_that_is_known_to_be_old_is_not_used_though_that_could_not_be_recorded() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site);
+    site.server().flush(&object, &mut |_| {}).unwrap();
+    map(&site, &object);
+    store(&site, &object, 5 * MIB, b"stored");
+    let (kind, span) = (Some(IoKind::Write), FaultSpan::Onwards);
+    let faults = site.ssd_faults.clone().unwrap();
+    faults.plan(Fault { kind, nth: 1, errno: Errno::EIO, span, torn: false });
+    site.fail_saves(Errno::ENOSPC, 0);
+    site.server().end_mapped_writes(&object).unwrap_err();
+    site.server().end_passthrough(&object);
+    faults.clear();
+    site.mend_saves();
+    site.server().migrate(ino(2), TierId::Ssd, PATIENCE).unwrap();
+    assert_eq!(read(&site, &object, 5 * MIB, 6).unwrap(), b"stored");
+}
+
+/// A store in the same tick of the clock as the last write leaves the file's time as it was. Method: the time is set back.
+#[test]
+fn regression_stores_that_do_not_change_the_time_of_a_file_reach_its_other_copies() {
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let object = create(&site);
+    site.server().migrate(ino(2), TierId::Nearline, PATIENCE).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, PATIENCE).unwrap();
+    read(&site, &object, 0, 6 * MIB).unwrap();
+    assert!(site.server().begin_passthrough(&object));
+    let (_, file) = site.server().passthrough_file(&object).unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap();
+    let time = types::Timestamp { sec: now.as_secs() as i64, nsec: now.subsec_nanos() };
+    file.set_mtime(time).unwrap();
+    site.server().begin_mapped_writes(&object).unwrap();
+    store(&site, &object, 5 * MIB, b"mapped");
+    file.set_mtime(time).unwrap();
+    site.server().end_mapped_writes(&object).unwrap();
+    assert_eq!(site.server().report(&object).saus, [0, 2, 2]);
+    assert_eq!(site.tier_file(TierId::Nearline, 2)[5 * MIB..][..6], *b"mapped");
+}
