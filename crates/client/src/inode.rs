@@ -414,7 +414,9 @@ impl InodeRef {
         let (mds, ds) = (&self.table.mds, &self.table.ds);
         if self.inode.begun.load(Ordering::Acquire) {
             if !writes && ds.first_record_is_late(&self.inode.object) {
+                // If it fails the first record still has to tell.
                 mds.begin_write(self.inode.ino)?;
+                ds.first_record_came(&self.inode.object);
             }
             return Ok(());
         }
