@@ -78,6 +78,8 @@ pub(crate) struct State {
     queued: bool,
     /// The backing file, while passthrough is on or lingers.
     pub registered: Option<Registered>,
+    /// Among those that are looked at, since they linger or did.
+    pub looked_at: bool,
     /// What the data server was told last, since the inode is in use.
     pub policy: Option<ObjectPolicy>,
 }

@@ -86,7 +86,10 @@ impl Client {
     pub(crate) fn linger(&self, inode: &InodeRef, state: &mut State) {
         if let Some(registered) = &mut state.registered {
             registered.active = false;
-            self.lingering.add(inode.another());
+            // Once: it may be opened and closed often while it is mapped.
+            if !std::mem::replace(&mut state.looked_at, true) {
+                self.lingering.add(inode.another());
+            }
         }
     }
 }
@@ -113,11 +116,11 @@ impl Client {
     fn end_if_unused(&self, inode: &InodeRef, last_look: bool) -> bool {
         let mut state = inode.lock();
         let (ended, settle) = self.end_unless_used(inode, &mut state, last_look);
-        let lingers = state.registered.as_ref().is_some_and(|r| !r.active);
-        drop(state);
-        if lingers && !last_look {
+        state.looked_at = !last_look && state.registered.as_ref().is_some_and(|r| !r.active);
+        if state.looked_at {
             self.lingering.add(inode.another());
         }
+        drop(state);
         inode.settle_soon(settle);
         ended
     }

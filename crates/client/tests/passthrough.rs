@@ -359,3 +359,20 @@ fn regression_nothing_is_kept_of_a_file_that_the_kernel_forgot_while_it_lingered
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn regression_a_file_that_lingers_is_listed_once() {
+    // A library that some program has mapped is opened and closed by every other program that starts. Method: so often that
+    // more would linger than may, if each time counted; then another file must find a place.
+    let Some(site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    for _ in 0..4000 {
+        File::open(&path).unwrap();
+    }
+    let other = site.path("g");
+    fs::write(&other, vec![8; 1 << 20]).unwrap();
+    site.client().settle_closed();
+    let _reader = File::open(&other).unwrap();
+    assert_eq!(site.client().stats().passthrough_inodes, 2);
+    drop(map);
+}
