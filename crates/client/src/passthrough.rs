@@ -65,6 +65,8 @@ impl Client {
         self.versions.changed(inode.ino);
         self.ds.begin_mapped_writes(&inode.object)?;
         registered.writable = true;
+        // It has times that no store would change.
+        self.forget_attributes(inode.ino);
         Ok(())
     }
 

@@ -376,3 +376,25 @@ fn regression_a_file_that_lingers_is_listed_once() {
     assert_eq!(site.client().stats().passthrough_inodes, 2);
     drop(map);
 }
+
+#[test]
+fn regression_the_kernel_does_not_keep_times_that_stores_change() {
+    // Method: the attributes are asked for before a program maps the file, and asked for again after it stored.
+    let Some(site) = passthrough_site() else { return };
+    let path = site.path("f");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    site.settle_closed();
+    let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    site.settle_closed();
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), long_ago);
+    let _reader = File::open(&path).unwrap();
+    assert_eq!(site.client().stats().passthrough_inodes, 1);
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let map = Map::shared(&file, 1 << 20);
+    map.write(5000, b"stored");
+    // Without the access time, which the kernel asks for anew since the mapping.
+    let time = rustix::fs::StatxFlags::MTIME;
+    let found = rustix::fs::statx(rustix::fs::CWD, &path, rustix::fs::AtFlags::empty(), time).unwrap();
+    assert!(found.stx_mtime.tv_sec > 1_000_000_000);
+}
