@@ -8,7 +8,7 @@ mod harness;
 use std::{
     fs::{self, File, OpenOptions},
     os::unix::fs::{FileExt, MetadataExt},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use harness::{Site, map::Map};
@@ -397,4 +397,19 @@ fn regression_the_kernel_does_not_keep_times_that_stores_change() {
     let time = rustix::fs::StatxFlags::MTIME;
     let found = rustix::fs::statx(rustix::fs::CWD, &path, rustix::fs::AtFlags::empty(), time).unwrap();
     assert!(found.stx_mtime.tv_sec > 1_000_000_000);
+}
+
+#[test]
+fn regression_a_store_is_seen_when_the_metadata_take_nothing() {
+    let Some(site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    let begun = Instant::now();
+    while site.mds().find(ino_of(&path)).unwrap().data.live {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the file is never settled");
+        site.client().settle_closed();
+    }
+    site.meta().close().unwrap();
+    map.write(5000, b"stored");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+    assert_eq!(fs::read(&path).unwrap()[5000..5006], *b"stored");
 }
