@@ -85,12 +85,11 @@ impl Client {
 
     /// Cuts or grows a file, and sets what else is asked, in one visible step of the mds.
     fn resize(&self, turn: Turn, ino: Ino, size: u64, set: SetAttr) -> Answer<Found> {
-        if turn == Turn::Transport {
-            // Cutting what lies in several tiers, and what a crash left unsettled, needs devices.
-            let found = self.mds.find(ino)?;
-            turn.wait_if(found.data.stale_live || found.attr.size.max(size) > SAU_BYTES)?;
-        }
-        let (inode, _) = self.inodes.acquire(ino)?;
+        let (inode, _) = self.inodes.acquire_if(ino, |found| {
+            // What a crash left unsettled needs devices.
+            turn.wait_if(found.data.stale_live || found.attr.size.max(size) > SAU_BYTES)
+        })?;
+        turn.wait_if(self.ds.truncating_waits(&inode.object, size))?;
         inode.begin_write()?;
         let set = SetAttr { size: Some(size), mtime: set.mtime.or(Some(SetTime::Now)), ..set };
         let result = self.resize_open(&inode, size, &set);

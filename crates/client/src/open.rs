@@ -42,6 +42,7 @@ impl Client {
         let (inode, found) = self.inodes.acquire_if(ino, |found| {
             turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)
         })?;
+        turn.wait_if(access.truncate && self.ds.truncating_waits(&inode.object, 0))?;
         if found.data.stale_live
             && let Err(error) = inode.settle_if_idle()
             && (access.write || access.truncate)
