@@ -163,7 +163,7 @@ impl Client {
                 client
                     .upgrade()
                     .inspect(|client| {
-                        client.settle_closed();
+                        drop(client.inodes.settle_closed());
                         client.wake_purger();
                     })
                     .is_some()
@@ -200,7 +200,13 @@ impl Client {
 
     /// The mds knows size and time of every file that nobody writes any more when this returns.
     pub fn settle_closed(&self) {
-        self.inodes.settle_closed();
+        loop {
+            let left = self.inodes.settle_closed();
+            if left.is_empty() {
+                return;
+            }
+            left.iter().for_each(|inode| drop(inode.lock()));
+        }
     }
 
     /// Takes a regular file into use, as an opening does, so that what is known of its object is true. `ESTALE` when it

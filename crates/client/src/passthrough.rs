@@ -70,14 +70,6 @@ impl Client {
         Ok(())
     }
 
-    /// Would one more opening wait for a device in [`Client::allow_mapped_writes`] or [`Client::end_if_lingering`]?
-    pub(crate) fn opening_waits(&self, ino: Ino, access: Access) -> bool {
-        let waits = |r: &Registered| !r.active || access.may_map_writable() && !r.writable;
-        access.write
-            && self.passthrough_is_on()
-            && self.inodes.get(ino).is_some_and(|inode| inode.lock().registered.as_ref().is_some_and(waits))
-    }
-
     /// A writer is about to open a file whose passthrough may have no user any more. What is seen of stores through a
     /// mapping is settled when he closes it.
     pub(crate) fn end_if_lingering(&self, inode: &InodeRef, state: &mut State) {
@@ -94,6 +86,12 @@ impl Client {
             }
         }
     }
+}
+
+/// Would one more opening wait for a device in [`Client::allow_mapped_writes`] or [`Client::end_if_lingering`]?
+pub(crate) fn opening_waits(state: &State, access: Access) -> bool {
+    let waits = |r: &Registered| !r.active || access.may_map_writable() && !r.writable;
+    access.write && state.registered.as_ref().is_some_and(waits)
 }
 
 impl Watch for Client {

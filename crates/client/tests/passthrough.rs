@@ -7,12 +7,18 @@ mod harness;
 
 use std::{
     fs::{self, File, OpenOptions},
-    os::unix::fs::{FileExt, MetadataExt},
+    os::{
+        fd::BorrowedFd,
+        unix::fs::{FileExt, MetadataExt, PermissionsExt},
+    },
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
 use harness::{Site, map::Map};
-use types::{Ino, TierId};
+use parking_lot::Mutex;
+use types::{Errno, Ino, TierId};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
@@ -412,4 +418,54 @@ fn regression_a_store_is_seen_when_the_metadata_take_nothing() {
     map.write(5000, b"stored");
     assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
     assert_eq!(fs::read(&path).unwrap()[5000..5006], *b"stored");
+}
+
+static GATE: Mutex<()> = Mutex::new(());
+static AT_THE_GATE: AtomicBool = AtomicBool::new(false);
+
+fn is_in_use_behind_the_gate(_: BorrowedFd<'_>) -> Result<bool, Errno> {
+    AT_THE_GATE.store(true, Ordering::Release);
+    let _open = GATE.lock();
+    Ok(true)
+}
+
+/// Goal: who waits for a device with a file in hand holds up nothing but that file. Method: the look whether it is mapped
+/// waits at a gate; what is asked about the file meanwhile must leave the thread that it arrived on.
+#[test]
+fn regression_a_file_that_somebody_works_on_is_waited_for_by_workers() {
+    let Some(mut site) = Site::new() else { return };
+    site.in_use = is_in_use_behind_the_gate;
+    site.mount();
+    if !site.client().passthrough_is_on() {
+        return;
+    }
+    let path = site.path("f");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    site.client().settle_closed();
+    let closed = GATE.lock();
+    drop(File::open(&path).unwrap());
+    let begun = Instant::now();
+    let wait_until = |what: &str, done: &dyn Fn() -> bool| {
+        while !done() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
+            thread::yield_now();
+        }
+    };
+    wait_until("nobody looks", &|| AT_THE_GATE.load(Ordering::Acquire));
+    let looks: [fn(&std::path::Path); 3] = [
+        |path| drop(File::open(path).unwrap()),
+        |path| drop(OpenOptions::new().write(true).open(path).unwrap()),
+        |path| fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap(),
+    ];
+    let mut asking = Vec::new();
+    for look in looks {
+        let before = site.client().stats().deferred;
+        let path = path.clone();
+        asking.push(thread::spawn(move || look(&path)));
+        wait_until("it stays on the transport's thread", &|| site.client().stats().deferred > before);
+    }
+    site.mds().sync().unwrap();
+    fs::write(site.path("another"), b"file").unwrap();
+    drop(closed);
+    asking.into_iter().for_each(|thread| thread.join().unwrap());
 }
