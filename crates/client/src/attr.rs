@@ -32,7 +32,7 @@ impl Client {
 
     fn attr_out(&self, turn: Turn, mut found: Found) -> Answer<AttrOut> {
         turn.wait_if(found.data.stale_live)?;
-        let timeout = self.complete(&mut found)?;
+        let timeout = self.complete(turn, &mut found)?;
         Ok(AttrOut { timeout, attr: found.attr })
     }
 
@@ -50,7 +50,7 @@ impl Client {
         let found = match (args.size, self.inodes.get(ino)) {
             (Some(size), _) => self.resize(turn, ino, size, set)?,
             (None, Some(inode)) => {
-                let mut settled_before_or_after = inode.lock();
+                let mut settled_before_or_after = inode.lock_in(turn)?;
                 let found = self.mds.setattr(ino, &set)?;
                 if args.atime.is_some() {
                     settled_before_or_after.atime_was_set();
@@ -70,7 +70,8 @@ impl Client {
         if let Some(inode) = inode {
             inode.note_mode(found.attr.mode);
         }
-        self.attr_out(turn, found)
+        // Changed: there is no serving it again.
+        self.attr_out(Turn::Worker, found)
     }
 
     /// Settles a file that a crash left unsettled, before a change that settling would undo: that of its time.
@@ -85,12 +86,12 @@ impl Client {
 
     /// Cuts or grows a file, and sets what else is asked, in one visible step of the mds.
     fn resize(&self, turn: Turn, ino: Ino, size: u64, set: SetAttr) -> Answer<Found> {
-        if turn == Turn::Transport {
-            // Cutting what lies in several tiers, and what a crash left unsettled, needs devices.
-            let found = self.mds.find(ino)?;
-            turn.wait_if(found.data.stale_live || found.attr.size.max(size) > SAU_BYTES)?;
-        }
-        let (inode, _) = self.inodes.acquire(ino)?;
+        let (inode, _) = self.inodes.acquire_if(ino, |found| {
+            // What a crash left unsettled needs devices.
+            turn.wait_if(found.data.stale_live || found.attr.size.max(size) > SAU_BYTES)
+        })?;
+        turn.wait_if(self.ds.truncating_waits(&inode.object, size))?;
+        inode.wait_for_lock(turn)?;
         inode.begin_write()?;
         let set = SetAttr { size: Some(size), mtime: set.mtime.or(Some(SetTime::Now)), ..set };
         let result = self.resize_open(&inode, size, &set);

@@ -102,6 +102,8 @@ pub struct Client {
     pub(crate) lingering: Lingering,
     known: Known,
     pub(crate) metrics: Metrics,
+    /// Set by INIT: tells the kernel that what it has of an inode's attributes is old.
+    attributes: OnceLock<fuse::Notifier>,
     /// Set by INIT when the kernel offers passthrough and it is wanted.
     pub(crate) backing: OnceLock<fuse::Backing>,
     /// Set by INIT: shared mappings of files opened for direct I/O (Linux 6.6).
@@ -147,6 +149,7 @@ impl Client {
             lingering: Lingering::default(),
             known: Known::new(),
             metrics: Metrics::new(),
+            attributes: OnceLock::new(),
             backing: OnceLock::new(),
             direct_mmap: OnceLock::new(),
             options,
@@ -160,7 +163,7 @@ impl Client {
                 client
                     .upgrade()
                     .inspect(|client| {
-                        client.settle_closed();
+                        drop(client.inodes.settle_closed());
                         client.wake_purger();
                     })
                     .is_some()
@@ -197,7 +200,13 @@ impl Client {
 
     /// The mds knows size and time of every file that nobody writes any more when this returns.
     pub fn settle_closed(&self) {
-        self.inodes.settle_closed();
+        loop {
+            let left = self.inodes.settle_closed();
+            if left.is_empty() {
+                return;
+            }
+            left.iter().for_each(|inode| drop(inode.lock()));
+        }
     }
 
     /// Takes a regular file into use, as an opening does, so that what is known of its object is true. `ESTALE` when it
@@ -248,6 +257,13 @@ impl Client {
         self.arbiter.lock().set_budget(tier, bytes);
     }
 
+    /// The kernel asks for them anew. For a moment only: it waits for no request.
+    pub(crate) fn forget_attributes(&self, ino: Ino) {
+        if let Some(Err(error)) = self.attributes.get().map(|kernel| kernel.inval_inode(ino.get(), -1, 0)) {
+            tracing::warn!(%ino, %error, "cached attributes were not dropped");
+        }
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
@@ -281,6 +297,7 @@ impl Filesystem for Client {
             self.known.attach(Box::new(move |nodes| notifier.prune(nodes)));
         }
         let _ = self.direct_mmap.set(config.capabilities.contains(Capabilities::DIRECT_IO_ALLOW_MMAP));
+        let _ = self.attributes.set(kernel.notifier.clone());
         let notifier = kernel.notifier.clone();
         let this = self.this.clone();
         self.invalidator.attach(Box::new(move |ino, offset, len| {

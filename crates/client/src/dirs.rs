@@ -10,7 +10,7 @@ use fuse::{DirBuffer, DirEntryOut};
 use mds::DirEntry;
 use types::{Errno, FileKind, Ino};
 
-use crate::Client;
+use crate::{Client, turn::Turn};
 
 /// Bytes of an entry in READDIRPLUS beside its name.
 const PLUS_HEAD: usize = 128 + 24;
@@ -85,11 +85,12 @@ impl Client {
         if name == b"." || name == b".." {
             return out.push(&entry);
         }
-        // What went away meanwhile, and what would need a device to answer, goes without attributes: the kernel
+        // What went away meanwhile, and what would have to be waited for, goes without attributes: the kernel
         // looks it up when somebody asks.
         let found = self.mds.find(listed.ino).ok().filter(|found| !found.data.stale_live);
-        let completed =
-            found.and_then(|mut found| self.complete(&mut found).ok().map(|timeout| (found, timeout)));
+        let completed = found.and_then(|mut found| {
+            self.complete(Turn::Transport, &mut found).ok().map(|timeout| (found, timeout))
+        });
         match completed {
             Some((found, timeout)) => out.push_plus(&entry, &self.held_entry(found.attr, timeout)),
             None => out.push(&entry),

@@ -68,18 +68,13 @@ impl Client {
                 })
             }
             Operation::Symlink { name, target } => {
-                answer!(
-                    self,
-                    call,
-                    turn,
-                    Symlink,
-                    self.symlink(turn, &header, place(name), target),
-                    |call, out| call.reply_entry(&out)
-                )
+                answer!(self, call, turn, Symlink, self.symlink(&header, place(name), target), |call, out| {
+                    call.reply_entry(&out)
+                })
             }
             Operation::Mknod { name, mode, rdev, umask } => {
                 let node = MknodArgs { mode, rdev, umask };
-                answer!(self, call, turn, Mknod, self.mknod(turn, &header, place(name), node), |call, out| {
+                answer!(self, call, turn, Mknod, self.mknod(&header, place(name), node), |call, out| {
                     call.reply_entry(&out)
                 })
             }
@@ -133,11 +128,10 @@ impl Client {
                     .reply_written(bytes))
             }
             Operation::Statfs => {
-                answer!(self, call, turn, Statfs, self.statfs(at), |call, out| call.reply_statfs(&out))
+                answer!(self, call, turn, Statfs, self.statfs(turn, at), |call, out| call.reply_statfs(&out))
             }
             Operation::Release(args) => {
-                answer!(self, call, turn, Release, self.release(args.fh).map_err(Stop::from), |call, ()| call
-                    .reply_ok())
+                answer!(self, call, turn, Release, self.release(turn, args.fh), |call, ()| call.reply_ok())
             }
             // Nothing is held back until a close, so there is nothing to do.
             Operation::Flush { .. } => answer!(self, call, turn, Flush, Ok(()), |call, ()| call.reply_ok()),

@@ -9,7 +9,8 @@
 //! - While a file is being written, or was and is not settled, size, blocks and mtime are the object's; an mtime
 //!   that somebody set stands until the next write.
 //!
-//! No lock of the table is held over a call to the mds or the ds.
+//! No lock of the table is held over a call to the mds or the ds. An inode's lock is, also while the ds waits for a device:
+//! a request on a transport's thread that finds it taken goes to a worker ([`Inode::lock_in`]).
 
 use std::{
     collections::HashMap,
@@ -18,6 +19,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use ds::{DataServer, Object, ObjectHint, ObjectPolicy};
@@ -25,9 +27,15 @@ use mds::{Closed, Found, Mds, Settled};
 use parking_lot::{Mutex, MutexGuard};
 use types::{Attr, Errno, FileKind, Ino, S_ISGID, S_ISUID, Timestamp};
 
-use crate::{backing::Registered, settling::Settling};
+use crate::{
+    backing::Registered,
+    settling::Settling,
+    turn::{Answer, Stop, Turn},
+};
 
 const SHARDS: usize = 16;
+/// How long a transport's thread waits for an inode's lock: longer than anybody has it who needs no device.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Set-user-id or set-group-id.
 pub(crate) fn has_set_id(mode: u32) -> bool {
@@ -78,6 +86,8 @@ pub(crate) struct State {
     queued: bool,
     /// The backing file, while passthrough is on or lingers.
     pub registered: Option<Registered>,
+    /// Among those that are looked at, since they linger or did.
+    pub looked_at: bool,
     /// What the data server was told last, since the inode is in use.
     pub policy: Option<ObjectPolicy>,
 }
@@ -203,19 +213,24 @@ impl Inodes {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// How many are in passthrough.
+    /// How many are in passthrough. One whose lock somebody keeps counts: it begins or ends there, or is cut.
     pub(crate) fn count_passthrough(self: &Arc<Self>) -> usize {
-        self.all().iter().filter(|inode| inode.lock().registered.is_some()).count()
+        let is_in = |inode: &&InodeRef| match inode.lock_in(Turn::Transport) {
+            Ok(state) => state.registered.is_some(),
+            Err(_) => true,
+        };
+        self.all().iter().filter(is_in).count()
     }
 
     /// Makes `found` true for a file that is being written, and says whether it may be behind the kernel's back, through a
     /// mapping of its object. A file that a crash left unsettled is settled on the way.
-    pub(crate) fn complete(self: &Arc<Self>, found: &mut Found) -> Result<bool, Errno> {
+    pub(crate) fn complete(self: &Arc<Self>, turn: Turn, found: &mut Found) -> Answer<bool> {
         loop {
             let Some(inode) = self.get(found.attr.ino) else {
                 if !found.data.live {
                     return Ok(false);
                 }
+                turn.wait()?;
                 let (inode, now) = self.acquire(found.attr.ino)?;
                 *found = now;
                 if let Err(error) = inode.settle_if_idle() {
@@ -226,12 +241,13 @@ impl Inodes {
                 }
                 continue;
             };
-            let mut state = inode.state.lock();
+            let mut state = inode.lock_in(turn)?;
             if let Some(atime) = state.atime {
                 found.attr.atime = atime;
             }
             let unseen = state.may_be_stored_to();
-            let settle = inode.see_stores(&mut state)? && state.is_due();
+            // Metadata that take nothing now do not keep anyone from looking.
+            let settle = inode.see_stores(&mut state).unwrap_or_default() && state.is_due();
             if state.unsettled {
                 inode.show_live(&mut found.attr);
                 drop(state);
@@ -248,23 +264,23 @@ impl Inodes {
     }
 
     /// Tells the mds sizes and times of files that nobody writes any more, in one commit. A failure is logged and leaves
-    /// them for the next use to settle, as a crash would.
-    pub(crate) fn settle_closed(&self) {
+    /// them for the next use to settle, as a crash would. Waits for no inode's lock: those that others have come again, and are
+    /// returned.
+    pub(crate) fn settle_closed(&self) -> Vec<InodeRef> {
         let _turn = self.settling.turn();
         let due = self.settling.take();
-        // Never waits for one lock with another in hand. Who has it uses the file, and ends that use as a writer or not.
-        let (mut locked, mut busy) = (Vec::with_capacity(due.len()), Vec::new());
+        let (mut locked, mut left) = (Vec::with_capacity(due.len()), Vec::new());
         let mut files = Vec::with_capacity(due.len());
         for inode in &due {
             let Some(mut state) = inode.state.try_lock() else {
-                busy.push(inode);
+                left.push(inode);
                 continue;
             };
-            state.queued = false;
             if state.writers == 0 && state.unsettled && inode.see_stores(&mut state).is_err() {
-                busy.push(inode);
+                left.push(inode);
                 continue;
             }
+            state.queued = false;
             let settled = (state.writers == 0 && state.unsettled).then(|| inode.outcome(false));
             let atime = state.atime;
             if settled.is_some() || atime.is_some() {
@@ -281,17 +297,25 @@ impl Inodes {
                     }
                 }
             }
-            Err(_) => busy.extend(locked.iter().map(|(inode, ..)| *inode)),
+            Err(_) => left.extend(locked.iter().map(|(inode, ..)| *inode)),
         }
         drop(locked);
-        for inode in busy {
-            inode.state.lock().queued = false;
-            if let Err(error) = inode.settle_if_idle()
-                && error != Errno::ESTALE
-            {
-                tracing::warn!(ino = inode.ino.get(), %error, "size and time of a written file were not recorded");
-            }
+        left.into_iter().filter_map(|inode| self.settle_again(inode)).collect()
+    }
+
+    /// One that could not be settled with others. `Some`: nor now, since somebody has its lock.
+    fn settle_again(&self, inode: &InodeRef) -> Option<InodeRef> {
+        let Some(mut state) = inode.state.try_lock() else {
+            self.settling.put_back(inode.another());
+            return Some(inode.another());
+        };
+        state.queued = false;
+        if let Err(error) = inode.settle(&mut state)
+            && error != Errno::ESTALE
+        {
+            tracing::warn!(ino = inode.ino.get(), %error, "size and time of a written file were not recorded");
         }
+        None
     }
 
     fn release(&self, inode: &Arc<Inode>) {
@@ -356,6 +380,19 @@ impl Inode {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+
+    /// As `lock`, by who serves a request and has changed nothing yet.
+    pub(crate) fn lock_in(&self, turn: Turn) -> Answer<MutexGuard<'_, State>> {
+        match turn {
+            Turn::Transport => self.state.try_lock_for(PATIENCE).ok_or(Stop::MustWait),
+            Turn::Worker => Ok(self.state.lock()),
+        }
+    }
+
+    /// Does somebody have the inode's lock for longer than a transport's thread may wait?
+    pub(crate) fn wait_for_lock(&self, turn: Turn) -> Answer<()> {
+        self.lock_in(turn).map(drop)
+    }
 }
 
 /// A use of an inode; dropping it ends the use.
@@ -384,11 +421,11 @@ impl InodeRef {
     }
 
     /// To be called before each write of a writer.
-    pub(crate) fn before_write(&self) -> Result<(), Errno> {
+    pub(crate) fn before_write(&self, turn: Turn) -> Answer<()> {
         if self.inode.begun.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.begin(&mut self.inode.state.lock(), true)
+        Ok(self.begin(&mut *self.inode.lock_in(turn)?, true)?)
     }
 
     /// To be called before any other change of a writer, which may be without a record of the object.
@@ -414,7 +451,9 @@ impl InodeRef {
         let (mds, ds) = (&self.table.mds, &self.table.ds);
         if self.inode.begun.load(Ordering::Acquire) {
             if !writes && ds.first_record_is_late(&self.inode.object) {
+                // If it fails the first record still has to tell.
                 mds.begin_write(self.inode.ino)?;
+                ds.first_record_came(&self.inode.object);
             }
             return Ok(());
         }
@@ -444,13 +483,14 @@ impl InodeRef {
     }
 
     /// A read leaves this access time: visible at once, recorded soon.
-    pub(crate) fn was_read(&self, atime: Timestamp) {
+    pub(crate) fn was_read(&self, turn: Turn, atime: Timestamp) -> Answer<()> {
         let queue = {
-            let mut state = self.inode.state.lock();
+            let mut state = self.inode.lock_in(turn)?;
             state.atime = Some(atime);
             !std::mem::replace(&mut state.queued, true)
         };
         self.settle_soon(queue);
+        Ok(())
     }
 
     /// Stores through a mapping make the file one that was written, when they are seen: the caller has it settled. Returns
@@ -466,13 +506,16 @@ impl InodeRef {
 
     pub(crate) fn settle_soon(&self, queue: bool) {
         if queue && self.table.settling.add(self.another()) {
-            self.table.settle_closed();
+            drop(self.table.settle_closed());
         }
     }
 
     /// Tells the mds the final size and time unless somebody writes.
     pub(crate) fn settle_if_idle(&self) -> Result<(), Errno> {
-        let mut state = self.inode.state.lock();
+        self.settle(&mut self.inode.state.lock())
+    }
+
+    fn settle(&self, state: &mut State) -> Result<(), Errno> {
         if let Some(atime) = state.atime {
             self.table.mds.settle_all(&mut [Closed {
                 ino: self.inode.ino,
@@ -485,9 +528,9 @@ impl InodeRef {
             return Ok(());
         }
         // What is shown already is not undone by a time that the file got from an earlier write.
-        self.see_stores(&mut state)?;
+        self.see_stores(state)?;
         self.report(false)?;
-        self.settled(&mut state);
+        self.settled(state);
         Ok(())
     }
 

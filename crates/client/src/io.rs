@@ -36,8 +36,12 @@ impl Client {
             Err(error) => return self.fail(call, Op::Read, error),
         };
         // Before the answer: who then asks for the time must not be told the one before.
-        if file.atime_due.load(Ordering::Relaxed) && file.atime_due.swap(false, Ordering::Relaxed) {
-            file.inode.was_read(self.now());
+        if file.atime_due.load(Ordering::Relaxed)
+            && file.atime_due.swap(false, Ordering::Relaxed)
+            && file.inode.was_read(turn, self.now()).is_err()
+        {
+            file.atime_due.store(true, Ordering::Relaxed);
+            return self.defer(call, Op::Read);
         }
         let object = &file.inode.object;
         let size = args.size as usize;
@@ -82,10 +86,12 @@ impl Client {
         if self.is_limited_now(&file) {
             self.reserve(inode, end)?;
         }
-        if let Err(error) = inode.before_write() {
-            // Nothing was begun, so that nothing will be settled.
-            self.mds.unreserve(inode.ino);
-            return Err(error.into());
+        if let Err(stop) = inode.before_write(turn) {
+            if let Stop::Failed(_) = stop {
+                // Nothing was begun, so that nothing will be settled.
+                self.mds.unreserve(inode.ino);
+            }
+            return Err(stop);
         }
         inode.drop_privileges(args.kill_suidgid)?;
         let written = match turn {

@@ -88,13 +88,7 @@ impl Client {
     }
 
     /// Everything but directories and regular files that are opened at once.
-    pub(crate) fn mknod(
-        &self,
-        turn: Turn,
-        header: &Header,
-        at: Place<'_>,
-        node: MknodArgs,
-    ) -> Answer<EntryOut> {
+    pub(crate) fn mknod(&self, header: &Header, at: Place<'_>, node: MknodArgs) -> Answer<EntryOut> {
         let kind = FileKind::from_mode(node.mode).ok_or(Errno::EINVAL)?;
         let new = NewNode {
             kind,
@@ -104,27 +98,24 @@ impl Client {
             for_write: false,
         };
         let found = self.mds.create(&caller(header, node.umask), at.parent, at.name, &new)?;
-        self.entry(turn, found)
+        self.made(found)
     }
 
-    pub(crate) fn symlink(
-        &self,
-        turn: Turn,
-        header: &Header,
-        at: Place<'_>,
-        target: &[u8],
-    ) -> Answer<EntryOut> {
+    pub(crate) fn symlink(&self, header: &Header, at: Place<'_>, target: &[u8]) -> Answer<EntryOut> {
         let new =
             NewNode { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: Some(target), for_write: false };
         let found = self.mds.create(&caller(header, 0), at.parent, at.name, &new)?;
-        self.entry(turn, found)
+        self.made(found)
     }
 
     pub(crate) fn link(&self, turn: Turn, existing: Ino, at: Place<'_>) -> Answer<EntryOut> {
         let found = self.mds.find(existing)?;
         turn.wait_if(found.data.stale_live)?;
+        if let Some(inode) = self.inodes.get(existing) {
+            inode.wait_for_lock(turn)?;
+        }
         let attr = self.mds.link(existing, at.parent, at.name)?;
-        self.entry(turn, Found { attr, ..found })
+        self.made(Found { attr, ..found })
     }
 
     pub(crate) fn unlink(&self, at: Place<'_>) -> Answer<()> {
@@ -165,8 +156,13 @@ impl Client {
     /// The answer that names an inode, with true attributes. Counts the kernel's reference.
     pub(crate) fn entry(&self, turn: Turn, mut found: Found) -> Answer<EntryOut> {
         turn.wait_if(found.data.stale_live)?;
-        let attr_timeout = self.complete(&mut found)?;
+        let attr_timeout = self.complete(turn, &mut found)?;
         Ok(self.held_entry(found.attr, attr_timeout))
+    }
+
+    /// As [`Client::entry`], when there is no serving it again.
+    fn made(&self, found: Found) -> Answer<EntryOut> {
+        self.entry(Turn::Worker, found)
     }
 
     fn settled_entry(&self, attr: Attr) -> Answer<EntryOut> {
@@ -186,8 +182,8 @@ impl Client {
     }
 
     /// Makes the attributes true, and says how long they stay so.
-    pub(crate) fn complete(&self, found: &mut Found) -> Result<Duration, Errno> {
-        let written = found.attr.kind == FileKind::Regular && self.inodes.complete(found)?;
+    pub(crate) fn complete(&self, turn: Turn, found: &mut Found) -> Answer<Duration> {
+        let written = found.attr.kind == FileKind::Regular && self.inodes.complete(turn, found)?;
         Ok(self.attr_timeout(&found.attr, written))
     }
 

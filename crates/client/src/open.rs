@@ -24,7 +24,8 @@ use crate::{
     inode::{InodeRef, State},
     names::{Place, caller},
     open_file::OpenFile,
-    turn::{Answer, Turn},
+    passthrough::opening_waits,
+    turn::{Answer, Stop, Turn},
 };
 
 /// What CREATE and TMPFILE carry.
@@ -38,10 +39,11 @@ pub(crate) struct CreateArgs {
 impl Client {
     pub(crate) fn open(&self, turn: Turn, ino: Ino, flags: u32, kill_suidgid: bool) -> Answer<OpenOut> {
         let access = Access::from_flags(flags)?;
-        turn.wait_if(self.opening_waits(ino, access))?;
         let (inode, found) = self.inodes.acquire_if(ino, |found| {
             turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)
         })?;
+        turn.wait_if(access.truncate && self.ds.truncating_waits(&inode.object, 0))?;
+        turn.wait_if(opening_waits(&*inode.lock_in(turn)?, access))?;
         if found.data.stale_live
             && let Err(error) = inode.settle_if_idle()
             && (access.write || access.truncate)
@@ -57,7 +59,7 @@ impl Client {
             inode.end_write();
         }
         truncated?;
-        Ok(self.opened(inode, &found, access)?)
+        self.opened(turn, inode, &found, access)
     }
 
     pub(crate) fn create(
@@ -81,8 +83,13 @@ impl Client {
             Err(Errno::EEXIST) if !access.exclusive => {
                 let found = self.mds.lookup(at.parent, at.name)?;
                 let open = self.open(turn, found.attr.ino, args.flags, false)?;
-                let found = self.mds.find(found.attr.ino)?;
-                Ok((self.entry(turn, found)?, open))
+                // Its size may be another now. Nobody will close what is not answered.
+                let entry = self
+                    .mds
+                    .find(found.attr.ino)
+                    .map_err(Stop::from)
+                    .and_then(|found| self.entry(turn, found));
+                entry.map(|entry| (entry, open)).inspect_err(|_| self.close_handle(open.fh))
             }
             Err(error) => Err(error.into()),
         }
@@ -101,10 +108,16 @@ impl Client {
         self.created(&found, access)
     }
 
-    pub(crate) fn release(&self, handle: u64) -> Result<(), Errno> {
-        let file = self.files.remove(handle).ok_or(Errno::EBADF)?;
-        self.close(&file);
+    pub(crate) fn release(&self, turn: Turn, handle: u64) -> Answer<()> {
+        self.file(handle)?.inode.wait_for_lock(turn)?;
+        self.close_handle(handle);
         Ok(())
+    }
+
+    fn close_handle(&self, handle: u64) {
+        if let Some(file) = self.files.remove(handle) {
+            self.close(&file);
+        }
     }
 
     /// Ends an open file: at RELEASE, or at the end of the mount.
@@ -126,7 +139,7 @@ impl Client {
         if access.write {
             inode.add_writer();
         }
-        let open = self.opened(inode, found, access)?;
+        let open = self.opened(Turn::Worker, inode, found, access)?;
         let timeout = self.attr_timeout(&found.attr, false);
         Ok((self.held_entry(found.attr, timeout), open))
     }
@@ -139,23 +152,18 @@ impl Client {
         Ok(())
     }
 
-    /// The last steps of every open. When they fail the write that was begun ends.
-    fn opened(&self, inode: InodeRef, found: &Found, access: Access) -> Result<OpenOut, Errno> {
+    /// The last steps of every open. When they fail, or have to wait after all, the write that was begun ends.
+    fn opened(&self, turn: Turn, inode: InodeRef, found: &Found, access: Access) -> Answer<OpenOut> {
         let limit_seen = AtomicU64::new(self.mds.quota_changes());
         let limited = AtomicBool::new(access.write && self.is_limited(found.attr.project));
         self.apply_policy(&inode);
         self.ds.open(&inode.object, access.kind());
-        let (mode, keep_cache, backing) = match self.grant(&inode, access) {
-            Ok(granted) => granted,
-            Err(error) => {
-                self.end_use(&inode, access);
-                return Err(error);
-            }
-        };
+        let (mode, keep_cache, backing) =
+            self.grant(turn, &inode, access).inspect_err(|_| self.end_use(&inode, access))?;
         let kept = access.no_atime || self.options.no_atime;
         let due = access.read && !kept && atime_due(&found.attr, self.now());
         if due && mode == Mode::Passthrough {
-            inode.was_read(self.now());
+            inode.was_read(Turn::Worker, self.now())?;
         }
         let atime_due = AtomicBool::new(due && mode != Mode::Passthrough);
         let file = Arc::new(OpenFile { inode, access, mode, limited, limit_seen, atime_due });
@@ -163,7 +171,7 @@ impl Client {
             Some(fh) => Ok(OpenOut { fh, flags: open_flags(mode, keep_cache), backing }),
             None => {
                 self.close(&file);
-                Err(Errno::EMFILE)
+                Err(Errno::EMFILE.into())
             }
         }
     }
@@ -213,11 +221,14 @@ impl Client {
     /// Asks the arbiter, and does what it decides.
     fn grant(
         &self,
+        turn: Turn,
         inode: &InodeRef,
         access: Access,
-    ) -> Result<(Mode, bool, Option<fuse::BackingId>), Errno> {
+    ) -> Answer<(Mode, bool, Option<fuse::BackingId>)> {
         let ino = inode.ino;
-        let mut state = inode.lock();
+        let mut state = inode.lock_in(turn)?;
+        // Others may have opened and closed it since this opening looked.
+        turn.wait_if(opening_waits(&state, access))?;
         if access.write {
             self.end_if_lingering(inode, &mut state);
         }
@@ -247,7 +258,7 @@ impl Client {
             if let Err(error) = allowed {
                 let closed = self.arbiter.lock().close(ino, grant.mode, access.write, request.version);
                 self.after_close(inode, &mut state, closed);
-                return Err(error);
+                return Err(error.into());
             }
         }
         self.note_unseen_writes(ino, access, grant.mode);

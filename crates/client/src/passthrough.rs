@@ -65,15 +65,9 @@ impl Client {
         self.versions.changed(inode.ino);
         self.ds.begin_mapped_writes(&inode.object)?;
         registered.writable = true;
+        // It has times that no store would change.
+        self.forget_attributes(inode.ino);
         Ok(())
-    }
-
-    /// Would one more opening wait for a device in [`Client::allow_mapped_writes`] or [`Client::end_if_lingering`]?
-    pub(crate) fn opening_waits(&self, ino: Ino, access: Access) -> bool {
-        let waits = |r: &Registered| !r.active || access.may_map_writable() && !r.writable;
-        access.write
-            && self.passthrough_is_on()
-            && self.inodes.get(ino).is_some_and(|inode| inode.lock().registered.as_ref().is_some_and(waits))
     }
 
     /// A writer is about to open a file whose passthrough may have no user any more. What is seen of stores through a
@@ -86,9 +80,18 @@ impl Client {
     pub(crate) fn linger(&self, inode: &InodeRef, state: &mut State) {
         if let Some(registered) = &mut state.registered {
             registered.active = false;
-            self.lingering.add(inode.another());
+            // Once: it may be opened and closed often while it is mapped.
+            if !std::mem::replace(&mut state.looked_at, true) {
+                self.lingering.add(inode.another());
+            }
         }
     }
+}
+
+/// Would one more opening wait for a device in [`Client::allow_mapped_writes`] or [`Client::end_if_lingering`]?
+pub(crate) fn opening_waits(state: &State, access: Access) -> bool {
+    let waits = |r: &Registered| !r.active || access.may_map_writable() && !r.writable;
+    access.write && state.registered.as_ref().is_some_and(waits)
 }
 
 impl Watch for Client {
@@ -113,11 +116,11 @@ impl Client {
     fn end_if_unused(&self, inode: &InodeRef, last_look: bool) -> bool {
         let mut state = inode.lock();
         let (ended, settle) = self.end_unless_used(inode, &mut state, last_look);
-        let lingers = state.registered.as_ref().is_some_and(|r| !r.active);
-        drop(state);
-        if lingers && !last_look {
+        state.looked_at = !last_look && state.registered.as_ref().is_some_and(|r| !r.active);
+        if state.looked_at {
             self.lingering.add(inode.another());
         }
+        drop(state);
         inode.settle_soon(settle);
         ended
     }

@@ -1,7 +1,7 @@
 //! Files whose last writer is gone and whose size and time the mds is still to be told: many share one commit.
 //!
-//! Invariants: a file waits here no longer than [`PERIOD`] and the settling of those before it; at most [`BATCH`] wait,
-//! since who brings the last one takes them all. Until then their attributes are the object's, and after a kill the
+//! Invariants: a file waits here no longer than [`PERIOD`] and the settling of those before it, unless it is put back; at most
+//! [`BATCH`] others wait, since who brings the last one takes them all. Until then their attributes are the object's, and after a kill the
 //! next mount asks it. It does not know what a file is, nor how it is settled.
 
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
@@ -53,6 +53,12 @@ impl<T: Send + 'static> Settling<T> {
             self.shared.wake.notify_one();
         }
         list.due.len() >= BATCH || list.ended
+    }
+
+    /// It could not be settled now: with the next ones, then.
+    pub(crate) fn put_back(&self, file: T) {
+        self.shared.list.lock().due.push(file);
+        self.shared.wake.notify_one();
     }
 
     /// One at a time takes what waits and settles it: who comes second finds all of it settled.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use ds::TierStatus;
 use fuse::StatfsOut;
-use types::{Errno, Ino, NAME_MAX, ProjectId};
+use types::{Ino, NAME_MAX, ProjectId};
 
 use crate::{
     Client,
@@ -88,7 +88,7 @@ fn cut((total, free): (u64, u64), limit: Option<(u64, u64)>) -> (u64, u64) {
 
 impl Client {
     /// The tiers together, or the quota of the directory's project.
-    pub(crate) fn statfs(&self, ino: Ino) -> Answer<StatfsOut> {
+    pub(crate) fn statfs(&self, turn: Turn, ino: Ino) -> Answer<StatfsOut> {
         let tiers: Vec<Room> = self.ds.tiers().iter().map(Room::of).collect();
         let (bytes_total, bytes_free) = together(&tiers);
         let inodes = self.mds.statfs_usage().inodes;
@@ -98,7 +98,7 @@ impl Client {
             inodes_total: INODES,
             inodes_free: INODES.saturating_sub(inodes),
         };
-        let usage = whole.within(self.limit_at(ino)?);
+        let usage = whole.within(self.limit_at(turn, ino)?);
         Ok(StatfsOut {
             blocks: usage.bytes_total / BLOCK,
             blocks_free: usage.bytes_free / BLOCK,
@@ -110,12 +110,15 @@ impl Client {
         })
     }
 
-    fn limit_at(&self, ino: Ino) -> Result<Limit, Errno> {
+    fn limit_at(&self, turn: Turn, ino: Ino) -> Answer<Limit> {
         let project = self.mds.find(ino)?.attr.project;
         if project == ProjectId::NONE {
             return Ok(Limit::default());
         }
-        self.settle_closed();
+        match turn {
+            Turn::Transport => turn.wait_if(!self.inodes.settle_closed().is_empty())?,
+            Turn::Worker => self.settle_closed(),
+        }
         // What open files have grown by counts, too: a close may be on its way here. First, so that it is not missed.
         let growing = self.mds.quota_reserved(project);
         let quota = self.mds.quota_get(project)?;

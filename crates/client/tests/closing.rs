@@ -10,13 +10,18 @@ use std::{
     io::{Read, Write},
     os::{
         fd::AsRawFd,
-        unix::fs::{MetadataExt, OpenOptionsExt},
+        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
 use harness::Site;
+use kv::{BootId, Disk, DiskFile, Space, SystemDisk};
 use types::Ino;
 
 fn ino(path: &Path) -> Ino {
@@ -163,4 +168,88 @@ fn regression_a_pin_of_a_file_without_bytes_ends_with_it() {
         assert!(begun.elapsed() < Duration::from_secs(30), "the pin stays");
         std::thread::yield_now();
     }
+}
+
+/// The machine's disk, which can refuse one commit.
+#[derive(Clone, Default)]
+struct RefusingDisk(Arc<AtomicBool>);
+
+struct RefusingFile(Arc<dyn DiskFile>, RefusingDisk);
+
+impl RefusingDisk {
+    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(RefusingFile(file, self.clone()))
+    }
+}
+
+impl Disk for RefusingDisk {
+    fn create_dir(&self, dir: &Path) -> std::io::Result<()> {
+        SystemDisk.create_dir(dir)
+    }
+    fn list(&self, dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+        SystemDisk.list(dir)
+    }
+    fn create(&self, path: &Path) -> std::io::Result<Arc<dyn DiskFile>> {
+        SystemDisk.create(path).map(|file| self.wrap(file))
+    }
+    fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
+        SystemDisk.read(path)
+    }
+    fn remove(&self, path: &Path) -> std::io::Result<()> {
+        SystemDisk.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> std::io::Result<()> {
+        SystemDisk.sync_dir(dir)
+    }
+    fn open_or_create(&self, path: &Path) -> std::io::Result<(Arc<dyn DiskFile>, u64)> {
+        SystemDisk.open_or_create(path)
+    }
+    fn space(&self, dir: &Path) -> std::io::Result<Space> {
+        SystemDisk.space(dir)
+    }
+    fn boot_id(&self) -> Option<BootId> {
+        SystemDisk.boot_id()
+    }
+}
+
+impl DiskFile for RefusingFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+        // What comes before is a segment's header.
+        if offset >= 1024 && self.1.0.swap(false, Ordering::SeqCst) {
+            return Err(std::io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.0.write_at(bytes, offset)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.0.allocate(offset, len)
+    }
+    fn shrink(&self, len: u64) -> std::io::Result<()> {
+        self.0.shrink(len)
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        self.0.sync()
+    }
+}
+
+/// Method: a new file whose first write fails before a byte is stored, so that the record of the next one is to tell the
+/// mds of it; an allocation that would tell it earlier and cannot; then a write.
+#[test]
+fn regression_a_refused_commit_does_not_hide_what_is_written_after_it() {
+    let Some(mut site) = Site::new() else { return };
+    let disk = RefusingDisk::default();
+    site.disk = Arc::new(disk.clone());
+    site.mount();
+    let path = site.path("f");
+    let file = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
+    let beyond = file.write_all_at(b"x", 65 << 40).unwrap_err();
+    assert_eq!(beyond.raw_os_error(), Some(libc::EFBIG));
+    disk.0.store(true, Ordering::SeqCst);
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 4096).unwrap_err();
+    assert!(!disk.0.load(Ordering::SeqCst));
+    file.write_all_at(b"kept", 0).unwrap();
+    drop(file);
+    site.settle_closed();
+    assert!(site.mds().find(ino(&path)).unwrap().data.written);
+    site.remount();
+    assert_eq!(fs::read(&path).unwrap(), b"kept");
 }

@@ -7,12 +7,18 @@ mod harness;
 
 use std::{
     fs::{self, File, OpenOptions},
-    os::unix::fs::{FileExt, MetadataExt},
-    time::Duration,
+    os::{
+        fd::BorrowedFd,
+        unix::fs::{FileExt, MetadataExt, PermissionsExt},
+    },
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use harness::{Site, map::Map};
-use types::{Ino, TierId};
+use parking_lot::Mutex;
+use types::{Errno, Ino, TierId};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
@@ -358,4 +364,108 @@ fn regression_nothing_is_kept_of_a_file_that_the_kernel_forgot_while_it_lingered
         assert!(begun.elapsed().as_secs() < 30, "something is kept");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn regression_a_file_that_lingers_is_listed_once() {
+    // A library that some program has mapped is opened and closed by every other program that starts. Method: so often that
+    // more would linger than may, if each time counted; then another file must find a place.
+    let Some(site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    for _ in 0..4000 {
+        File::open(&path).unwrap();
+    }
+    let other = site.path("g");
+    fs::write(&other, vec![8; 1 << 20]).unwrap();
+    site.client().settle_closed();
+    let _reader = File::open(&other).unwrap();
+    assert_eq!(site.client().stats().passthrough_inodes, 2);
+    drop(map);
+}
+
+#[test]
+fn regression_the_kernel_does_not_keep_times_that_stores_change() {
+    // Method: the attributes are asked for before a program maps the file, and asked for again after it stored.
+    let Some(site) = passthrough_site() else { return };
+    let path = site.path("f");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    site.settle_closed();
+    let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    site.settle_closed();
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), long_ago);
+    let _reader = File::open(&path).unwrap();
+    assert_eq!(site.client().stats().passthrough_inodes, 1);
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let map = Map::shared(&file, 1 << 20);
+    map.write(5000, b"stored");
+    // Without the access time, which the kernel asks for anew since the mapping.
+    let time = rustix::fs::StatxFlags::MTIME;
+    let found = rustix::fs::statx(rustix::fs::CWD, &path, rustix::fs::AtFlags::empty(), time).unwrap();
+    assert!(found.stx_mtime.tv_sec > 1_000_000_000);
+}
+
+#[test]
+fn regression_a_store_is_seen_when_the_metadata_take_nothing() {
+    let Some(site) = passthrough_site() else { return };
+    let (path, map) = mapped_file(&site);
+    let begun = Instant::now();
+    while site.mds().find(ino_of(&path)).unwrap().data.live {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the file is never settled");
+        site.client().settle_closed();
+    }
+    site.meta().close().unwrap();
+    map.write(5000, b"stored");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+    assert_eq!(fs::read(&path).unwrap()[5000..5006], *b"stored");
+}
+
+static GATE: Mutex<()> = Mutex::new(());
+static AT_THE_GATE: AtomicBool = AtomicBool::new(false);
+
+fn is_in_use_behind_the_gate(_: BorrowedFd<'_>) -> Result<bool, Errno> {
+    AT_THE_GATE.store(true, Ordering::Release);
+    let _open = GATE.lock();
+    Ok(true)
+}
+
+/// Goal: who waits for a device with a file in hand holds up nothing but that file. Method: the look whether it is mapped
+/// waits at a gate; what is asked about the file meanwhile must leave the thread that it arrived on.
+#[test]
+fn regression_a_file_that_somebody_works_on_is_waited_for_by_workers() {
+    let Some(mut site) = Site::new() else { return };
+    site.in_use = is_in_use_behind_the_gate;
+    site.mount();
+    if !site.client().passthrough_is_on() {
+        return;
+    }
+    let path = site.path("f");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    site.client().settle_closed();
+    let closed = GATE.lock();
+    drop(File::open(&path).unwrap());
+    let begun = Instant::now();
+    let wait_until = |what: &str, done: &dyn Fn() -> bool| {
+        while !done() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
+            thread::yield_now();
+        }
+    };
+    wait_until("nobody looks", &|| AT_THE_GATE.load(Ordering::Acquire));
+    let looks: [fn(&std::path::Path); 3] = [
+        |path| drop(File::open(path).unwrap()),
+        |path| drop(OpenOptions::new().write(true).open(path).unwrap()),
+        |path| fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap(),
+    ];
+    let mut asking = Vec::new();
+    for look in looks {
+        let before = site.client().stats().deferred;
+        let path = path.clone();
+        asking.push(thread::spawn(move || look(&path)));
+        wait_until("it stays on the transport's thread", &|| site.client().stats().deferred > before);
+    }
+    site.mds().sync().unwrap();
+    fs::write(site.path("another"), b"file").unwrap();
+    drop(closed);
+    asking.into_iter().for_each(|thread| thread.join().unwrap());
 }

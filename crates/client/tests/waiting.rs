@@ -7,6 +7,9 @@ mod harness;
 
 use std::{
     fs,
+    fs::OpenOptions,
+    io::Write,
+    os::unix::fs::MetadataExt,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -15,7 +18,7 @@ use std::{
 use harness::Site;
 use mds::{Clock, SystemClock};
 use parking_lot::Mutex;
-use types::Timestamp;
+use types::{Ino, TierId, Timestamp};
 
 /// Nobody learns the time while its lock is held.
 #[derive(Default)]
@@ -49,4 +52,30 @@ fn regression_a_request_that_is_held_up_where_it_arrived_is_reported() {
     drop(closed);
     making.join().unwrap().unwrap();
     assert!(site.path("d").is_dir());
+}
+
+/// Method: a small file on a device is cut in the middle, which waits for the journal and the device; a large one, of which
+/// the metadata do not know yet how large it is, is cut by an opening.
+#[test]
+fn regression_cuts_that_need_a_device_are_left_to_workers() {
+    let Some(site) = Site::mounted() else { return };
+    let deferred = || site.client().stats().deferred;
+    let path = site.path("small");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    site.settle_closed();
+    let ino = Ino::from_raw(fs::metadata(&path).unwrap().ino()).unwrap();
+    site.ds().migrate(ino, TierId::Ssd, Some(Duration::from_secs(20))).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let before = deferred();
+    file.set_len(1000).unwrap();
+    assert!(deferred() > before, "a cut waited on the transport's thread");
+    assert_eq!(fs::read(&path).unwrap(), [7; 1000]);
+
+    let path = site.path("large");
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(&vec![8; 9 << 20]).unwrap();
+    let before = deferred();
+    drop(fs::File::create(&path).unwrap());
+    assert!(deferred() > before, "an opening cut a large file on the transport's thread");
+    assert_eq!(file.metadata().unwrap().len(), 0);
 }

@@ -46,10 +46,16 @@ impl DataServer {
         joins
     }
 
-    /// For a change that is no write: the caller tells the metadata after all, if the record has not.
+    /// For a change that is no write: the caller tells the metadata after all, if the record has not. Then
+    /// [`DataServer::first_record_came`] follows.
     pub fn first_record_is_late(&self, object: &Object) -> bool {
         let _no_record_now = object.state.read();
-        object.first_write.swap(false, Ordering::AcqRel)
+        object.first_write.load(Ordering::Acquire)
+    }
+
+    /// The metadata know that the file is being written.
+    pub fn first_record_came(&self, object: &Object) {
+        object.first_write.store(false, Ordering::Release);
     }
 
     /// What only the object knows.

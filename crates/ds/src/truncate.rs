@@ -14,6 +14,17 @@ impl DataServer {
         self.resize(object, size, true)
     }
 
+    /// Would [`DataServer::truncate`] to this size wait for a device, or take long there?
+    pub fn truncating_waits(&self, object: &Object, size: u64) -> bool {
+        let Some(state) = object.state.try_read() else { return true };
+        let between_saus =
+            size.is_multiple_of(SAU_BYTES) && !state.in_place.is_some_and(TierId::is_persistent);
+        let on_device = |(_, s): (SauIndex, layout::Sau)| !s.valid.without(TierId::Memory).is_empty();
+        state.size > SAU_BYTES
+            || state.moving.is_some()
+            || size < state.size && !between_saus && state.map.iter_from(SauIndex::of(size)).any(on_device)
+    }
+
     /// Extends to at least this size.
     pub fn grow(&self, object: &Object, size: u64) -> Result<(), Errno> {
         self.resize(object, size, false)

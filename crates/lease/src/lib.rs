@@ -188,9 +188,10 @@ impl Arbiter {
         *count = left;
         (state.writers, state.direct_writers) = (writers, direct_writers);
         // Writes that came while the file was cached invalidated what they changed: the cache is of this version.
-        // Without a cached open they may not have, so the old version stays and will not match.
+        // Without a cached open they may not have, so the old version stays and will not match. A write that is under way
+        // will not any more, and the kernel dropped the pages before it: those that were read since are old.
         if mode == Mode::Cached {
-            state.cached_version = Some(version);
+            state.cached_version = Some(version).filter(|_| state.direct_writers == 0);
         }
         let lingers = mode.is_passthrough() && state.passthrough == 0;
         let last = state.opens() == 0;
@@ -491,6 +492,23 @@ mod tests {
             assert_eq!(arbiter.open(other, plain).mode, Mode::Passthrough);
             assert_eq!(arbiter.open(other, direct).mode, beside);
         }
+    }
+
+    #[test]
+    fn regression_pages_read_during_a_write_are_not_kept() {
+        // Goal: no old page outlives a write. Method: the last cached reader closes while a writer beside the page cache is
+        // open, perhaps in the middle of a write: the kernel dropped the pages before it, the reader had them read again,
+        // and when the write ends nobody is there any more for whom they would be dropped.
+        let mut arbiter = Arbiter::new([0; 3]);
+        let plain = request(false, false);
+        assert_eq!(arbiter.open(INO, plain).mode, Mode::Cached);
+        assert_eq!(arbiter.open(INO, request(true, false)).mode, Mode::Direct);
+        arbiter.close(INO, Mode::Cached, false, 1).unwrap();
+        assert!(!arbiter.invalidate_on_write(INO));
+        arbiter.close(INO, Mode::Direct, true, 1).unwrap();
+        assert!(!arbiter.open(INO, plain).keep_cache);
+        arbiter.close(INO, Mode::Cached, false, 1).unwrap();
+        assert!(arbiter.open(INO, plain).keep_cache, "nothing was written since");
     }
 
     #[test]

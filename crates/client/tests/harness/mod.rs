@@ -15,7 +15,7 @@ use std::{
 use client::{Client, ClientOptions};
 use ds::{DataServer, DeviceTier, DsOptions, KvMaps, ObjectHint, ObjectReport};
 use fuse::{Capabilities, MountOptions, Session, TransportChoice};
-use kv::{MetaStore, MetaStoreOptions};
+use kv::{Disk, MetaStore, MetaStoreOptions, SystemDisk};
 use mds::{Clock, Mds, MdsOptions, SystemClock};
 use store::{
     FsUuid, InstanceId, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions,
@@ -54,6 +54,8 @@ pub struct Site {
     pub passthrough: bool,
     /// Whatever is asked is mapped still.
     pub all_in_use: bool,
+    /// Whoever asks whether a file is in use.
+    pub in_use: client::InUse,
     pub no_atime: bool,
     pub known_max: usize,
     /// Mounted as on Debian 12's kernel.
@@ -63,6 +65,8 @@ pub struct Site {
     pub tiering: tier::Settings,
     pub deadline: Duration,
     pub clock: Arc<dyn Clock>,
+    /// Under the metadata.
+    pub disk: Arc<dyn Disk>,
     instance: Option<InstanceId>,
     generation: u32,
     running: Option<Running>,
@@ -102,6 +106,7 @@ impl Site {
             memory_limit: 64 << 20,
             passthrough: true,
             all_in_use: false,
+            in_use,
             no_atime: false,
             known_max: 1 << 20,
             older_kernel: OLDER_KERNEL,
@@ -110,6 +115,7 @@ impl Site {
             tiering: tier::Settings::default(),
             deadline: ClientOptions::default().deadline,
             clock: Arc::new(SystemClock),
+            disk: Arc::new(SystemDisk),
             instance: None,
             generation: 0,
             running: None,
@@ -133,6 +139,9 @@ impl Site {
     }
     pub fn mds(&self) -> &Arc<Mds> {
         &self.running.as_ref().unwrap().mds
+    }
+    pub fn meta(&self) -> &Arc<MetaStore> {
+        &self.running.as_ref().unwrap().meta
     }
     pub fn ds(&self) -> &Arc<DataServer> {
         &self.running.as_ref().unwrap().ds
@@ -158,8 +167,8 @@ impl Site {
         let open =
             |tier: TierId, dir: &Path| TierStore::open(dir, TierStoreOptions::new(tier, uuid)).unwrap();
         let memory_store = open(TierId::Memory, memory.path());
-        let meta =
-            Arc::new(MetaStore::open_default(&self.make("meta"), MetaStoreOptions::default()).unwrap());
+        let (state, options) = (self.make("meta"), MetaStoreOptions::default());
+        let meta = Arc::new(MetaStore::open(&state, kv::lsm, options, self.disk.clone()).unwrap());
         let mds_options = MdsOptions {
             memory_generation: self.generation,
             clock: self.clock.clone(),
@@ -190,7 +199,7 @@ impl Site {
             no_atime: self.no_atime,
             known_max: self.known_max,
             passthrough_min_bytes: 0,
-            in_use: Some(if self.all_in_use { |_| Ok(true) } else { in_use }),
+            in_use: Some(if self.all_in_use { |_| Ok(true) } else { self.in_use }),
             control_socket: Some(b"/run/onfs/control".to_vec()),
             policy: self.policy,
             deadline: self.deadline,
