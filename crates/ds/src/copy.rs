@@ -194,20 +194,7 @@ impl DataServer {
     /// Copies what was written meanwhile, and changes the map. The copy becomes durable before the map does: a journal
     /// sync makes what is unsynced on devices durable first.
     fn finish_batch(&self, object: &Object, plan: CopyPlan, batch: &Batch) -> Result<(), CopyStop> {
-        // A seal vouches for the source, too: after a power cut one for bytes that did not come would take the others of
-        // the SAU along, which had. What is written from now on is noted, and not sealed.
-        if object.unsynced.tiers().contains(batch.source) {
-            self.sync_to_rely_on(object, &batch.from)?;
-        }
-        // What is given up was perhaps the last copy that a device has not failed to take. And what has to be synced while
-        // writers are held off is less.
-        let gets_no_seal = || {
-            let state = object.state.read();
-            state.mapped.is_some() || state.moving.as_ref().is_some_and(|m| !m.written.is_empty())
-        };
-        if plan.to.is_persistent() && (plan.free.is_some() || gets_no_seal()) {
-            self.sync_to_rely_on(object, &batch.to)?;
-        }
+        self.make_batch_durable(object, plan, batch)?;
         let mut rewritten: Vec<(u64, u64)> = Vec::new();
         let mut rounds = 0;
         let mut state = loop {
@@ -261,6 +248,25 @@ impl DataServer {
         }
         self.settle_charge(object, &mut state, plan.to);
         self.free_condemned(object, &mut state);
+        Ok(())
+    }
+
+    /// What the record of a batch will rely on, as far as it is known by now.
+    fn make_batch_durable(&self, object: &Object, plan: CopyPlan, batch: &Batch) -> Result<(), Errno> {
+        // A seal vouches for the source, too: after a power cut one for bytes that did not come would take the others of
+        // the SAU along, which had. What is written from now on is noted, and not sealed.
+        if object.unsynced.tiers().contains(batch.source) {
+            self.sync_to_rely_on(object, &batch.from)?;
+        }
+        // What is given up was perhaps the last copy that a device has not failed to take. And what has to be synced while
+        // writers are held off is less.
+        let gets_no_seal = || {
+            let state = object.state.read();
+            state.mapped.is_some() || state.moving.as_ref().is_some_and(|m| !m.written.is_empty())
+        };
+        if plan.to.is_persistent() && (plan.free.is_some() || gets_no_seal()) {
+            self.sync_to_rely_on(object, &batch.to)?;
+        }
         Ok(())
     }
 
