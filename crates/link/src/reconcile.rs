@@ -51,7 +51,8 @@ pub enum Action {
     Remove { ino: Ino, ours: Option<Name> },
     /// Renamed there: both sides have it under `to` now. `exchange`: who has that name here gets `from`.
     Renamed { ino: Ino, from: Name, to: Name, exchange: bool },
-    /// Renamed there, while a rename or an unlink of ours is not applied: that starts from the new name.
+    /// The back end has it under `to` now, and nothing follows for our name: it is right already, or a rename or an unlink of
+    /// ours is not applied, which starts from the new name.
     Moved { ino: Ino, from: Name, to: Name },
     /// Take over the attributes, but for those that are pending here. Of a directory without its times: those are remembered
     /// when it is listed.
@@ -186,7 +187,9 @@ fn judge(ours: &Ours, agreed: &Seen, now: Now<'_>, whole: bool) -> (Fate, Option
         Change::Unproven | Change::Data | Change::Replaced => {
             (Fate::Stays, Some(Action::DropCopy { ino, theirs: seen }))
         }
-        Change::OtherKind | Change::Gone if ours.changed == Changed::Data && !deleted => (Fate::PutBack, None),
+        Change::OtherKind | Change::Gone if ours.changed == Changed::Data && !deleted => {
+            (Fate::PutBack, None)
+        }
         Change::OtherKind | Change::Gone => (Fate::Removed, None),
     }
 }
@@ -301,7 +304,9 @@ fn in_order(plans: Vec<Plan>, imports: Vec<Action>) -> Vec<Action> {
             actions.push(Action::Moved { ino: plan.ours.ino, from: from.clone(), to: to.clone() });
         }
     }
-    actions.extend(plans.iter().filter(|p| p.fate == Fate::PutBack).map(|p| Action::PutBack { ino: p.ours.ino }));
+    actions.extend(
+        plans.iter().filter(|p| p.fate == Fate::PutBack).map(|p| Action::PutBack { ino: p.ours.ino }),
+    );
     actions.extend(rest);
     actions.extend(imports);
     actions
@@ -310,10 +315,8 @@ fn in_order(plans: Vec<Plan>, imports: Vec<Action>) -> Vec<Action> {
 /// Their renames, each to a name that is free or that is exchanged with one that has to move as well.
 fn renames(plans: &[Plan]) -> Vec<Action> {
     let mut actions = Vec::new();
-    let moving: Vec<&Plan> = plans
-        .iter()
-        .filter(|p| p.follows() && p.ours.standing.ours() != p.name.as_ref())
-        .collect();
+    let moving: Vec<&Plan> =
+        plans.iter().filter(|p| p.follows() && p.ours.standing.ours() != p.name.as_ref()).collect();
     let mut board: BTreeMap<Name, usize> = BTreeMap::new();
     let mut current: Vec<Name> = Vec::new();
     for (n, plan) in moving.iter().enumerate() {
@@ -325,6 +328,9 @@ fn renames(plans: &[Plan]) -> Vec<Action> {
         let from = current[n].clone();
         let to = plan.name.clone().unwrap_or_default();
         if from == to {
+            // It came here by an exchange with another.
+            let from = plan.ours.standing.ours().cloned().unwrap_or_default();
+            actions.push(Action::Moved { ino: plan.ours.ino, from, to });
             continue;
         }
         board.remove(&from);

@@ -37,7 +37,9 @@ pub enum Standing {
 impl Standing {
     pub(crate) fn ours(&self) -> Option<&Name> {
         match self {
-            Standing::Both { ours, .. } | Standing::Created { ours } | Standing::RenamedIn { ours } => Some(ours),
+            Standing::Both { ours, .. } | Standing::Created { ours } | Standing::RenamedIn { ours } => {
+                Some(ours)
+            }
             Standing::RenamedOut { .. } | Standing::Deleted { .. } => None,
         }
     }
