@@ -11,16 +11,22 @@
 #![forbid(unsafe_code)]
 
 mod conflict;
+mod log;
 mod matching;
 mod place;
 mod reconcile;
 mod root;
 mod seen;
 mod sides;
+mod step;
+mod work;
 
 pub use conflict::{Conflict, Why, beside};
+pub use log::{Clash, Entry, Lag, Log, Settings};
 pub use place::{Place, is_on_the_way};
 pub use reconcile::{Action, reconcile};
 pub use root::{KnownRoot, Reachable, RootId, Trust, trust};
 pub use seen::{Change, Clock, Proof, Seen, compare, due};
 pub use sides::{Changed, Listing, Ours, Standing};
+pub use step::{Agreed, Attrs, Look, Staged, Step, Trouble, Verdict, judge};
+pub use work::{Op, Work};
