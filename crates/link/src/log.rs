@@ -326,7 +326,8 @@ impl Log {
     /// `Err`: who has to go first.
     fn derive(&self, ino: Ino, work: &Work) -> Result<Option<Step>, Ino> {
         if !work.there {
-            let unpublished = work.kind == FileKind::Regular && (work.writing || work.written > work.published);
+            let unpublished =
+                work.kind == FileKind::Regular && (work.writing || work.written > work.published);
             let Some(at) = work.plus.first().filter(|_| work.due.is_some() || !unpublished) else {
                 return Ok(None);
             };
@@ -420,7 +421,8 @@ impl Log {
         if !work.is_dir() {
             return None;
         }
-        if let Some((flight, _)) = self.flights.iter().find(|(other, above)| **other != ino && above.contains(&ino))
+        if let Some((flight, _)) =
+            self.flights.iter().find(|(other, above)| **other != ino && above.contains(&ino))
         {
             return Some(*flight);
         }
@@ -433,7 +435,13 @@ impl Log {
     }
 
     /// The directories on the ways to all names of the step, as the back end has them.
-    fn above(&self, ino: Ino, work: &Work, step: &Step, parent: &dyn Fn(Ino) -> Option<Ino>) -> BTreeSet<Ino> {
+    fn above(
+        &self,
+        ino: Ino,
+        work: &Work,
+        step: &Step,
+        parent: &dyn Fn(Ino) -> Option<Ino>,
+    ) -> BTreeSet<Ino> {
         let is_at = || work.minus.first().map(|at| at.dir).or_else(|| parent(ino));
         let dirs = [step.source().map(|at| at.dir).or_else(is_at), step.target().map(|at| at.dir)];
         dirs.into_iter().flatten().flat_map(|dir| self.path_up(dir, parent)).collect()
@@ -510,7 +518,11 @@ impl Log {
         }
         let to = Place::on_the_way(self.settings.root, ino);
         // With another link on the way already this one can go.
-        Some(if work.minus.contains(&to) { Step::Unlink { at: from } } else { Step::Rename { from, to, over: None } })
+        Some(if work.minus.contains(&to) {
+            Step::Unlink { at: from }
+        } else {
+            Step::Rename { from, to, over: None }
+        })
     }
 
     fn stop_waiting(&mut self, ino: Ino) {
@@ -543,7 +555,8 @@ impl Log {
         // A clock that was set back must not make a pause of an hour.
         let most = now.plus(self.settings.retry_most.max(self.settings.held_retry));
         let over = |time: Timestamp| time <= now || time > most;
-        let ended: Vec<Ino> = self.timers.iter().filter(|(time, _)| over(*time)).map(|(_, ino)| *ino).collect();
+        let ended: Vec<Ino> =
+            self.timers.iter().filter(|(time, _)| over(*time)).map(|(_, ino)| *ino).collect();
         for ino in ended {
             self.lift(ino);
             self.candidate(ino);

@@ -43,16 +43,37 @@ impl Attrs {
 pub enum Step {
     /// With all attributes, and with its data when `data` gives a version: whole from the first moment on. `over`: in place
     /// of something that goes; then, as with data, it is made under a name on the way and renamed.
-    Create { at: Place, over: Option<Ino>, data: Option<u64> },
+    Create {
+        at: Place,
+        over: Option<Ino>,
+        data: Option<u64>,
+    },
     /// A new version of the data, at least this one, of a file that is there.
-    Publish { version: u64 },
-    Rename { from: Place, to: Place, over: Option<Ino> },
-    Link { at: Place, over: Option<Ino> },
-    Unlink { at: Place },
-    Rmdir { at: Place },
-    SetAttr { what: Attrs },
+    Publish {
+        version: u64,
+    },
+    Rename {
+        from: Place,
+        to: Place,
+        over: Option<Ino>,
+    },
+    Link {
+        at: Place,
+        over: Option<Ino>,
+    },
+    Unlink {
+        at: Place,
+    },
+    Rmdir {
+        at: Place,
+    },
+    SetAttr {
+        what: Attrs,
+    },
     /// Each to the value that it has, or away.
-    SetXattr { names: BTreeSet<Vec<u8>> },
+    SetXattr {
+        names: BTreeSet<Vec<u8>>,
+    },
 }
 
 impl Step {
@@ -146,9 +167,8 @@ impl Trouble {
                 Trouble::Later
             }
             ENODEV | EBADF | EDEADLK => Trouble::Later,
-            EPERM | EACCES | EROFS | EDQUOT | ENOSPC | ENAMETOOLONG | EFBIG | EMLINK | EXDEV | EINVAL | ELOOP => {
-                Trouble::Refused(errno)
-            }
+            EPERM | EACCES | EROFS | EDQUOT | ENOSPC | ENAMETOOLONG | EFBIG | EMLINK | EXDEV | EINVAL
+            | ELOOP => Trouble::Refused(errno),
             E2BIG | ENOTTY | ESPIPE | ERANGE | ENOSYS | ENODATA | EOVERFLOW | EOPNOTSUPP => {
                 Trouble::Refused(errno)
             }
@@ -183,9 +203,13 @@ pub fn judge(kind: FileKind, step: &Step, agreed: Agreed<'_>, look: Look<'_>) ->
                 }
             },
         },
-        Step::Rename { over, .. } if is_ours(look.from) => free(look.to, agreed.over.filter(|_| over.is_some())),
+        Step::Rename { over, .. } if is_ours(look.from) => {
+            free(look.to, agreed.over.filter(|_| over.is_some()))
+        }
         Step::Link { .. } if is_ours(look.to) => Verdict::Done,
-        Step::Link { over, .. } if is_ours(look.from) => free(look.to, agreed.over.filter(|_| over.is_some())),
+        Step::Link { over, .. } if is_ours(look.from) => {
+            free(look.to, agreed.over.filter(|_| over.is_some()))
+        }
         Step::Rename { .. } if is_ours(look.to) => Verdict::Done,
         Step::Rename { .. } | Step::Link { .. } => Verdict::Trouble(Trouble::Gone),
         // Gone, or it is something of theirs that has the name now.

@@ -13,19 +13,40 @@ use crate::{
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
     /// `writing`: it is open for writing, and its first [`Op::Publish`] is what will create it there.
-    Create { at: Place, writing: bool },
+    Create {
+        at: Place,
+        writing: bool,
+    },
     /// Its data changed, and a `Publish` will come. Versions of an inode grow.
-    Written { version: u64 },
+    Written {
+        version: u64,
+    },
     /// This version is to be seen there.
-    Publish { version: u64 },
+    Publish {
+        version: u64,
+    },
     /// What has the new name is unlinked before.
-    Rename { from: Place, to: Place },
-    Link { at: Place },
+    Rename {
+        from: Place,
+        to: Place,
+    },
+    Link {
+        at: Place,
+    },
     /// `last`: the inode has no other name.
-    Unlink { at: Place, last: bool },
-    Rmdir { at: Place },
-    SetAttr { what: Attrs },
-    SetXattr { name: Vec<u8> },
+    Unlink {
+        at: Place,
+        last: bool,
+    },
+    Rmdir {
+        at: Place,
+    },
+    SetAttr {
+        what: Attrs,
+    },
+    SetXattr {
+        name: Vec<u8>,
+    },
 }
 
 /// The stored state of the log, one for each inode that has something to apply.
