@@ -34,8 +34,6 @@ use crate::{
     work::{Op, Work},
 };
 
-const DEPTH_MAX: usize = 1 << 16;
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// The linked directory.
@@ -143,7 +141,7 @@ impl Log {
             if let Some(at) = clash(&work.minus, &log.leaving).or_else(|| clash(&work.plus, &log.wanted)) {
                 return Err(Clash(at));
             }
-            log.next_seq = log.next_seq.max(work.seq + 1);
+            log.next_seq = log.next_seq.max(work.seq.saturating_add(1));
             log.candidates.insert((work.seq, ino));
             log.put(ino, work);
         }
@@ -450,12 +448,13 @@ impl Log {
     /// `dir` and the directories above it, as the back end has them.
     fn path_up(&self, dir: Ino, parent: &dyn Fn(Ino) -> Option<Ino>) -> Vec<Ino> {
         let mut path = vec![dir];
+        let mut passed = BTreeSet::from([dir]);
         let mut at = dir;
         while at != self.settings.root {
             let placed = self.works.get(&at).and_then(|work| work.minus.first());
             let Some(next) = placed.map(|place| place.dir).or_else(|| parent(at)) else { break };
             // Only damage makes a circle of parents, and never ending would be worse.
-            if path.len() > DEPTH_MAX {
+            if !passed.insert(next) {
                 break;
             }
             path.push(next);

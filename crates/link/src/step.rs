@@ -241,3 +241,139 @@ fn ended(agreed: Option<&Seen>, there: Option<&Seen>) -> Verdict {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a step is done once, and never over a change of theirs. Method: each step with what may be found before it.
+    use super::*;
+    use crate::seen::Proof;
+    use types::Timestamp;
+
+    fn seen(fileid: u64, version: i64) -> Seen {
+        let time = Timestamp { sec: version, nsec: 0 };
+        Seen {
+            kind: FileKind::Regular,
+            fileid,
+            birth: None,
+            size: 1,
+            mtime: time,
+            ctime: time,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            proof: Proof::Firm,
+        }
+    }
+
+    /// Ours is 1, what goes is 2, what was staged is 3, all in their version 1.
+    fn judged(step: &Step, from: Option<Seen>, to: Option<Seen>, staged: bool) -> Verdict {
+        let (own, over, aside) = (seen(1, 1), seen(2, 1), Staged::Aside(seen(3, 1)));
+        let agreed = Agreed { own: Some(&own), over: Some(&over), staged: Some(aside).filter(|_| staged) };
+        judge(FileKind::Regular, step, agreed, Look { from: from.as_ref(), to: to.as_ref() })
+    }
+
+    fn place() -> Place {
+        Place::new(Ino::ROOT, b"a")
+    }
+
+    const TAKEN: Verdict = Verdict::Trouble(Trouble::Conflict(Why::NameTaken));
+    const DELETED: Verdict = Verdict::Trouble(Trouble::Conflict(Why::DeletedHere));
+    const CHANGED: Verdict = Verdict::Trouble(Trouble::Conflict(Why::BothChanged));
+    const GONE: Verdict = Verdict::Trouble(Trouble::Gone);
+
+    #[test]
+    fn names_are_given_once_and_only_where_nothing_of_theirs_is() {
+        let victim = Some(Ino::ROOT);
+        let create = |over| Step::Create { at: place(), over, data: Some(1) };
+        let rename = |over| Step::Rename { from: place(), to: place(), over };
+        let link = |over| Step::Link { at: place(), over };
+        let racy = Seen { proof: Proof::Racy, ..seen(2, 1) };
+        for (step, own) in
+            [(create(None), None), (rename(None), Some(seen(1, 5))), (link(None), Some(seen(1, 5)))]
+        {
+            assert_eq!(judged(&step, own, None, true), Verdict::Do);
+            assert_eq!(judged(&step, own, Some(seen(9, 1)), true), TAKEN);
+            assert_eq!(judged(&step, own, Some(seen(2, 1)), true), TAKEN, "nothing was to go");
+        }
+        for (step, own) in
+            [(create(victim), None), (rename(victim), Some(seen(1, 5))), (link(victim), Some(seen(1, 1)))]
+        {
+            assert_eq!(judged(&step, own, None, true), Verdict::Do);
+            assert_eq!(judged(&step, own, Some(seen(2, 1)), true), Verdict::Do);
+            assert_eq!(judged(&step, own, Some(seen(2, 5)), true), DELETED);
+            assert_eq!(judged(&step, own, Some(seen(9, 1)), true), TAKEN);
+        }
+        assert_eq!(judged(&create(None), None, Some(seen(3, 1)), true), Verdict::Done);
+        assert_eq!(judged(&create(None), None, Some(seen(3, 1)), false), TAKEN);
+        assert_eq!(judged(&rename(None), None, Some(seen(1, 1)), false), Verdict::Done);
+        assert_eq!(judged(&rename(None), Some(seen(9, 1)), Some(seen(1, 1)), false), Verdict::Done);
+        assert_eq!(judged(&link(None), Some(seen(1, 1)), Some(seen(1, 1)), false), Verdict::Done);
+        assert_eq!(judged(&rename(None), None, None, false), GONE);
+        assert_eq!(judged(&link(None), Some(seen(9, 1)), None, false), GONE);
+        let agreed = Agreed { own: None, over: Some(&racy), staged: None };
+        let look = Look { from: None, to: Some(&seen(2, 1)) };
+        assert_eq!(judge(FileKind::Regular, &create(victim), agreed, look), Verdict::Verify);
+    }
+
+    #[test]
+    fn a_directory_that_is_there_is_made() {
+        let step = Step::Create { at: place(), over: None, data: None };
+        let there = Seen { kind: FileKind::Directory, ..seen(9, 1) };
+        let judged = |there| {
+            judge(FileKind::Directory, &step, Agreed::default(), Look { from: None, to: Some(there) })
+        };
+        assert_eq!(judged(&there), Verdict::Done);
+        assert_eq!(judged(&seen(9, 1)), TAKEN);
+    }
+
+    #[test]
+    fn versions_replace_what_was_agreed_on() {
+        let step = Step::Publish { version: 7 };
+        assert_eq!(judged(&step, Some(seen(1, 1)), None, true), Verdict::Do);
+        assert_eq!(judged(&step, Some(Seen { mode: 0, ..seen(1, 1) }), None, true), Verdict::Do);
+        assert_eq!(judged(&step, None, None, true), Verdict::Do);
+        assert_eq!(judged(&step, Some(seen(3, 1)), None, true), Verdict::Done);
+        assert_eq!(judged(&step, Some(seen(3, 1)), None, false), CHANGED);
+        assert_eq!(judged(&step, Some(seen(1, 2)), None, true), CHANGED);
+        assert_eq!(judged(&step, Some(seen(9, 1)), None, true), CHANGED);
+        let (racy, half) = (Seen { proof: Proof::Racy, ..seen(1, 1) }, seen(1, 4));
+        let with = |own: &Seen, staged: Option<Staged>, from: &Seen| {
+            let agreed = Agreed { own: Some(own), over: None, staged };
+            judge(FileKind::Regular, &step, agreed, Look { from: Some(from), to: None })
+        };
+        assert_eq!(with(&racy, None, &racy), Verdict::Verify);
+        assert_eq!(with(&seen(1, 1), Some(Staged::InPlace), &half), Verdict::Do, "half written by us");
+        assert_eq!(with(&seen(1, 1), Some(Staged::InPlace), &seen(9, 1)), CHANGED);
+    }
+
+    #[test]
+    fn only_what_was_agreed_on_is_removed() {
+        let (unlink, rmdir) = (Step::Unlink { at: place() }, Step::Rmdir { at: place() });
+        assert_eq!(judged(&unlink, Some(seen(1, 1)), None, false), Verdict::Do);
+        assert_eq!(judged(&unlink, Some(Seen { uid: 5, ..seen(1, 1) }), None, false), Verdict::Do);
+        assert_eq!(judged(&unlink, Some(seen(1, 2)), None, false), DELETED);
+        for step in [&unlink, &rmdir] {
+            assert_eq!(judged(step, None, None, false), Verdict::Done);
+            assert_eq!(judged(step, Some(seen(9, 1)), None, false), Verdict::Done);
+        }
+        assert_eq!(judged(&rmdir, Some(seen(1, 2)), None, false), Verdict::Do);
+        for step in [Step::SetAttr { what: Attrs::MODE }, Step::SetXattr { names: BTreeSet::new() }] {
+            assert_eq!(judged(&step, Some(seen(1, 2)), None, false), Verdict::Do);
+            assert_eq!(judged(&step, None, None, false), GONE);
+            assert_eq!(judged(&step, Some(seen(9, 1)), None, false), GONE);
+        }
+    }
+
+    #[test]
+    fn errors_have_their_kind() {
+        for errno in [Errno::EACCES, Errno::EROFS, Errno::EDQUOT, Errno::ENOSPC, Errno::ENAMETOOLONG] {
+            assert_eq!(Trouble::of(errno), Trouble::Refused(errno));
+        }
+        for errno in [Errno::EIO, Errno::ESTALE, Errno::ETIMEDOUT] {
+            assert_eq!(Trouble::of(errno), Trouble::Later);
+        }
+        assert_eq!(Trouble::of(Errno::ENOTEMPTY), Trouble::Conflict(Why::DeletedHere));
+        assert_eq!(Trouble::of(Errno::ENOENT), Trouble::Gone);
+    }
+}
