@@ -10,6 +10,7 @@
 //! Refuses to know: files, paths, clocks, threads, which data are where. Times come in as arguments.
 #![forbid(unsafe_code)]
 
+mod board;
 mod conflict;
 mod log;
 mod matching;

@@ -29,7 +29,8 @@ use std::{
 use types::{FileKind, Ino, Timestamp};
 
 use crate::{
-    place::{Place, is_on_the_way},
+    board::{Board, Next},
+    place::Place,
     step::{Staged, Step, Trouble},
     work::{Op, Work},
 };
@@ -71,13 +72,6 @@ struct Pause {
     trouble: Trouble,
 }
 
-enum Next {
-    Step(Step),
-    Blocked(Ino),
-    /// Until the inode itself changes: its data are not to be published yet.
-    Idle,
-}
-
 /// Two inodes have, or want, one name: stored state that cannot be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("two pending changes of one name in directory {}", .0.dir)]
@@ -86,16 +80,9 @@ pub struct Clash(pub Place);
 /// See the module's documentation. All work of one linked directory.
 pub struct Log {
     settings: Settings,
-    works: BTreeMap<Ino, Work>,
-    by_seq: BTreeMap<u64, Ino>,
+    board: Board,
+    by_seq: BTreeSet<(u64, Ino)>,
     next_seq: u64,
-    /// Of all works: who is to leave a name there, and who is to get one.
-    leaving: BTreeMap<Place, Ino>,
-    wanted: BTreeMap<Place, Ino>,
-    /// Names that begun steps give.
-    landing: BTreeMap<Place, Ino>,
-    /// Who loses a name by a begun step of another, and of whom.
-    victims: BTreeMap<Ino, Ino>,
     /// Who may have a step to do.
     candidates: BTreeSet<(u64, Ino)>,
     waiting_on: BTreeMap<Ino, Ino>,
@@ -104,8 +91,6 @@ pub struct Log {
     /// Failures in a row.
     tries: BTreeMap<Ino, u32>,
     timers: BTreeSet<(Timestamp, Ino)>,
-    /// Steps that are with the shell, and the directories above their names.
-    flights: BTreeMap<Ino, BTreeSet<Ino>>,
     changed: BTreeSet<Ino>,
 }
 
@@ -113,20 +98,15 @@ impl Log {
     pub fn new(settings: Settings) -> Log {
         Log {
             settings,
-            works: BTreeMap::new(),
-            by_seq: BTreeMap::new(),
+            board: Board::new(settings.root),
+            by_seq: BTreeSet::new(),
             next_seq: 1,
-            leaving: BTreeMap::new(),
-            wanted: BTreeMap::new(),
-            landing: BTreeMap::new(),
-            victims: BTreeMap::new(),
             candidates: BTreeSet::new(),
             waiting_on: BTreeMap::new(),
             waiters: BTreeMap::new(),
             pauses: BTreeMap::new(),
             tries: BTreeMap::new(),
             timers: BTreeSet::new(),
-            flights: BTreeMap::new(),
             changed: BTreeSet::new(),
         }
     }
@@ -135,15 +115,13 @@ impl Log {
     pub fn rebuild(settings: Settings, works: impl IntoIterator<Item = (Ino, Work)>) -> Result<Log, Clash> {
         let mut log = Log::new(settings);
         for (ino, work) in works {
-            let clash = |names: &BTreeSet<Place>, given: &BTreeMap<Place, Ino>| {
-                names.iter().find(|at| given.contains_key(*at)).cloned()
-            };
-            if let Some(at) = clash(&work.minus, &log.leaving).or_else(|| clash(&work.plus, &log.wanted)) {
+            if let Some(at) = log.board.clash(&work) {
                 return Err(Clash(at));
             }
             log.next_seq = log.next_seq.max(work.seq.saturating_add(1));
             log.candidates.insert((work.seq, ino));
-            log.put(ino, work);
+            log.by_seq.insert((work.seq, ino));
+            log.board.put(ino, work);
         }
         Ok(log)
     }
@@ -158,22 +136,23 @@ impl Log {
 
     /// Whether a change of this inode has to wait until something was applied. One that makes the log no longer need not.
     pub fn must_wait(&self, ino: Ino) -> bool {
-        self.works.len() >= self.settings.entries_max && !self.works.contains_key(&ino)
+        self.board.works.len() >= self.settings.entries_max && !self.board.works.contains_key(&ino)
     }
 
     /// What has to be stored, or deleted if there is nothing, since the last call.
     pub fn changed(&mut self) -> Vec<(Ino, Option<Work>)> {
         let changed = std::mem::take(&mut self.changed);
-        changed.into_iter().map(|ino| (ino, self.works.get(&ino).cloned())).collect()
+        changed.into_iter().map(|ino| (ino, self.board.works.get(&ino).cloned())).collect()
     }
 
     pub fn get(&self, ino: Ino) -> Option<&Work> {
-        self.works.get(&ino)
+        self.board.works.get(&ino)
     }
 
     pub fn lag(&self) -> Lag {
-        let oldest = self.by_seq.values().next().and_then(|ino| self.works.get(ino)).map(|work| work.since);
-        Lag { entries: self.works.len(), oldest }
+        let oldest =
+            self.by_seq.first().and_then(|(_, ino)| self.board.works.get(ino)).map(|work| work.since);
+        Lag { entries: self.board.works.len(), oldest }
     }
 
     /// Work that waits for something other than its turn, and why.
@@ -193,7 +172,7 @@ impl Log {
         let mut entries = Vec::new();
         while entries.len() < max {
             let Some((_, ino)) = self.candidates.pop_first() else { break };
-            match self.next_step(ino, parent) {
+            match self.board.next_step(ino, parent) {
                 Next::Step(step) => entries.extend(self.begin(ino, step, parent)),
                 Next::Idle => {}
                 Next::Blocked(by) => {
@@ -208,7 +187,7 @@ impl Log {
 
     /// Of a step under way: what will be renamed, or that bytes there are about to be changed. To be stored before.
     pub fn staged(&mut self, ino: Ino, staged: Staged) {
-        if let Some(work) = self.works.get_mut(&ino) {
+        if let Some(work) = self.board.works.get_mut(&ino) {
             work.staged = Some(staged);
             self.changed.insert(ino);
         }
@@ -216,10 +195,10 @@ impl Log {
 
     /// The step under way is done, or was found done.
     pub fn applied(&mut self, ino: Ino) {
-        self.flights.remove(&ino);
+        self.board.flights.remove(&ino);
         self.lift(ino);
         self.tries.remove(&ino);
-        let Some((kind, since, step)) = self.works.get(&ino).and_then(|work| {
+        let Some((kind, since, step)) = self.board.works.get(&ino).and_then(|work| {
             let step = work.begun.clone()?;
             Some((work.kind, work.since, step))
         }) else {
@@ -242,7 +221,7 @@ impl Log {
 
     /// The step under way was not done, or perhaps ([`Trouble::Later`]).
     pub fn failed(&mut self, now: Timestamp, ino: Ino, trouble: Trouble) {
-        self.flights.remove(&ino);
+        self.board.flights.remove(&ino);
         self.lift(ino);
         let Settings { retry_first, retry_most, held_retry, .. } = self.settings;
         let until = match trouble {
@@ -257,6 +236,9 @@ impl Log {
         };
         self.pauses.insert(ino, Pause { until, trouble });
         self.timers.extend(until.map(|until| (until, ino)));
+        if matches!(trouble, Trouble::Refused(_)) {
+            self.board.refused.insert(ino);
+        }
         self.edit(ino, None, |work| {
             if trouble != Trouble::Later {
                 work.undo();
@@ -282,16 +264,16 @@ impl Log {
         names: BTreeSet<Place>,
         version: Option<u64>,
     ) {
-        self.flights.remove(&ino);
+        self.board.flights.remove(&ino);
         self.lift(ino);
         self.edit(ino, Some((now, kind)), |work| work.displaced(names, version));
     }
 
     /// Nothing of it is to be applied any more ([`crate::Action::Remove`], and `Conflict` of what was deleted here).
     pub fn forget(&mut self, ino: Ino) {
-        self.flights.remove(&ino);
+        self.board.flights.remove(&ino);
         self.lift(ino);
-        if let Some(work) = self.take(ino) {
+        if let Some(work) = self.board.take(ino) {
             self.drop_state(ino, &work);
             self.changed.insert(ino);
         }
@@ -299,178 +281,14 @@ impl Log {
         self.wake(ino);
     }
 
-    /// The step that the inode can do next.
-    fn next_step(&self, ino: Ino, parent: &dyn Fn(Ino) -> Option<Ino>) -> Next {
-        let Some(work) = self.works.get(&ino) else { return Next::Idle };
-        // Its names are not sure.
-        if let Some(by) = self.victims.get(&ino) {
-            return Next::Blocked(*by);
-        }
-        let step = match &work.begun {
-            Some(step) => Ok(Some(step.clone())),
-            None => self.derive(ino, work),
-        };
-        let step = match step {
-            Ok(Some(step)) => step,
-            Ok(None) => return Next::Idle,
-            Err(by) => return Next::Blocked(by),
-        };
-        match self.in_the_way(ino, work, &step, parent) {
-            Some(by) => Next::Blocked(by),
-            None => Next::Step(step),
-        }
-    }
-
-    /// `Err`: who has to go first.
-    fn derive(&self, ino: Ino, work: &Work) -> Result<Option<Step>, Ino> {
-        if !work.there {
-            let unpublished =
-                work.kind == FileKind::Regular && (work.writing || work.written > work.published);
-            let Some(at) = work.plus.first().filter(|_| work.due.is_some() || !unpublished) else {
-                return Ok(None);
-            };
-            let over = self.vacancy(ino, work, at)?;
-            return Ok(Some(Step::Create { at: at.clone(), over, data: work.due }));
-        }
-        if let Some(version) = work.due {
-            return Ok(Some(Step::Publish { version }));
-        }
-        // No name of another before its data are published as they were when it got that name here.
-        let may = |work: &Work, step: &Step| step.over().is_none() || work.published >= work.needs;
-        match (work.minus.first().cloned(), work.plus.first().cloned()) {
-            (Some(from), Some(to)) => {
-                let over = self.vacancy(ino, work, &to)?;
-                Ok(Some(Step::Rename { from, to, over }).filter(|step| may(work, step)))
-            }
-            (None, Some(at)) => {
-                let over = self.vacancy(ino, work, &at)?;
-                Ok(Some(Step::Link { at, over }).filter(|step| may(work, step)))
-            }
-            (Some(at), None) => self.removal(ino, work, at).map(Some),
-            (None, None) if !work.attrs.is_empty() => Ok(Some(Step::SetAttr { what: work.attrs })),
-            (None, None) if !work.xattrs.is_empty() => {
-                Ok(Some(Step::SetXattr { names: work.xattrs.clone() }))
-            }
-            (None, None) => Ok(None),
-        }
-    }
-
-    /// Whether the name `at` can be given there, and in whose place.
-    fn vacancy(&self, ino: Ino, work: &Work, at: &Place) -> Result<Option<Ino>, Ino> {
-        if let Some(other) = self.landing.get(at).filter(|other| **other != ino) {
-            return Err(*other);
-        }
-        if self.works.get(&at.dir).is_some_and(|dir| !dir.there) {
-            return Err(at.dir);
-        }
-        let Some(victim) = self.leaving.get(at).filter(|other| **other != ino) else { return Ok(None) };
-        if let Some(other) = self.victims.get(victim) {
-            return Err(*other);
-        }
-        let only_goes = |victim: &Work| victim.plus.is_empty() && victim.begun.is_none() && !victim.is_dir();
-        if !work.is_dir() && self.works.get(victim).is_some_and(only_goes) {
-            Ok(Some(*victim))
-        } else {
-            Err(*victim)
-        }
-    }
-
-    fn removal(&self, ino: Ino, work: &Work, at: Place) -> Result<Step, Ino> {
-        if let Some(other) = self.landing.get(&at).filter(|other| **other != ino) {
-            return Err(*other);
-        }
-        if work.is_dir() {
-            let inside = |names: &BTreeMap<Place, Ino>| {
-                let first = names.range(Place { dir: ino, name: Vec::new() }..).next()?;
-                Some(*first.1).filter(|_| first.0.dir == ino)
-            };
-            return match inside(&self.leaving).or_else(|| inside(&self.landing)) {
-                Some(child) => Err(child),
-                None => Ok(Step::Rmdir { at }),
-            };
-        }
-        // Who gets the name takes it over at once; unless that is refused, perhaps for want of the room that this one has.
-        let refused = |heir: Ino| {
-            self.pauses.get(&heir).is_some_and(|pause| matches!(pause.trouble, Trouble::Refused(_)))
-        };
-        match self.wanted.get(&at).copied().filter(|heir| *heir != ino && !refused(*heir)) {
-            Some(heir) if self.works.get(&heir).is_some_and(|heir| !heir.is_dir()) => Err(heir),
-            Some(_) | None => Ok(Step::Unlink { at }),
-        }
-    }
-
-    /// Whose rename, under way or to come, the way to the step's names depends on.
-    fn in_the_way(
-        &self,
-        ino: Ino,
-        work: &Work,
-        step: &Step,
-        parent: &dyn Fn(Ino) -> Option<Ino>,
-    ) -> Option<Ino> {
-        let above = self.above(ino, work, step, parent);
-        let moving = |dir: &&Ino| {
-            let begun = self.works.get(dir).and_then(|work| work.begun.as_ref());
-            **dir != ino && matches!(begun, Some(Step::Rename { .. } | Step::Rmdir { .. }))
-        };
-        if let Some(dir) = above.iter().find(moving) {
-            return Some(*dir);
-        }
-        let Step::Rename { to, .. } = step else { return None };
-        if !work.is_dir() {
-            return None;
-        }
-        if let Some((flight, _)) =
-            self.flights.iter().find(|(other, above)| **other != ino && above.contains(&ino))
-        {
-            return Some(*flight);
-        }
-        // Into its own inside: some directory between the two has to leave first.
-        let path = self.path_up(to.dir, parent);
-        let inside = path.iter().position(|dir| *dir == ino)?;
-        path[..inside].iter().copied().find(|dir| {
-            self.works.get(dir).is_some_and(|work| !work.minus.is_empty() || work.begun.is_some())
-        })
-    }
-
-    /// The directories on the ways to all names of the step, as the back end has them.
-    fn above(
-        &self,
-        ino: Ino,
-        work: &Work,
-        step: &Step,
-        parent: &dyn Fn(Ino) -> Option<Ino>,
-    ) -> BTreeSet<Ino> {
-        let is_at = || work.minus.first().map(|at| at.dir).or_else(|| parent(ino));
-        let dirs = [step.source().map(|at| at.dir).or_else(is_at), step.target().map(|at| at.dir)];
-        dirs.into_iter().flatten().flat_map(|dir| self.path_up(dir, parent)).collect()
-    }
-
-    /// `dir` and the directories above it, as the back end has them.
-    fn path_up(&self, dir: Ino, parent: &dyn Fn(Ino) -> Option<Ino>) -> Vec<Ino> {
-        let mut path = vec![dir];
-        let mut passed = BTreeSet::from([dir]);
-        let mut at = dir;
-        while at != self.settings.root {
-            let placed = self.works.get(&at).and_then(|work| work.minus.first());
-            let Some(next) = placed.map(|place| place.dir).or_else(|| parent(at)) else { break };
-            // Only damage makes a circle of parents, and never ending would be worse.
-            if !passed.insert(next) {
-                break;
-            }
-            path.push(next);
-            at = next;
-        }
-        path
-    }
-
     fn begin(&mut self, ino: Ino, step: Step, parent: &dyn Fn(Ino) -> Option<Ino>) -> Option<Entry> {
         self.stop_waiting(ino);
-        let work = self.works.get(&ino)?;
+        let work = self.board.works.get(&ino)?;
         self.candidates.remove(&(work.seq, ino));
-        let above = self.above(ino, work, &step, parent);
-        self.flights.insert(ino, above);
-        self.index(ino, Some(&step));
-        let work = self.works.get_mut(&ino)?;
+        let above = self.board.above(ino, work, &step, parent);
+        self.board.flights.insert(ino, above);
+        self.board.index(ino, Some(&step));
+        let work = self.board.works.get_mut(&ino)?;
         let again = work.begun.is_some();
         if !again {
             work.begin(&step);
@@ -493,11 +311,11 @@ impl Log {
             at = *self.waiting_on.get(&at)?;
         }
         let movers = circle.into_iter().filter_map(|ino| {
-            let work = self.works.get(&ino)?;
-            Some((work.seq, ino, work, self.way_out(ino, work)?))
+            let work = self.board.works.get(&ino)?;
+            Some((work.seq, ino, work, self.board.way_out(ino, work)?))
         });
         let (_, mover, work, step) = movers.min_by_key(|(seq, ..)| *seq)?;
-        match self.in_the_way(mover, work, &step, parent) {
+        match self.board.in_the_way(mover, work, &step, parent) {
             None => Some((mover, step)),
             Some(flight) => {
                 // A rename that is under way: the circle is looked at again when it has ended.
@@ -507,21 +325,6 @@ impl Log {
                 None
             }
         }
-    }
-
-    /// How an inode that is to be renamed leaves a name before its new one is free.
-    fn way_out(&self, ino: Ino, work: &Work) -> Option<Step> {
-        let from = work.minus.iter().find(|at| !is_on_the_way(&at.name)).cloned()?;
-        if !work.there || work.begun.is_some() || work.plus.is_empty() {
-            return None;
-        }
-        let to = Place::on_the_way(self.settings.root, ino);
-        // With another link on the way already this one can go.
-        Some(if work.minus.contains(&to) {
-            Step::Unlink { at: from }
-        } else {
-            Step::Rename { from, to, over: None }
-        })
     }
 
     fn stop_waiting(&mut self, ino: Ino) {
@@ -544,8 +347,8 @@ impl Log {
     }
 
     fn candidate(&mut self, ino: Ino) {
-        let idle = !self.flights.contains_key(&ino) && !self.pauses.contains_key(&ino);
-        if let Some(work) = self.works.get(&ino).filter(|_| idle) {
+        let idle = !self.board.flights.contains_key(&ino) && !self.pauses.contains_key(&ino);
+        if let Some(work) = self.board.works.get(&ino).filter(|_| idle) {
             self.candidates.insert((work.seq, ino));
         }
     }
@@ -563,6 +366,7 @@ impl Log {
     }
 
     fn lift(&mut self, ino: Ino) {
+        self.board.refused.remove(&ino);
         if let Some(Pause { until: Some(until), .. }) = self.pauses.remove(&ino) {
             self.timers.remove(&(until, ino));
         }
@@ -570,7 +374,7 @@ impl Log {
 
     /// Changes the work of an inode, making it if `new` says how.
     fn edit(&mut self, ino: Ino, new: Option<(Timestamp, FileKind)>, change: impl FnOnce(&mut Work)) {
-        let mut work = match (self.take(ino), new) {
+        let mut work = match (self.board.take(ino), new) {
             (Some(work), _) => work,
             (None, Some((since, kind))) => {
                 self.next_seq += 1;
@@ -583,7 +387,8 @@ impl Log {
         if work.is_done() {
             self.drop_state(ino, &work);
         } else {
-            self.put(ino, work);
+            self.by_seq.insert((work.seq, ino));
+            self.board.put(ino, work);
             self.candidate(ino);
         }
         self.changed.insert(ino);
@@ -592,40 +397,9 @@ impl Log {
 
     /// There is nothing more to do.
     fn drop_state(&mut self, ino: Ino, work: &Work) {
+        self.by_seq.remove(&(work.seq, ino));
         self.candidates.remove(&(work.seq, ino));
         self.lift(ino);
         self.tries.remove(&ino);
-    }
-
-    fn take(&mut self, ino: Ino) -> Option<Work> {
-        let work = self.works.remove(&ino)?;
-        self.by_seq.remove(&work.seq);
-        let strike = |names: &mut BTreeMap<Place, Ino>, at: &Place| {
-            if names.get(at) == Some(&ino) {
-                names.remove(at);
-            }
-        };
-        work.minus.iter().for_each(|at| strike(&mut self.leaving, at));
-        work.plus.iter().for_each(|at| strike(&mut self.wanted, at));
-        if let Some(step) = &work.begun {
-            step.target().into_iter().for_each(|at| strike(&mut self.landing, at));
-            if let Some(victim) = step.over() {
-                self.victims.remove(&victim);
-            }
-        }
-        Some(work)
-    }
-
-    fn put(&mut self, ino: Ino, work: Work) {
-        self.by_seq.insert(work.seq, ino);
-        self.leaving.extend(work.minus.iter().map(|at| (at.clone(), ino)));
-        self.wanted.extend(work.plus.iter().map(|at| (at.clone(), ino)));
-        self.index(ino, work.begun.as_ref());
-        self.works.insert(ino, work);
-    }
-
-    fn index(&mut self, ino: Ino, begun: Option<&Step>) {
-        self.landing.extend(begun.and_then(Step::target).map(|at| (at.clone(), ino)));
-        self.victims.extend(begun.and_then(Step::over).map(|victim| (victim, ino)));
     }
 }

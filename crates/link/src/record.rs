@@ -9,7 +9,7 @@
 //! places:   count u32 | place*, ascending
 //! link:     version u8 = 1 | seen | looked 12 | place
 //! work:     version u8 = 1 | kind u8 | flags u8 (1 there, 2 deleted, 4 writing, 8 due, 16 begun, 32 staged aside, 64 in place)
-//!           | attributes u8 | seq u64 | since 12 | written u64 | published u64 | needs u64 | [due u64] | names they have and
+//!           | attributes u8 | seq u64 (below 2^63) | since 12 | written u64 | published u64 | needs u64 | [due u64] | names they have and
 //!           we have not: places | that we have and they have not: places | attributes by name: count u32 | name*, ascending
 //!           | [step] | [seen]
 //! step:     tag u8 | 1 create: place | over u64 (0: none) | has data u8 | [version u64]
@@ -109,7 +109,8 @@ impl Work {
         if has(128) || (has(ASIDE) && has(IN_PLACE)) {
             return None;
         }
-        let mut work = Work::new(input.u64()?, input.time()?, kind);
+        let seq = input.u64().filter(|seq| *seq < 1 << 63)?;
+        let mut work = Work::new(seq, input.time()?, kind);
         (work.there, work.deleted, work.writing, work.attrs) =
             (has(THERE), has(DELETED), has(WRITING), attrs);
         (work.written, work.published, work.needs) = (input.u64()?, input.u64()?, input.u64()?);

@@ -343,7 +343,9 @@ impl World {
             }
             Verdict::Do => self.act(entry, from, to),
             Verdict::Done => assert!(entry.again, "done before it began: {entry:?}"),
-            verdict => panic!("nobody else is there: {verdict:?} of {entry:?}, {look:?}, {agreed:?}"),
+            verdict @ (Verdict::Verify | Verdict::Trouble(_)) => {
+                panic!("nobody else is there: {verdict:?} of {entry:?}, {look:?}, {agreed:?}")
+            }
         }
         self.check_names();
         Ok(())
@@ -420,10 +422,13 @@ impl World {
         self.inodes.keys().chain(self.gone.keys()).copied().collect()
     }
 
+    /// From a directory up; by our names where it is not there.
     pub fn their_way(&self, dir: Ino) -> Vec<Ino> {
         let mut way = vec![dir];
         while *way.last().unwrap() != ROOT {
-            way.push(self.their_place(*way.last().unwrap()).dir);
+            let at = *way.last().unwrap();
+            let there = self.log.get(at).is_none_or(|work| work.there);
+            way.push(if there { self.their_place(at).dir } else { self.parent(at).unwrap() });
         }
         way
     }
