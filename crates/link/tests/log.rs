@@ -368,3 +368,92 @@ fn stored_work_that_cannot_be_is_refused() {
     let twice = [(number(5), work.clone()), (number(6), work)];
     assert_eq!(Log::rebuild(settings(), twice).err(), Some(Clash(at(b"a"))));
 }
+
+/// While a name of a file is being taken by another, our side gives it back: what they have of it is not known until the step ends.
+#[test]
+fn regression_a_name_that_is_being_taken_is_no_way_to_its_file() {
+    let mut log = Log::new(settings());
+    let (file, other) = (number(5), number(6));
+    let kind = FileKind::Regular;
+    log.push(T0, file, kind, Op::Unlink { at: at(b"a"), last: false });
+    log.push(T0, other, FileKind::Symlink, Op::Create { at: at(b"a"), writing: false });
+    assert_eq!(steps(&mut log, T0), [Step::Create { at: at(b"a"), over: Some(file), data: None }]);
+    log.push(T0, other, FileKind::Symlink, Op::Unlink { at: at(b"a"), last: true });
+    log.push(T0, file, kind, Op::Link { at: at(b"a") });
+    log.push(T0, file, kind, Op::Publish { version: 3 });
+    assert_eq!(steps(&mut log, T0), []);
+    log.applied(other);
+    assert_eq!(steps(&mut log, T0), [Step::Publish { version: 3 }]);
+    log.applied(file);
+    assert_eq!(steps(&mut log, T0), [Step::Link { at: at(b"a"), over: Some(other) }]);
+    log.applied(file);
+    assert_eq!(log.lag().entries, 0);
+}
+
+/// A directory and one in it: `inner` leaves `outer`, which goes into it.
+fn turned_inside_out(log: &mut Log, out: &[u8]) -> (Ino, Ino) {
+    let (outer, inner) = (number(5), number(6));
+    let dir = FileKind::Directory;
+    // The work of `outer` is the older, so it is looked at first.
+    log.push(T0, outer, dir, Op::SetAttr { what: Attrs::MODE });
+    log.push(T0, outer, dir, Op::Rename { from: at(b"outer"), to: Place::new(inner, b"outer") });
+    log.push(T0, inner, dir, Op::Rename { from: Place::new(outer, b"inner"), to: at(out) });
+    (outer, inner)
+}
+
+fn ready_in(log: &mut Log, inner: Ino) -> Vec<(Ino, Step)> {
+    // As our side has it: `outer` is in `inner`, and that is in the root.
+    let parent = |ino: Ino| Some(if ino == inner { ROOT } else { inner });
+    log.ready(T0, 10, &parent).into_iter().map(|e| (e.ino, e.step)).collect()
+}
+
+#[test]
+fn a_directory_is_not_moved_into_its_own_inside() {
+    let mut log = Log::new(settings());
+    let (outer, inner) = turned_inside_out(&mut log, b"x");
+    let out = Step::Rename { from: Place::new(outer, b"inner"), to: at(b"x"), over: None };
+    assert_eq!(ready_in(&mut log, inner), [(inner, out)]);
+    log.applied(inner);
+    let to = Place::new(inner, b"outer");
+    assert_eq!(ready_in(&mut log, inner), [(outer, Step::Rename { from: at(b"outer"), to, over: None })]);
+}
+
+#[test]
+fn a_circle_is_broken_by_one_that_goes_out_of_the_way() {
+    let mut log = Log::new(settings());
+    let (outer, inner) = turned_inside_out(&mut log, b"outer");
+    let way = Place::on_the_way(ROOT, outer);
+    let aside = Step::Rename { from: at(b"outer"), to: way.clone(), over: None };
+    assert_eq!(ready_in(&mut log, inner), [(outer, aside)]);
+    log.applied(outer);
+    let out = Step::Rename { from: Place::new(outer, b"inner"), to: at(b"outer"), over: None };
+    assert_eq!(ready_in(&mut log, inner), [(inner, out)]);
+    log.applied(inner);
+    let to = Place::new(inner, b"outer");
+    assert_eq!(ready_in(&mut log, inner), [(outer, Step::Rename { from: way, to, over: None })]);
+}
+
+/// Of two directories that have to leave, one is held: when the other has left, the way is free all the same.
+#[test]
+fn a_held_directory_is_not_waited_for_when_another_way_opens() {
+    let mut log = Log::new(settings());
+    let (top, middle, low) = (number(5), number(6), number(7));
+    let dir = FileKind::Directory;
+    log.push(T0, top, dir, Op::SetAttr { what: Attrs::MODE });
+    for (ino, from, to) in [
+        (low, Place::new(middle, b"low"), at(b"low")),
+        (middle, Place::new(top, b"middle"), at(b"middle")),
+        (top, at(b"top"), Place::new(low, b"top")),
+    ] {
+        log.push(T0, ino, dir, Op::Rename { from, to });
+    }
+    let mut ready = || -> Vec<Entry> { log.ready(T0, 1, &|ino| Some(if ino == top { low } else { ROOT })) };
+    assert_eq!(ready()[0].ino, low);
+    assert_eq!(ready().len(), 0, "nothing passes through what is being renamed");
+    log.failed(T0, low, Trouble::Refused(Errno::EACCES));
+    let mut ready = || -> Vec<Entry> { log.ready(T0, 9, &|ino| Some(if ino == top { low } else { ROOT })) };
+    assert_eq!(ready().iter().map(|e| e.ino).collect::<Vec<_>>(), [middle]);
+    log.applied(middle);
+    let mut ready = || -> Vec<Entry> { log.ready(T0, 9, &|ino| Some(if ino == top { low } else { ROOT })) };
+    assert_eq!(ready().iter().map(|e| e.ino).collect::<Vec<_>>(), [top]);
+}

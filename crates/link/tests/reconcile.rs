@@ -569,3 +569,65 @@ fn regression_an_exchange_there_is_known_at_once() {
     let world = run(&[(false, false, false), (false, false, true)], &[Op::Write(1)], &[Op::Swap(0, 1)], None);
     assert!(world.conflicts.is_empty());
 }
+
+fn seen(fileid: u64, sec: i64, nlink: u32) -> Seen {
+    let time = Timestamp { sec, nsec: 0 };
+    let object = World::default().object(FileKind::Regular);
+    Seen { fileid, mtime: time, ctime: time, nlink, ..object.seen }
+}
+
+fn both(n: u64, name: &[u8], agreed: Seen, changed: Changed) -> Ours {
+    let standing = Standing::Both { ours: name.to_vec(), theirs: name.to_vec(), agreed };
+    Ours { ino: ino(n), kind: agreed.kind, standing, changed, busy: false }
+}
+
+fn whole(entries: &[(&[u8], Seen)]) -> Listing {
+    Listing { entries: entries.iter().map(|(name, seen)| (name.to_vec(), *seen)).collect(), whole: true }
+}
+
+/// Goal: names beside that are cut do not meet each other.
+#[test]
+fn two_long_names_are_set_aside_under_two_names() {
+    let names = [[vec![b'x'; 254], vec![b'1']].concat(), [vec![b'x'; 254], vec![b'2']].concat()];
+    let ours =
+        [both(5, &names[0], seen(1, 1, 1), Changed::Data), both(6, &names[1], seen(2, 1, 1), Changed::Data)];
+    let listing = whole(&[(&names[0], seen(1, 2, 1)), (&names[1], seen(2, 2, 1))]);
+    let mut kept = Vec::new();
+    for action in reconcile(Trust::Known, &ours, &listing) {
+        if let Action::Conflict { aside: Some((_, to)), .. } = action {
+            kept.push(to);
+        }
+    }
+    assert_eq!(kept.len(), 2);
+    assert_ne!(kept[0], kept[1]);
+}
+
+/// Goal: another link of a file that we have is not another file; which of several links was renamed is not guessed; names that are
+/// ours alone there are nobody's.
+#[test]
+fn links_and_names_on_the_way() {
+    let ours = [both(5, b"a", seen(1, 1, 1), Changed::Nothing)];
+    let linked = Seen { ctime: Timestamp { sec: 2, nsec: 0 }, ..seen(1, 1, 2) };
+    let listing = whole(&[(b"a", linked), (b"b", linked), (b".onfs-way-9", seen(9, 9, 1))]);
+    let refresh = Action::Refresh { ino: ino(5), theirs: linked };
+    let link = Action::Link { ino: ino(5), name: b"b".to_vec(), theirs: linked };
+    assert_eq!(reconcile(Trust::Known, &ours, &listing), [refresh, link]);
+
+    let ours = [both(5, b"a", linked, Changed::Nothing)];
+    let remove = Action::Remove { ino: ino(5), ours: Some(b"a".to_vec()) };
+    let import = Action::Import { name: b"b".to_vec(), theirs: linked };
+    assert_eq!(reconcile(Trust::Known, &ours, &whole(&[(b"b", linked)])), [remove, import]);
+}
+
+/// Goal: an empty or partial view deletes nothing. Method: everything gone, with each reason not to believe it.
+#[test]
+fn absence_is_not_believed_without_proof() {
+    let ours = [both(5, b"a", seen(1, 1, 1), Changed::Nothing), both(6, b"b", seen(2, 1, 1), Changed::Data)];
+    let empty = Listing { entries: BTreeMap::new(), whole: true };
+    for trust in [Trust::Unreachable, Trust::Unmounted, Trust::Stranger] {
+        assert_eq!(reconcile(trust, &ours, &empty), []);
+    }
+    assert_eq!(reconcile(Trust::Known, &ours, &Listing { whole: false, ..empty.clone() }), []);
+    let remove = Action::Remove { ino: ino(5), ours: Some(b"a".to_vec()) };
+    assert_eq!(reconcile(Trust::Known, &ours, &empty), [remove, Action::PutBack { ino: ino(6) }]);
+}
