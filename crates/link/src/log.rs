@@ -87,6 +87,8 @@ pub struct Log {
     candidates: BTreeSet<(u64, Ino)>,
     waiting_on: BTreeMap<Ino, Ino>,
     waiters: BTreeMap<Ino, BTreeSet<Ino>>,
+    /// Directories among those who wait that are to be renamed.
+    turning: BTreeSet<Ino>,
     pauses: BTreeMap<Ino, Pause>,
     /// Failures in a row.
     tries: BTreeMap<Ino, u32>,
@@ -104,6 +106,7 @@ impl Log {
             candidates: BTreeSet::new(),
             waiting_on: BTreeMap::new(),
             waiters: BTreeMap::new(),
+            turning: BTreeSet::new(),
             pauses: BTreeMap::new(),
             tries: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -212,10 +215,12 @@ impl Log {
             });
         }
         self.edit(ino, None, Work::end);
-        // What was on the way of others may be so no more, wherever they wait.
+        // Others may have a free way now, whomever they wait for.
         if kind == FileKind::Directory && matches!(step, Step::Rename { .. }) {
-            let all: Vec<Ino> = self.waiters.keys().copied().collect();
-            all.into_iter().for_each(|by| self.wake(by));
+            for ino in std::mem::take(&mut self.turning) {
+                self.stop_waiting(ino);
+                self.candidate(ino);
+            }
         }
     }
 
@@ -299,8 +304,7 @@ impl Log {
 
     /// Has `ino` wait for `by`. If that closes a circle: who goes out of the way, and how.
     fn wait(&mut self, ino: Ino, by: Ino, parent: &dyn Fn(Ino) -> Option<Ino>) -> Option<(Ino, Step)> {
-        self.waiting_on.insert(ino, by);
-        self.waiters.entry(by).or_default().insert(ino);
+        self.wait_for(ino, by);
         let mut circle = vec![ino];
         let mut at = by;
         while at != ino {
@@ -320,14 +324,22 @@ impl Log {
             Some(flight) => {
                 // A rename that is under way: the circle is looked at again when it has ended.
                 self.stop_waiting(mover);
-                self.waiting_on.insert(mover, flight);
-                self.waiters.entry(flight).or_default().insert(mover);
+                self.wait_for(mover, flight);
                 None
             }
         }
     }
 
+    fn wait_for(&mut self, ino: Ino, by: Ino) {
+        self.waiting_on.insert(ino, by);
+        self.waiters.entry(by).or_default().insert(ino);
+        if self.board.works.get(&ino).is_some_and(|work| work.is_dir() && !work.minus.is_empty()) {
+            self.turning.insert(ino);
+        }
+    }
+
     fn stop_waiting(&mut self, ino: Ino) {
+        self.turning.remove(&ino);
         if let Some(by) = self.waiting_on.remove(&ino)
             && let Some(waiters) = self.waiters.get_mut(&by)
         {
@@ -342,6 +354,7 @@ impl Log {
     fn wake(&mut self, by: Ino) {
         for ino in self.waiters.remove(&by).unwrap_or_default() {
             self.waiting_on.remove(&ino);
+            self.turning.remove(&ino);
             self.candidate(ino);
         }
     }
