@@ -251,7 +251,20 @@ impl Log {
         });
     }
 
-    /// They renamed it ([`crate::Action::Moved`], and `Renamed` if it has work).
+    /// Its directory was reconciled, or somebody says that what refused it is mended: it is tried again.
+    pub fn release(&mut self, ino: Ino) {
+        self.lift(ino);
+        self.candidate(ino);
+    }
+
+    /// They have the name `theirs` no more, or have given it to something else, and we take ours off, `last` if it has no
+    /// other ([`crate::Action::Remove`], and `Conflict` of what was deleted here).
+    pub fn gone(&mut self, ino: Ino, theirs: Place, ours: Option<Place>, last: bool) {
+        self.lift(ino);
+        self.edit(ino, None, |work| work.gone(theirs, ours, last));
+    }
+
+    /// They renamed it, and our name does not follow ([`crate::Action::Moved`]).
     pub fn moved(&mut self, ino: Ino, from: Place, to: Place) {
         self.lift(ino);
         self.edit(ino, None, |work| {
@@ -274,7 +287,7 @@ impl Log {
         self.edit(ino, Some((now, kind)), |work| work.displaced(names, version));
     }
 
-    /// Nothing of it is to be applied any more ([`crate::Action::Remove`], and `Conflict` of what was deleted here).
+    /// Nothing of it is to be applied any more, whatever its names.
     pub fn forget(&mut self, ino: Ino) {
         self.board.flights.remove(&ino);
         self.lift(ino);

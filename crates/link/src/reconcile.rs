@@ -17,8 +17,9 @@
 //! changed here, both are kept.
 //!
 //! The order of the actions is safe: names are freed before they are given, renames go through no name that is taken, imports
-//! come last. Those of one call are one commit, but for [`Action::Verify`] and [`Action::Relist`], which take time. Afterwards
-//! another call with the same listing has nothing to say.
+//! come last. Those of one call are one commit, but for [`Action::Verify`] and [`Action::Relist`], which take time; after them
+//! what the log held because of this directory is released ([`crate::Log::release`]). Another call with the same listing has
+//! nothing to say then.
 //!
 //! Invariants (checked by `tests/reconcile.rs`):
 //! - I-LINK-1: no action ends bytes that only one side has, unless that side itself deleted or replaced them.
@@ -45,14 +46,18 @@ pub enum Action {
     /// remember what was agreed as [`crate::Proof::Void`]. Then reconcile again.
     Verify { ino: Ino, theirs: Seen },
     /// Note the conflict. `aside`: our name is changed, from and to. Ours of `BothChanged` has no place in the back end any
-    /// more and is made anew there ([`crate::Log::displaced`]); that of `DeletedHere` is forgotten.
+    /// more and is made anew there ([`crate::Log::displaced`]); what of `DeletedHere` was to go stays ([`crate::Log::gone`]).
     Conflict { why: Why, ino: Ino, name: Name, aside: Option<(Name, Name)> },
-    /// Deleted there: our name, if there is one, goes, and what is pending with it. A directory goes with all below it.
+    /// Deleted there: our name, if there is one, goes, and what is pending with it ([`crate::Log::gone`]). A directory goes with
+    /// all below it.
     Remove { ino: Ino, ours: Option<Name> },
-    /// Renamed there: both sides have it under `to` now. `exchange`: who has that name here gets `from`.
+    /// Renamed there: both sides have it under `to` now, so the log has nothing to do with it. `exchange`: who has that name
+    /// here gets `from`.
     Renamed { ino: Ino, from: Name, to: Name, exchange: bool },
-    /// The back end has it under `to` now, and nothing follows for our name: it is right already, or a rename or an unlink of
-    /// ours is not applied, which starts from the new name.
+    /// As `Renamed`, of what has got the name already, by an exchange.
+    Placed { ino: Ino, name: Name },
+    /// Renamed there, while a rename or an unlink of ours is not applied: that starts from the new name
+    /// ([`crate::Log::moved`]).
     Moved { ino: Ino, from: Name, to: Name },
     /// Take over the attributes, but for those that are pending here. Of a directory without its times: those are remembered
     /// when it is listed.
@@ -329,8 +334,7 @@ fn renames(plans: &[Plan]) -> Vec<Action> {
         let to = plan.name.clone().unwrap_or_default();
         if from == to {
             // It came here by an exchange with another.
-            let from = plan.ours.standing.ours().cloned().unwrap_or_default();
-            actions.push(Action::Moved { ino: plan.ours.ino, from, to });
+            actions.push(Action::Placed { ino: plan.ours.ino, name: to });
             continue;
         }
         board.remove(&from);

@@ -259,6 +259,18 @@ impl Work {
         self.forget_unmade();
     }
 
+    /// A name that both sides lose.
+    pub(crate) fn gone(&mut self, theirs: Place, ours: Option<Place>, last: bool) {
+        self.vacated(theirs);
+        if let Some(ours) = ours {
+            self.unnamed(ours);
+        }
+        if last {
+            self.delete();
+        }
+        self.note_gone();
+    }
+
     /// They have nothing of it any more; we have it under these names, and this version.
     pub(crate) fn displaced(&mut self, names: BTreeSet<Place>, version: Option<u64>) {
         self.there = false;

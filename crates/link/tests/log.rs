@@ -457,3 +457,61 @@ fn a_held_directory_is_not_waited_for_when_another_way_opens() {
     let mut ready = || -> Vec<Entry> { log.ready(T0, 9, &|ino| Some(if ino == top { low } else { ROOT })) };
     assert_eq!(ready().iter().map(|e| e.ino).collect::<Vec<_>>(), [top]);
 }
+
+/// One file with two names, both to be taken by others: one after the other.
+#[test]
+fn a_file_loses_one_name_at_a_time() {
+    let mut log = Log::new(settings());
+    let old = number(5);
+    for (n, name, last) in [(6, b"a", false), (7, b"b", true)] {
+        log.push(T0, old, FileKind::Regular, Op::Unlink { at: at(name), last });
+        log.push(T0, number(n), FileKind::Regular, Op::Create { at: at(name), writing: false });
+    }
+    let create = |name| Step::Create { at: at(name), over: Some(old), data: None };
+    assert_eq!(steps(&mut log, T0), [create(b"a")]);
+    log.applied(number(6));
+    assert_eq!(steps(&mut log, T0), [create(b"b")]);
+    log.applied(number(7));
+    assert_eq!(log.lag().entries, 0);
+}
+
+/// Goal: what [`reconcile`] finds leaves the log with what is still to be done. Method: its cases, with a file of two names whose
+/// other name and data stay.
+#[test]
+fn what_they_deleted_is_not_applied_and_the_rest_is() {
+    let file = number(5);
+    let kind = FileKind::Regular;
+    let held = |op: Option<Op>| {
+        let mut log = Log::new(settings());
+        log.push(T0, file, kind, Op::Publish { version: 3 });
+        op.into_iter().for_each(|op| log.push(T0, file, kind, op));
+        assert_eq!(steps(&mut log, T0), [Step::Publish { version: 3 }]);
+        log.failed(T0, file, Trouble::Gone);
+        assert_eq!(steps(&mut log, later(1_000_000)), []);
+        log
+    };
+    let publish = [Step::Publish { version: 3 }];
+    // The name that was deleted here is theirs now; or a renamed one is deleted there; or both have it, and one deletes it.
+    let mut log = held(Some(Op::Unlink { at: at(b"a"), last: false }));
+    log.gone(file, at(b"a"), None, false);
+    assert_eq!(steps(&mut log, T0), publish);
+    let mut log = held(Some(Op::Rename { from: at(b"a"), to: at(b"b") }));
+    log.gone(file, at(b"a"), Some(at(b"b")), false);
+    assert_eq!(steps(&mut log, T0), publish);
+    log.applied(file);
+    assert_eq!(log.lag().entries, 0);
+    let mut log = held(None);
+    log.gone(file, at(b"a"), Some(at(b"a")), true);
+    assert_eq!(log.lag().entries, 0);
+    assert_eq!(log.held().count(), 0);
+    // Renamed there, ours too: from its new place.
+    let mut log = held(Some(Op::Rename { from: at(b"a"), to: at(b"b") }));
+    log.moved(file, at(b"a"), at(b"c"));
+    assert_eq!(steps(&mut log, T0), publish);
+    log.applied(file);
+    assert_eq!(steps(&mut log, T0), [Step::Rename { from: at(b"c"), to: at(b"b"), over: None }]);
+    // Renamed there, and followed: nothing changes but that it is tried again.
+    let mut log = held(None);
+    log.release(file);
+    assert_eq!(steps(&mut log, T0), publish);
+}

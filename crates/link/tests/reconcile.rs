@@ -341,6 +341,11 @@ fn act(world: &mut World, action: Action) {
             let node = world.node(ino);
             (node.at, node.place.as_mut().unwrap().0) = (Some(d(to.clone())), d(to));
         }
+        Action::Placed { ino, name } => {
+            let node = world.node(ino);
+            assert_eq!(node.at, Some(d(name.clone())));
+            node.place.as_mut().unwrap().0 = d(name);
+        }
         Action::Moved { ino, from, to } => {
             let place = world.node(ino).place.as_mut().unwrap();
             assert_eq!(place.0, d(from));
@@ -484,9 +489,10 @@ fn glance(world: &mut World, missed: u8, busy: u8) {
             Action::Conflict { ino, .. } | Action::Verify { ino, .. } | Action::Renamed { ino, .. } => {
                 Some(*ino)
             }
-            Action::Moved { ino, .. } | Action::Refresh { ino, .. } | Action::DropCopy { ino, .. } => {
-                Some(*ino)
-            }
+            Action::Placed { ino, .. }
+            | Action::Moved { ino, .. }
+            | Action::Refresh { ino, .. }
+            | Action::DropCopy { ino, .. } => Some(*ino),
             Action::Relist { ino, .. } | Action::Adopt { ino, .. } | Action::Link { ino, .. } => Some(*ino),
             Action::Import { .. } => None,
         };
