@@ -53,6 +53,10 @@ impl Board {
         given.or_else(|| work.plus.iter().find(|at| self.wanted.contains_key(*at))).cloned()
     }
 
+    pub(crate) fn landing_in(&self, dir: Ino) -> impl Iterator<Item = (&Place, &Ino)> {
+        names_in(&self.landing, dir)
+    }
+
     /// The step that the inode can do next.
     pub(crate) fn next_step(&self, ino: Ino, parent: &dyn Fn(Ino) -> Option<Ino>) -> Next {
         let Some(work) = self.works.get(&ino) else { return Next::Idle };
@@ -134,10 +138,7 @@ impl Board {
             return Err(*other);
         }
         if work.is_dir() {
-            let inside = |names: &BTreeMap<Place, Ino>| {
-                let first = names.range(Place { dir: ino, name: Vec::new() }..).next()?;
-                Some(*first.1).filter(|_| first.0.dir == ino)
-            };
+            let inside = |names| names_in(names, ino).next().map(|(_, child)| *child);
             return match inside(&self.leaving).or_else(|| inside(&self.landing)) {
                 Some(child) => Err(child),
                 None => Ok(Step::Rmdir { at }),
@@ -258,4 +259,8 @@ impl Board {
         self.landing.extend(begun.and_then(Step::target).map(|at| (at.clone(), ino)));
         self.victims.extend(begun.and_then(Step::over).map(|victim| (victim, ino)));
     }
+}
+
+fn names_in(names: &BTreeMap<Place, Ino>, dir: Ino) -> impl Iterator<Item = (&Place, &Ino)> {
+    names.range(Place { dir, name: Vec::new() }..).take_while(move |(at, _)| at.dir == dir)
 }

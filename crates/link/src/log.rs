@@ -163,6 +163,11 @@ impl Log {
         self.pauses.iter().map(|(ino, pause)| (*ino, pause.trouble))
     }
 
+    /// Names in a directory that begun steps give: for [`crate::Listing::busy`].
+    pub fn under_way(&self, dir: Ino) -> BTreeSet<Vec<u8>> {
+        self.board.landing_in(dir).map(|(at, _)| at.name.clone()).collect()
+    }
+
     /// When [`Log::ready`] may have something that it had not.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.timers.first().map(|(time, _)| *time)

@@ -124,7 +124,7 @@ pub fn reconcile(trust: Trust, ours: &[Ours], theirs: &Listing) -> Vec<Action> {
     let nows = matched(&sorted, theirs);
     let mut plans: Vec<Plan> =
         sorted.into_iter().zip(nows).map(|(ours, now)| plan(ours, now, theirs.whole)).collect();
-    let left = leave(&mut plans);
+    let left = leave(&mut plans, &theirs.busy);
     let claimed = claims(&plans);
     let mut imports: BTreeMap<&Name, Action> = BTreeMap::new();
     for (name, seen) in &theirs.entries {
@@ -199,10 +199,10 @@ fn judge(ours: &Ours, agreed: &Seen, now: Now<'_>, whole: bool) -> (Fate, Option
     }
 }
 
-/// The names that must not be touched: those of what is left alone. Who would be renamed to one of them, or has one on the other
+/// The names that must not be touched: those that are busy, and those of what is left alone. Who would be renamed to one of them, or has one on the other
 /// side, is left alone too. What is to be verified keeps its names for the next call.
-fn leave(plans: &mut [Plan]) -> BTreeSet<Name> {
-    let mut left = BTreeSet::new();
+fn leave(plans: &mut [Plan], busy: &BTreeSet<Name>) -> BTreeSet<Name> {
+    let mut left = busy.clone();
     loop {
         let before = left.len();
         for plan in plans.iter_mut() {

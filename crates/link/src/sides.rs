@@ -1,6 +1,6 @@
 //! The two sides of one directory: ours with what is not applied yet, and theirs as it was listed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use types::{FileKind, Ino};
 
@@ -69,4 +69,7 @@ pub struct Listing {
     pub entries: BTreeMap<Name, Seen>,
     /// It was read to its end, and the directory's own times were the same before and after: what is not in it is not there.
     pub whole: bool,
+    /// Names in the directory that steps under way give, or gave since the listing began ([`crate::Log::under_way`]): whose
+    /// they are is not known yet.
+    pub busy: BTreeSet<Name>,
 }

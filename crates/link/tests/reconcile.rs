@@ -3,7 +3,7 @@
 //! Beside it the three-way merge by its definition says which versions have to be left.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use link::*;
 use proptest::prelude::*;
@@ -270,7 +270,11 @@ fn change_theirs(world: &mut World, op: &Op) {
 
 fn listing(world: &World) -> Listing {
     let entries = world.theirs.iter().filter(|((dir, _), _)| *dir == Dir::D);
-    Listing { entries: entries.map(|((_, name), o)| (name.clone(), o.seen)).collect(), whole: true }
+    Listing {
+        entries: entries.map(|((_, name), o)| (name.clone(), o.seen)).collect(),
+        whole: true,
+        busy: BTreeSet::new(),
+    }
 }
 
 fn sides(world: &World) -> Vec<Ours> {
@@ -465,8 +469,12 @@ fn merged(world: &World) -> (Vec<u64>, [usize; 2]) {
 /// A call when a listing was cut short and steps are under way: it may say less, and nothing else.
 fn glance(world: &mut World, missed: u8, busy: u8) {
     assert!(
-        reconcile(Trust::Unmounted, &sides(world), &Listing { entries: BTreeMap::new(), whole: true })
-            .is_empty()
+        reconcile(
+            Trust::Unmounted,
+            &sides(world),
+            &Listing { entries: BTreeMap::new(), whole: true, busy: BTreeSet::new() }
+        )
+        .is_empty()
     );
     let mut listing = listing(world);
     for n in (0..6).filter(|n| missed & (1 << n) != 0) {
@@ -588,7 +596,11 @@ fn both(n: u64, name: &[u8], agreed: Seen, changed: Changed) -> Ours {
 }
 
 fn whole(entries: &[(&[u8], Seen)]) -> Listing {
-    Listing { entries: entries.iter().map(|(name, seen)| (name.to_vec(), *seen)).collect(), whole: true }
+    Listing {
+        entries: entries.iter().map(|(name, seen)| (name.to_vec(), *seen)).collect(),
+        whole: true,
+        busy: BTreeSet::new(),
+    }
 }
 
 /// Goal: names beside that are cut do not meet each other.
@@ -629,7 +641,7 @@ fn links_and_names_on_the_way() {
 #[test]
 fn absence_is_not_believed_without_proof() {
     let ours = [both(5, b"a", seen(1, 1, 1), Changed::Nothing), both(6, b"b", seen(2, 1, 1), Changed::Data)];
-    let empty = Listing { entries: BTreeMap::new(), whole: true };
+    let empty = Listing { entries: BTreeMap::new(), whole: true, busy: BTreeSet::new() };
     for trust in [Trust::Unreachable, Trust::Unmounted, Trust::Stranger] {
         assert_eq!(reconcile(trust, &ours, &empty), []);
     }
