@@ -2,7 +2,8 @@
 
 use types::Ino;
 
-/// Begins the names that we give in the back end to what is on its way: they are never imported.
+/// Begins the names that we give in the back end to what is on its way: they are not imported, but where that would lose a
+/// change of theirs.
 const ON_THE_WAY: &[u8] = b".onfs-way-";
 
 /// A name in a directory. A path is found by walking the places of the directories up to the linked root.

@@ -128,7 +128,9 @@ pub fn reconcile(trust: Trust, ours: &[Ours], theirs: &Listing) -> Vec<Action> {
     let claimed = claims(&plans);
     let mut imports: BTreeMap<&Name, Action> = BTreeMap::new();
     for (name, seen) in &theirs.entries {
-        if !claimed.contains_key(name) && !left.contains(name) && !is_on_the_way(name) {
+        // What they changed on its way, and is not to go there any more, stays under that name: it is listed as a conflict.
+        let stranded = plans.iter().any(|plan| plan.now.entry().is_some_and(|(at, _)| at == name));
+        if !claimed.contains_key(name) && !left.contains(name) && (stranded || !is_on_the_way(name)) {
             imports.insert(name, Action::Import { name: name.clone(), theirs: *seen });
         }
     }

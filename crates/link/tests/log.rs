@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod model;
+mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -649,3 +649,16 @@ fn absence_is_not_believed_without_proof() {
     let remove = Action::Remove { ino: ino(5), ours: Some(b"a".to_vec()) };
     assert_eq!(reconcile(Trust::Known, &ours, &empty), [remove, Action::PutBack { ino: ino(6) }]);
 }
+
+/// A file that waited on the way, was deleted here meanwhile, and changed there: nobody would see it again under a name that is
+/// never imported.
+#[test]
+fn regression_what_they_changed_on_its_way_is_imported() {
+    let way = Place::on_the_way(Ino::ROOT, ino(5)).name;
+    let standing = Standing::Deleted { theirs: way.clone(), agreed: seen(1, 1, 1) };
+    let ours = [Ours { standing, ..both(5, b"", seen(1, 1, 1), Changed::Nothing) }];
+    let theirs = seen(1, 2, 1);
+    let conflict = Action::Conflict { why: Why::DeletedHere, ino: ino(5), name: way.clone(), aside: None };
+    let import = Action::Import { name: way.clone(), theirs };
+    assert_eq!(reconcile(Trust::Known, &ours, &whole(&[(&way, theirs)])), [conflict, import]);
+}

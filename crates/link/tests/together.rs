@@ -3,15 +3,17 @@
 //! version of theirs that we did not know of, no action one of ours that they do not have; in the end both sides are equal.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
-mod model;
+mod random;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use link::*;
-use model::{ROOT, Random, settings};
+use random::Random;
 use types::{FileKind, Ino, Timestamp};
 
 type Name = Vec<u8>;
+const ROOT: Ino = Ino::ROOT;
 const FILE: FileKind = FileKind::Regular;
 
 #[derive(Clone, Debug)]
@@ -33,7 +35,7 @@ struct World {
     log: Log,
     flights: Vec<Entry>,
     done: Vec<(Entry, Option<Seen>)>,
-    conflicts: usize,
+    seen: BTreeMap<&'static str, usize>,
 }
 
 fn at(name: &[u8]) -> Place {
@@ -55,11 +57,23 @@ impl World {
         let fileid = self.next();
         let mtime = Timestamp { sec: version as i64, nsec: 0 };
         let (kind, proof) = (FILE, Proof::Firm);
-        Seen { kind, fileid, birth: None, size: 1, mtime, ctime: mtime, mode: 0, uid: 0, gid: 0, nlink: 1, proof }
+        Seen {
+            kind,
+            fileid,
+            birth: None,
+            size: 1,
+            mtime,
+            ctime: mtime,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            proof,
+        }
     }
 
     fn name(&mut self) -> Name {
-        vec![b'a' + self.random.below(5) as u8]
+        vec![self.random.pick(b"abcde").unwrap()]
     }
 
     fn named(&self, name: &Name) -> Option<Ino> {
@@ -119,7 +133,10 @@ impl World {
             0 => drop(self.theirs.remove(&a)),
             1 | 2 => {
                 let mtime = fresh.mtime;
-                self.theirs.entry(a).and_modify(|seen| (seen.mtime, seen.ctime) = (mtime, mtime)).or_insert(fresh);
+                self.theirs
+                    .entry(a)
+                    .and_modify(|seen| (seen.mtime, seen.ctime) = (mtime, mtime))
+                    .or_insert(fresh);
             }
             3 => drop(self.theirs.insert(a, fresh)),
             _ => {
@@ -165,10 +182,24 @@ impl World {
         self.log.displaced(self.now, (ino, FILE), names, node.copy);
     }
 
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the rest is not counted")]
     fn act(&mut self, action: Action) {
+        let kind = match &action {
+            Action::Conflict { why: Why::BothChanged, .. } => "both changed",
+            Action::Conflict { why: Why::NameTaken, .. } => "name taken",
+            Action::Conflict { why: Why::DeletedHere, .. } => "deleted here",
+            Action::PutBack { .. } => "put back",
+            Action::Moved { .. } => "moved",
+            Action::Renamed { exchange: true, .. } => "exchanged",
+            _ => return self.carry_out(action),
+        };
+        *self.seen.entry(kind).or_default() += 1;
+        self.carry_out(action);
+    }
+
+    fn carry_out(&mut self, action: Action) {
         match action {
             Action::Conflict { why, ino, name: _, aside } => {
-                self.conflicts += 1;
                 if let Some((from, to)) = aside {
                     assert_eq!(self.named(&to), None);
                     self.nodes.get_mut(&ino).unwrap().at = Some(to.clone());
@@ -234,7 +265,8 @@ impl World {
         let place = |ino: Ino| self.nodes.get(&ino).and_then(|n| n.place.clone());
         let own = place(entry.ino);
         let over = entry.step.over().and_then(place).map(|(_, seen)| seen);
-        let from_name = entry.step.source().map(|at| at.name.clone()).or(own.as_ref().map(|(name, _)| name.clone()));
+        let from_name =
+            entry.step.source().map(|at| at.name.clone()).or(own.as_ref().map(|(name, _)| name.clone()));
         let from = from_name.as_ref().and_then(|name| self.theirs.get(name).copied());
         let to = entry.step.target().and_then(|at| self.theirs.get(&at.name).copied());
         let own = own.map(|(_, seen)| seen);
@@ -270,7 +302,9 @@ impl World {
                 self.theirs.remove(&at.name);
                 None
             }
-            Step::Link { .. } | Step::Rmdir { .. } | Step::SetAttr { .. } | Step::SetXattr { .. } => panic!("{entry:?}"),
+            Step::Link { .. } | Step::Rmdir { .. } | Step::SetAttr { .. } | Step::SetXattr { .. } => {
+                panic!("{entry:?}")
+            }
         };
         self.done.push((entry, seen));
     }
@@ -319,22 +353,33 @@ impl World {
             let (name, seen) = node.place.as_ref().unwrap();
             assert_eq!(node.at.as_ref(), Some(name));
             assert_eq!(self.theirs[name].fileid, seen.fileid);
-            assert!(!node.dirty && node.copy.is_none_or(|copy| copy == version(&self.theirs[name])), "{node:?}");
+            assert!(
+                !node.dirty && node.copy.is_none_or(|copy| copy == version(&self.theirs[name])),
+                "{node:?}"
+            );
         }
     }
 }
 
-fn run(seed: u64) -> usize {
+/// What was met, and how often.
+fn run(seed: u64) -> BTreeMap<&'static str, usize> {
+    let settings = Settings {
+        root: ROOT,
+        entries_max: 1000,
+        retry_first: Duration::from_secs(1),
+        retry_most: Duration::from_secs(60),
+        held_retry: Duration::from_secs(300),
+    };
     let mut world = World {
         random: Random(seed),
         now: Timestamp { sec: 1, nsec: 0 },
         count: 0,
         theirs: BTreeMap::new(),
         nodes: BTreeMap::new(),
-        log: Log::new(settings()),
+        log: Log::new(settings),
         flights: Vec::new(),
         done: Vec::new(),
-        conflicts: 0,
+        seen: BTreeMap::new(),
     };
     let (steps, looks) = (world.random.below(80), world.random.below(40));
     for _ in 0..steps {
@@ -346,18 +391,25 @@ fn run(seed: u64) -> usize {
         }
     }
     world.rest();
-    world.conflicts
+    world.seen
 }
 
 #[test]
 fn both_sides_come_to_rest_and_nothing_is_lost() {
     let setting = |name, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-    let (first, seeds) = (setting("LINK_FIRST", 0), setting("LINK_SEEDS", 4000));
-    let mut conflicts = 0;
+    let (first, seeds) = (setting("LINK_FIRST", 0), setting("LINK_SEEDS", 2000));
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for seed in first..first + seeds {
-        conflicts += std::panic::catch_unwind(|| run(seed))
-            .unwrap_or_else(|_| panic!("again: LINK_FIRST={seed} LINK_SEEDS=1 cargo test -p link --test together"));
+        let met = std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| {
+            panic!("again: LINK_FIRST={seed} LINK_SEEDS=1 cargo test -p link --test together")
+        });
+        met.into_iter().for_each(|(kind, count)| *seen.entry(kind).or_default() += count);
     }
-    assert!(conflicts > 0 || seeds < 100);
-    let _: BTreeSet<Name> = BTreeSet::new();
+    for kind in ["both changed", "name taken", "deleted here", "put back", "moved"] {
+        assert!(
+            seeds < 1000 || seen.get(kind).is_some_and(|count| *count > 10),
+            "too little of {kind}: {seen:?}"
+        );
+    }
+    println!("{seen:?}");
 }
