@@ -190,6 +190,10 @@ impl DataServer {
                 let files =
                     (good.and_then(|good| state.files[good.index()].as_ref()), &state.files[to.index()]);
                 let (Some(source), Some(copy)) = files else { continue };
+                // Programs store to this very file: what they stored since is nowhere else.
+                if state.mapped.is_some() && state.in_place.is_none_or(|tier| tier == to) {
+                    return Err(Errno::EIO);
+                }
                 // Noted before, too: what fails half-way changed it.
                 state.note_change(to);
                 copy_range(source, copy, sau.start(), len, false)?;

@@ -188,6 +188,30 @@ fn regression_copies_that_cannot_be_brought_up_are_given_up() {
     assert_eq!(read(&site, &object, 5 * MIB, 6).unwrap(), b"stored");
 }
 
+/// The device whose file is mapped fails a sync, and a slower tier holds the bytes too. Method: a store that no copy has yet,
+/// then a write that would have the device's copy made anew from the slower one.
+#[test]
+fn regression_a_copy_that_programs_store_to_is_not_made_anew_from_another() {
+    let mut site = Site::new(64 << 20);
+    site.ssd_faults = Some(Faults::armed());
+    site.start();
+    let object = create(&site);
+    site.server().migrate(ino(2), TierId::Nearline, PATIENCE).unwrap();
+    site.server().migrate(ino(2), TierId::Ssd, PATIENCE).unwrap();
+    assert_eq!(site.server().report(&object).bytes, [0, 6 << 20, 6 << 20]);
+    site.server().open(&object, WRITER);
+    map(&site, &object);
+    store(&site, &object, 0, b"first");
+    let fault =
+        Fault { kind: Some(IoKind::Sync), nth: 1, errno: Errno::EIO, span: FaultSpan::Once, torn: false };
+    site.ssd_faults.as_ref().unwrap().plan(fault);
+    assert_eq!(site.server().sync(&object), Err(Errno::EIO));
+    store(&site, &object, 5 * MIB, b"second");
+    let written = site.server().write(&object, 100, b"written");
+    assert_eq!(read(&site, &object, 5 * MIB, 6).unwrap(), b"second");
+    assert_eq!(written, Err(Errno::EIO));
+}
+
 #[test]
 fn regression_a_mapping_that_outlives_the_daemon_is_not_vouched_for() {
     // A program has the file mapped, here open, over a kill and a new mount, and goes on storing.
