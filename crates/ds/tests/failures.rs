@@ -5,7 +5,7 @@
 mod harness;
 
 use ds::{AllocateMode, Object, ObjectHint, OpenKind};
-use harness::{Site, ino};
+use harness::{Site, hint, ino, read};
 use kv::WriteSet;
 use std::sync::Arc;
 use std::{os::unix::fs::FileExt, path::PathBuf};
@@ -14,10 +14,6 @@ use types::{Errno, TierId};
 
 const WRITER: OpenKind = OpenKind { read: false, write: true };
 const MIB: usize = 1 << 20;
-
-fn hint(site: &Site, size: usize) -> ObjectHint {
-    ObjectHint { size: size as u64, written: true, stale_live: false, memory_generation: site.generation() }
-}
 
 /// A new object, open for writing.
 fn create(site: &Site, n: u64) -> Arc<Object> {
@@ -28,11 +24,6 @@ fn create(site: &Site, n: u64) -> Arc<Object> {
 
 fn attach(site: &Site, n: u64, size: usize) -> Arc<Object> {
     site.server().attach(ino(n), &hint(site, size)).unwrap()
-}
-
-fn read(site: &Site, object: &Object, offset: usize, len: usize) -> Result<Vec<u8>, Errno> {
-    let mut buf = vec![0; len];
-    site.server().read(object, offset as u64, &mut buf).map(|n| buf[..n].to_vec())
 }
 
 fn flush(site: &Site, object: &Object) -> Result<(), Errno> {

@@ -5,7 +5,7 @@
 mod harness;
 
 use ds::{Object, ObjectHint, OpenKind};
-use harness::{Site, ino};
+use harness::{Site, hint, ino, read};
 use std::{
     fs::OpenOptions,
     os::{
@@ -22,10 +22,6 @@ const WRITER: OpenKind = OpenKind { read: false, write: true };
 const MIB: usize = 1 << 20;
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
-fn hint(site: &Site, size: usize) -> ObjectHint {
-    ObjectHint { size: size as u64, written: true, stale_live: false, memory_generation: site.generation() }
-}
-
 fn attach(site: &Site, size: usize) -> Arc<Object> {
     site.server().attach(ino(2), &hint(site, size)).unwrap()
 }
@@ -37,11 +33,6 @@ fn create(site: &Site) -> Arc<Object> {
     site.server().write(&object, 0, &[7; 6 * MIB]).unwrap();
     site.server().close(&object, WRITER);
     object
-}
-
-fn read(site: &Site, object: &Object, offset: usize, len: usize) -> Result<Vec<u8>, Errno> {
-    let mut buf = vec![0; len];
-    site.server().read(object, offset as u64, &mut buf).map(|n| buf[..n].to_vec())
 }
 
 /// In passthrough, and perhaps mapped for writing.

@@ -5,7 +5,7 @@
 mod harness;
 
 use ds::{Object, ObjectHint, OpenKind};
-use harness::{Site, ino};
+use harness::{Site, hint, ino, read};
 use std::sync::Arc;
 use types::{Errno, TierId};
 
@@ -13,20 +13,11 @@ const WRITER: OpenKind = OpenKind { read: false, write: true };
 const READER: OpenKind = OpenKind { read: true, write: false };
 const MIB: usize = 1 << 20;
 
-fn settled(site: &Site, size: usize) -> ObjectHint {
-    ObjectHint { size: size as u64, written: true, stale_live: false, memory_generation: site.generation() }
-}
-
 /// Object 2, open for writing.
 fn create(site: &Site) -> Arc<Object> {
-    let object = site.server().attach(ino(2), &ObjectHint { written: false, ..settled(site, 0) }).unwrap();
+    let object = site.server().attach(ino(2), &ObjectHint { written: false, ..hint(site, 0) }).unwrap();
     site.server().open(&object, WRITER);
     object
-}
-
-fn read(site: &Site, object: &Object, offset: usize, len: usize) -> Result<Vec<u8>, Errno> {
-    let mut buf = vec![0; len];
-    site.server().read(object, offset as u64, &mut buf).map(|n| buf[..n].to_vec())
 }
 
 #[test]
@@ -39,14 +30,14 @@ fn regression_a_hole_that_was_fsynced_is_not_lost_with_what_is_written_in_it_lat
     site.server().close(&object, WRITER);
     drop(object);
     // The promise outlives the object's time in memory.
-    let object = site.server().attach(ino(2), &settled(&site, 6 * MIB)).unwrap();
+    let object = site.server().attach(ino(2), &hint(&site, 6 * MIB)).unwrap();
     site.server().open(&object, WRITER);
     site.server().write(&object, 10, b"later").unwrap();
     site.server().close(&object, WRITER);
     assert_eq!(site.server().report(&object).at_risk, 0);
     drop(object);
     site.reboot();
-    let object = site.server().attach(ino(2), &settled(&site, 6 * MIB)).unwrap();
+    let object = site.server().attach(ino(2), &hint(&site, 6 * MIB)).unwrap();
     assert_eq!(read(&site, &object, 4096, 4096).unwrap(), [0; 4096]);
 }
 
@@ -65,7 +56,7 @@ fn regression_nor_while_readers_have_the_file_in_memory_open_in_place() {
     site.server().end_passthrough(&object);
     drop(object);
     site.reboot();
-    let object = site.server().attach(ino(2), &settled(&site, 6 * MIB)).unwrap();
+    let object = site.server().attach(ino(2), &hint(&site, 6 * MIB)).unwrap();
     assert_eq!(read(&site, &object, 0, MIB).unwrap(), [7; MIB]);
     assert_eq!(read(&site, &object, 5 * MIB + 4096, 4096).unwrap(), [0; 4096]);
 }
@@ -81,7 +72,7 @@ fn regression_a_full_device_does_not_send_safe_bytes_back_to_memory() {
     assert_eq!(site.server().write(&object, MIB as u64, &[8; 2 * MIB]), Err(Errno::ENOSPC));
     drop(object);
     site.reboot();
-    let object = site.server().attach(ino(2), &settled(&site, MIB)).unwrap();
+    let object = site.server().attach(ino(2), &hint(&site, MIB)).unwrap();
     assert_eq!(read(&site, &object, 0, MIB).unwrap(), [7; MIB]);
 }
 
@@ -97,7 +88,7 @@ fn regression_a_copy_is_as_long_as_the_file_though_its_source_ends_in_a_hole() {
     site.server().close(&object, WRITER);
     drop(object);
     site.reboot();
-    let object = site.server().attach(ino(2), &settled(&site, 3 * MIB)).unwrap();
+    let object = site.server().attach(ino(2), &hint(&site, 3 * MIB)).unwrap();
     site.server().migrate(ino(2), TierId::Memory, Some(std::time::Duration::from_secs(60))).unwrap();
     let (_, file) = site.server().passthrough_file(&object).unwrap();
     assert_eq!(file.stat().unwrap().size, 3 << 20, "the kernel would read a shorter file");
@@ -113,7 +104,7 @@ fn regression_a_cut_to_the_known_size_ends_what_is_lost_behind_it() {
     site.server().write(&object, 0, &[7; 8 * MIB]).unwrap();
     drop(object);
     site.reboot();
-    let open = ObjectHint { stale_live: true, memory_generation: before, ..settled(&site, 0) };
+    let open = ObjectHint { stale_live: true, memory_generation: before, ..hint(&site, 0) };
     let object = site.server().attach(ino(2), &open).unwrap();
     assert_eq!(read(&site, &object, 0, 1), Err(Errno::EIO));
     site.server().truncate(&object, 0).unwrap();
@@ -135,14 +126,14 @@ fn regression_a_file_that_was_emptied_and_written_anew_has_its_new_size_after_a_
     site.server().write(&object, 0, b"new").unwrap();
     drop(object);
     site.restart();
-    let object = site.server().attach(ino(2), &ObjectHint { stale_live: true, ..settled(&site, 0) }).unwrap();
+    let object = site.server().attach(ino(2), &ObjectHint { stale_live: true, ..hint(&site, 0) }).unwrap();
     assert_eq!(object.size(), 3);
     assert_eq!(read(&site, &object, 0, 10).unwrap(), b"new");
 }
 
 /// After a kill, the time of the last write as the object knows it.
 fn found_mtime(site: &Site) -> types::Timestamp {
-    let object = site.server().attach(ino(2), &ObjectHint { stale_live: true, ..settled(site, 0) }).unwrap();
+    let object = site.server().attach(ino(2), &ObjectHint { stale_live: true, ..hint(site, 0) }).unwrap();
     site.server().live(&object).mtime.unwrap()
 }
 

@@ -4,7 +4,7 @@
 mod harness;
 
 use ds::{Attempt, Object, ObjectHint, OpenKind};
-use harness::{Site, ino};
+use harness::{Site, hint, ino};
 use kv::WriteSet;
 use std::{os::unix::fs::FileExt, sync::Arc, time::Duration};
 use store::{Fault, FaultSpan, Faults, IoKind};
@@ -13,10 +13,6 @@ use types::{Errno, TierId};
 const WRITER: OpenKind = OpenKind { read: false, write: true };
 const READER: OpenKind = OpenKind { read: true, write: false };
 const MIB: usize = 1 << 20;
-
-fn hint(site: &Site, size: usize) -> ObjectHint {
-    ObjectHint { size: size as u64, written: true, stale_live: false, memory_generation: site.generation() }
-}
 
 fn write_file(site: &Site, n: u64, bytes: &[u8]) -> Arc<Object> {
     let new = ObjectHint { written: false, ..hint(site, 0) };

@@ -5,7 +5,7 @@
 mod harness;
 
 use ds::{Object, ObjectHint, OpenKind};
-use harness::{Site, ino};
+use harness::{Site, hint, ino};
 use std::{
     os::unix::fs::FileExt,
     sync::Arc,
@@ -16,10 +16,6 @@ use types::{Errno, TierId};
 const WRITER: OpenKind = OpenKind { read: false, write: true };
 const MIB: usize = 1 << 20;
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
-
-fn hint(site: &Site, size: usize) -> ObjectHint {
-    ObjectHint { size: size as u64, written: true, stale_live: false, memory_generation: site.generation() }
-}
 
 fn attach(site: &Site, size: usize) -> Arc<Object> {
     site.server().attach(ino(2), &hint(site, size)).unwrap()

@@ -5,20 +5,16 @@
 mod harness;
 
 use ds::{AllocateMode, Object, ObjectHint, OpenKind};
-use harness::{Site, ino};
+use harness::{Site, hint, ino};
 use std::sync::Arc;
 use types::{Errno, TierId};
 
 const WRITER: OpenKind = OpenKind { read: false, write: true };
 const MIB: usize = 1 << 20;
 
-fn settled(site: &Site, size: usize) -> ObjectHint {
-    ObjectHint { size: size as u64, written: true, stale_live: false, memory_generation: site.generation() }
-}
-
 /// Object 2, open for writing.
 fn create(site: &Site) -> Arc<Object> {
-    let object = site.server().attach(ino(2), &ObjectHint { written: false, ..settled(site, 0) }).unwrap();
+    let object = site.server().attach(ino(2), &ObjectHint { written: false, ..hint(site, 0) }).unwrap();
     site.server().open(&object, WRITER);
     object
 }
@@ -27,7 +23,7 @@ fn create(site: &Site) -> Arc<Object> {
 fn after_a_kill(site: &mut Site, object: Arc<Object>) -> Vec<u8> {
     drop(object);
     site.restart();
-    let object = site.server().attach(ino(2), &ObjectHint { stale_live: true, ..settled(site, 0) }).unwrap();
+    let object = site.server().attach(ino(2), &ObjectHint { stale_live: true, ..hint(site, 0) }).unwrap();
     read(site, &object).unwrap()
 }
 
@@ -105,7 +101,7 @@ fn regression_an_fsync_that_could_not_record_its_promise_does_it_when_it_is_repe
     flush(&site, &object).unwrap();
     drop(object);
     site.restart();
-    let object = site.server().attach(ino(2), &settled(&site, 6 * MIB)).unwrap();
+    let object = site.server().attach(ino(2), &hint(&site, 6 * MIB)).unwrap();
     site.server().open(&object, WRITER);
     site.server().write(&object, 10, b"later").unwrap();
     assert_eq!(site.server().report(&object).at_risk, 0);
@@ -126,7 +122,7 @@ fn regression_a_flush_that_could_not_be_recorded_does_not_succeed_when_it_is_rep
     flush(&site, &object).unwrap();
     drop(object);
     site.reboot();
-    let object = site.server().attach(ino(2), &settled(&site, MIB)).unwrap();
+    let object = site.server().attach(ino(2), &hint(&site, MIB)).unwrap();
     assert_eq!(read(&site, &object).unwrap(), [7; MIB]);
 }
 
@@ -174,7 +170,7 @@ fn regression_a_loss_that_cannot_be_recorded_can_be_read_about() {
     drop(object);
     site.reboot();
     site.fail_saves(Errno::EROFS, 0);
-    let object = site.server().attach(ino(2), &settled(&site, MIB)).unwrap();
+    let object = site.server().attach(ino(2), &hint(&site, MIB)).unwrap();
     assert_eq!(read(&site, &object), Err(Errno::EIO));
     assert_eq!(site.server().write(&object, 0, &[8; MIB]), Err(Errno::EROFS));
     site.mend_saves();

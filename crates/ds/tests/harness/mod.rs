@@ -1,7 +1,7 @@
 //! A data server on temporary directories, which can be restarted and rebooted.
 #![cfg_attr(test, allow(dead_code, reason = "each test file uses a part"))]
 
-use ds::{DataServer, DeviceTier, DsOptions, KvMaps, MapStore};
+use ds::{DataServer, DeviceTier, DsOptions, KvMaps, MapStore, Object, ObjectHint};
 use kv::{MetaStore, MetaStoreOptions};
 use std::{
     path::{Path, PathBuf},
@@ -180,6 +180,16 @@ fn shared_root() -> PathBuf {
 
 pub fn ino(n: u64) -> Ino {
     Ino::new(UgsdId::ROOT, LocalId::new(n).unwrap())
+}
+
+/// Of a file that was closed with this size.
+pub fn hint(site: &Site, size: usize) -> ObjectHint {
+    ObjectHint { size: size as u64, written: true, stale_live: false, memory_generation: site.generation() }
+}
+
+pub fn read(site: &Site, object: &Object, offset: usize, len: usize) -> Result<Vec<u8>, Errno> {
+    let mut buf = vec![0; len];
+    site.server().read(object, offset as u64, &mut buf).map(|n| buf[..n].to_vec())
 }
 
 struct GatedMaps {
