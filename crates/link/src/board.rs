@@ -57,6 +57,10 @@ impl Board {
         names_in(&self.landing, dir)
     }
 
+    pub(crate) fn leaving_in(&self, dir: Ino) -> impl Iterator<Item = (&Place, &Ino)> {
+        names_in(&self.leaving, dir)
+    }
+
     /// The step that the inode can do next.
     pub(crate) fn next_step(&self, ino: Ino, parent: &dyn Fn(Ino) -> Option<Ino>) -> Next {
         let Some(work) = self.works.get(&ino) else { return Next::Idle };

@@ -168,6 +168,37 @@ impl Log {
         self.board.landing_in(dir).map(|(at, _)| at.name.clone()).collect()
     }
 
+    /// Who is to leave a name in a directory, and the name: they have it still.
+    pub fn left_in(&self, dir: Ino) -> impl Iterator<Item = (Ino, &[u8])> {
+        self.board.leaving_in(dir).map(|(at, ino)| (*ino, at.name.as_slice()))
+    }
+
+    /// Is a step of it with the shell?
+    pub fn is_in_flight(&self, ino: Ino) -> bool {
+        self.board.flights.contains_key(&ino)
+    }
+
+    /// All that has something to apply.
+    pub fn works(&self) -> impl Iterator<Item = (Ino, &Work)> {
+        self.board.works.iter().map(|(ino, work)| (*ino, work))
+    }
+
+    /// What is stored of an inode counts, and not what was done to it since: a commit failed.
+    pub fn restore(&mut self, ino: Ino, stored: Option<Work>) {
+        if let Some(work) = self.board.take(ino) {
+            self.by_seq.remove(&(work.seq, ino));
+            self.candidates.remove(&(work.seq, ino));
+        }
+        self.stop_waiting(ino);
+        if let Some(work) = stored {
+            self.by_seq.insert((work.seq, ino));
+            self.board.put(ino, work);
+            self.candidate(ino);
+        }
+        self.changed.remove(&ino);
+        self.wake(ino);
+    }
+
     /// When [`Log::ready`] may have something that it had not.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.timers.first().map(|(time, _)| *time)
