@@ -1,0 +1,124 @@
+//! Versions of files: written under a name of ours, whole and durable, and renamed; or into the file that is there, where
+//! other links of it must show it too.
+//!
+//! What is about to be renamed is in the store before the rename: after a crash the file that has the name is known for ours.
+
+use std::sync::Arc;
+
+use ds::{ObjectHint, Snapshot};
+use link::{Found, LinkRecord, Over, Place, Staged, Trouble, Version};
+use mds::DataState;
+use types::{Attr, Errno};
+
+use crate::{
+    Linked,
+    own::Own,
+    steps::{Done, Record, Task},
+};
+
+impl Linked {
+    /// A new version under the name `at`; without `data` an empty file.
+    pub(crate) fn publish(&self, task: &Task<'_>, at: &Place, over: Over, data: bool) -> Result<Done, Trouble> {
+        let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
+        let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
+        let mut aside = dir.clone();
+        aside.push(Place::on_the_way(at.dir, task.entry.ino).name);
+        let version = self.back.begin_version(&aside).map_err(Trouble::of)?;
+        let (snapshot, found) = self.fill(task, &own, version, data)?;
+        self.stage(task, Staged::Aside(found.seen)).map_err(Trouble::of)?;
+        if let Err(errno) = self.back.rename(&aside, &way, over) {
+            // It may have been done: what is there tells the next try.
+            return Err(Trouble::of(errno));
+        }
+        let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
+        let record = Record::Is(self.record(found.seen, at));
+        Ok(Done { record, dirs: vec![dir], published: snapshot.zip(source) })
+    }
+
+    /// A new version of a file that has several names there: half written for a moment.
+    pub(crate) fn publish_in_place(&self, task: &Task<'_>, at: &Place) -> Result<Done, Trouble> {
+        let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
+        let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
+        self.stage(task, Staged::InPlace).map_err(Trouble::of)?;
+        let version = self.back.begin_in_place(&way).map_err(Trouble::of)?;
+        let (snapshot, found) = self.fill(task, &own, version, true)?;
+        let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
+        let record = Record::Is(self.record(found.seen, at));
+        Ok(Done { record, dirs: vec![dir], published: snapshot.zip(source) })
+    }
+
+    /// The version's bytes and attributes, durable.
+    fn fill(
+        &self,
+        task: &Task<'_>,
+        own: &Own,
+        mut version: Box<dyn Version>,
+        data: bool,
+    ) -> Result<(Option<Snapshot>, Found), Trouble> {
+        let mut attributes = own.attributes();
+        let snapshot = if data && own.data.written {
+            let object = self.ds()?.attach(task.entry.ino, &hint(&own.attr, own.data)).map_err(Trouble::of)?;
+            let stop = || self.is_stopping();
+            let snapshot = self.ds()?.copy_version(&object, &mut *version, &stop).map_err(of_copy)?;
+            attributes.mtime = snapshot.mtime().unwrap_or(attributes.mtime);
+            Some(snapshot)
+        } else {
+            version.set_len(own.attr.size).map_err(Trouble::of)?;
+            None
+        };
+        let found = version.finish(&attributes).map_err(Trouble::of)?;
+        Ok((snapshot, found))
+    }
+
+    fn stage(&self, task: &Task<'_>, staged: Staged) -> Result<(), Errno> {
+        self.ledger.alter(true, |pending| {
+            pending.log.staged(task.entry.ino, staged);
+            ((), Vec::new())
+        })
+    }
+
+    /// The file that has the name now. If it is not the version any more, they changed it at once: what we remember is the
+    /// version, and the next look sees the difference.
+    fn named(
+        &self,
+        way: &[Vec<u8>],
+        version: Found,
+    ) -> Result<(Option<Arc<dyn link::Source>>, Found), Errno> {
+        let (source, found) = match self.back.open(way) {
+            Ok(opened) => opened,
+            Err(Errno::ENOENT) => return Ok((None, version)),
+            Err(errno) => return Err(errno),
+        };
+        let (seen, made) = (&found.seen, &version.seen);
+        if seen.is_same_object(made) && seen.size == made.size && seen.mtime == made.mtime {
+            Ok((Some(Arc::from(source)), found))
+        } else {
+            Ok((None, version))
+        }
+    }
+}
+
+/// What the data server has to know of a file that it attaches.
+pub(crate) fn hint(attr: &Attr, data: DataState) -> ObjectHint {
+    ObjectHint {
+        size: attr.size,
+        written: data.written,
+        stale_live: data.stale_live,
+        memory_generation: data.memory_generation,
+        linked: data.linked.then_some(attr.size),
+    }
+}
+
+/// A copy that was stopped or found its source changed is tried again.
+fn of_copy(errno: Errno) -> Trouble {
+    match errno {
+        Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => Trouble::Refused(errno),
+        _ => Trouble::Later,
+    }
+}
+
+/// Is this what was agreed on, the times that a look cannot prove aside?
+pub(crate) fn is_agreed(record: &LinkRecord, found: &Found) -> bool {
+    link::compare(&record.seen, Some(&found.seen)) <= link::Change::Unproven
+}
+
