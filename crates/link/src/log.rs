@@ -137,9 +137,14 @@ impl Log {
         self.edit(ino, Some((now, kind)), |work| work.change(op));
     }
 
+    /// Whether a new inode has to wait until something was applied.
+    pub fn is_full(&self) -> bool {
+        self.board.works.len() >= self.settings.entries_max
+    }
+
     /// Whether a change of this inode has to wait until something was applied. One that makes the log no longer need not.
     pub fn must_wait(&self, ino: Ino) -> bool {
-        self.board.works.len() >= self.settings.entries_max && !self.board.works.contains_key(&ino)
+        self.is_full() && !self.board.works.contains_key(&ino)
     }
 
     /// What has to be stored, or deleted if there is nothing, since the last call.
@@ -171,6 +176,11 @@ impl Log {
     /// Who is to leave a name in a directory, and the name: they have it still.
     pub fn left_in(&self, dir: Ino) -> impl Iterator<Item = (Ino, &[u8])> {
         self.board.leaving_in(dir).map(|(at, ino)| (*ino, at.name.as_slice()))
+    }
+
+    /// Is somebody to get a name in a directory, or does a begun step give one?
+    pub fn gains_in(&self, dir: Ino) -> bool {
+        self.board.is_wanted_in(dir) || self.board.landing_in(dir).next().is_some()
     }
 
     /// Is a step of it with the shell?

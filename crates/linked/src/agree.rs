@@ -17,7 +17,7 @@ use crate::{
     Linked, News,
     gather::{self, Side, gather, kept},
     pending::{Change, Touched},
-    records,
+    records::{self, Committed},
 };
 
 /// Names that are imported in one commit.
@@ -53,11 +53,11 @@ pub(crate) struct After {
 }
 
 /// One pass over a directory, within a transaction.
-struct Pass<'a> {
+struct Pass<'a, 'b> {
     linked: &'a Linked,
     txn: &'a mut dyn Txn,
     env: &'a Env,
-    context: &'a Context<'a>,
+    context: &'a mut Context<'b>,
     dir: Ino,
     level: &'a Level,
     side: Side,
@@ -100,7 +100,7 @@ impl Linked {
 
     /// One inode of each slot that is likely to be wanted: what lies below the root has slots of its own.
     fn slots_of(&self, dir: Ino) -> Result<Vec<Ino>, Errno> {
-        let names = gather::names_in(self.ledger.mds.records(), dir).map_err(records::errno)?;
+        let names = gather::names_in(&Committed(&self.ledger.mds), dir).map_err(records::errno)?;
         let mut slots = BTreeMap::from([(dir.ugsd().slot(), dir)]);
         for (_, ino, _) in names {
             slots.entry(ino.ugsd().slot()).or_insert(ino);
@@ -128,11 +128,12 @@ impl Linked {
                     whole = false;
                     continue;
                 }
-                let ino = context.fresh(txn, (dir, found.seen.kind))?;
+                let ino = context.fresh(txn, dir, found.seen.kind)?;
                 let target = level.targets.get(name).map_or(&[][..], Vec::as_slice);
                 match namespace::import(txn, env, at, &theirs(found), target, ino) {
-                    Ok(_) => context.made(1),
+                    Ok(_) => {}
                     Err(namespace::Error::Errno(error)) => {
+                        context.unused();
                         tracing::warn!(%dir, name = %name.escape_ascii(), %error, "an object of the linked directory cannot be shown");
                         continue;
                     }
@@ -190,7 +191,7 @@ pub(crate) fn theirs(found: &Found) -> Theirs {
     }
 }
 
-impl Pass<'_> {
+impl Pass<'_, '_> {
     fn run(&mut self, change: &mut Change<'_>, touched: &Touched) -> namespace::Result<()> {
         let mut busy = change.pending.log.under_way(self.dir);
         busy.extend(touched.names.iter().filter(|(dir, _)| *dir == self.dir).map(|(_, name)| name.clone()));
@@ -277,7 +278,9 @@ impl Pass<'_> {
             }
             Action::Import { name, theirs } => self.after.imports.push((name, theirs)),
             Action::Link { ino, name, theirs } => {
-                namespace::link(self.txn, self.env, ino, namespace::Place { dir: self.dir, name: &name })?;
+                let at = namespace::Place { dir: self.dir, name: &name };
+                let attr = namespace::link(self.txn, self.env, ino, at)?;
+                self.context.linked(&attr);
                 self.remember(ino, |record| record.seen = theirs);
                 self.after.news.names.push((self.dir, name));
             }
@@ -412,9 +415,7 @@ impl Pass<'_> {
     fn unlink(&mut self, dir: Ino, name: &[u8]) -> namespace::Result<bool> {
         // As of an open file: its inode stays until nobody uses it.
         let unlinked = namespace::unlink(self.txn, self.env, namespace::Place { dir, name }, &|_| true)?;
-        if unlinked.nlink_left == 0 {
-            self.context.orphaned(unlinked.ino);
-        }
+        self.context.unlinked(&unlinked);
         self.after.news.names.push((dir, name.to_vec()));
         Ok(unlinked.nlink_left == 0)
     }
@@ -450,7 +451,7 @@ impl Pass<'_> {
 
     fn rmdir(&mut self, dir: Ino, name: &[u8]) -> namespace::Result<bool> {
         let ino = namespace::rmdir(self.txn, self.env, namespace::Place { dir, name })?;
-        self.context.orphaned(ino);
+        self.context.removed(ino);
         self.after.news.names.push((dir, name.to_vec()));
         Ok(true)
     }

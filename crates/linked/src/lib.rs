@@ -44,6 +44,7 @@ pub use settings::Settings;
 pub use status::Status;
 
 use pending::{Ledger, Pending};
+use records::Committed;
 use status::Counters;
 
 /// Directories that are waiting to be visited because a step met something there. More are found by the next who comes by.
@@ -86,8 +87,8 @@ pub struct Linked {
 impl Linked {
     /// Reads what is pending. Nothing is applied before [`Linked::start`].
     pub fn open(settings: Settings, back: Arc<dyn BackEnd>, mds: Arc<Mds>) -> Result<Arc<Linked>, Errno> {
-        let works = records::works(mds.records()).map_err(|error| records::errno(error.into()))?;
-        let known = records::conflicts(mds.records()).map_err(|error| records::errno(error.into()))?;
+        let works = records::works(&Committed(&mds)).map_err(|error| records::errno(error.into()))?;
+        let known = records::conflicts(&Committed(&mds)).map_err(|error| records::errno(error.into()))?;
         let pending = Pending::load(settings.log(), works, now()).map_err(|clash| {
             tracing::error!(%clash, "what is pending for the linked directory cannot be");
             Errno::EIO
@@ -155,14 +156,16 @@ impl Linked {
     }
 
     /// A change of an inode that is not in the log yet waits until there is room.
-    pub(crate) fn wait_for_room(&self, ino: Ino) -> Result<(), Errno> {
-        if !self.ledger.lock().log.must_wait(ino) {
+    pub(crate) fn wait_for_room(&self, ino: Option<Ino>) -> Result<(), Errno> {
+        // Of one that is about to be made: no number is in the log.
+        let must_wait = |pending: &Pending| pending.log.is_full() && ino.is_none_or(|ino| pending.log.must_wait(ino));
+        if !must_wait(&self.ledger.lock()) {
             return Ok(());
         }
         self.call();
         let until = Instant::now() + self.settings.deadline;
         let mut pending = self.ledger.lock();
-        while pending.log.must_wait(ino) {
+        while must_wait(&pending) {
             if self.ledger.turned.wait_until(&mut pending, until).timed_out() {
                 tracing::warn!("too much waits for the linked directory: a change is refused");
                 return Err(Errno::EAGAIN);

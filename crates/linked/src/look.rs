@@ -15,7 +15,8 @@ use types::{Errno, FileKind, Ino};
 use crate::{
     Linked,
     agree::{After, Level, theirs},
-    gather, records,
+    gather,
+    records::{self, Committed},
     runner::show,
 };
 
@@ -283,7 +284,7 @@ impl Linked {
 
     /// What an import needs, of what we do not have.
     fn fetch_news(&self, dir: Ino, way: &[Vec<u8>], level: &mut Level) -> Result<(), Errno> {
-        let known: HashMap<Vec<u8>, Ino> = gather::names_in(self.ledger.mds.records(), dir)
+        let known: HashMap<Vec<u8>, Ino> = gather::names_in(&Committed(&self.ledger.mds), dir)
             .map_err(records::errno)?
             .into_iter()
             .map(|(name, ino, _)| (name, ino))
@@ -379,7 +380,7 @@ impl Linked {
                 }
                 Ok(())
             })?;
-            Ok(self.ledger.mds.last_commit())
+            Ok(self.ledger.mds.last_lsn())
         };
         match self.ds()?.become_stub(&object, found.seen.size, commit) {
             Ok(()) => {

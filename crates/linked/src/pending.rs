@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use link::{Clash, Log, Op, Settings, Work};
 use mds::Mds;
-use namespace::txn::{KvError, Reader, Txn};
+use namespace::txn::{KvError, Txn};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use types::{Errno, FileKind, Ino, Timestamp};
 
-use crate::records::{self, Entry};
+use crate::records::{self, Committed, Entry};
 
 pub(crate) struct Pending {
     pub log: Log,
@@ -34,8 +34,8 @@ pub(crate) struct Touched {
 }
 
 impl Pending {
+    /// `now`: what was written and had not come to be due when the last process ended is due.
     pub fn load(settings: Settings, works: Vec<(Ino, Work)>, now: Timestamp) -> Result<Pending, Clash> {
-        // What was written and had not come to be due when the last process ended is due now.
         let unpublished = |work: &Work| work.kind == FileKind::Regular && is_unpublished(work);
         let moments: Vec<Ino> = works.iter().filter(|(_, work)| unpublished(work)).map(|(ino, _)| *ino).collect();
         let mut pending = Pending {
@@ -114,12 +114,6 @@ impl Pending {
         }
     }
 
-    /// What is to be stored of the log, as entries of a commit.
-    pub fn entries(&mut self) -> (Vec<Ino>, Vec<Entry>) {
-        let changed = self.log.changed();
-        let entries = changed.iter().map(|(ino, work)| records::work_entry(*ino, work.as_ref())).collect();
-        (changed.into_iter().map(|(ino, _)| ino).collect(), entries)
-    }
 }
 
 /// It has data that the back end has not, and that nobody asked for yet.
@@ -156,10 +150,10 @@ impl Ledger {
     ) -> Result<V, Errno> {
         let mut change = self.change();
         let (value, mut entries) = alter(&mut change.pending);
-        let (inos, works) = change.pending.entries();
-        change.inos = inos;
-        entries.extend(works);
-        self.mds.put_records(&entries, durable)?;
+        entries.extend(change.entries());
+        if !entries.is_empty() {
+            self.mds.put_records(&entries, durable)?;
+        }
         change.commit();
         Ok(value)
     }
@@ -174,6 +168,13 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
+    /// What changed, as entries of a commit.
+    pub fn entries(&mut self) -> Vec<Entry> {
+        let changed = self.pending.log.changed();
+        self.inos.extend(changed.iter().map(|(ino, _)| *ino));
+        changed.iter().map(|(ino, work)| records::work_entry(*ino, work.as_ref())).collect()
+    }
+
     /// Puts what changed into the transaction.
     pub fn put(&mut self, txn: &mut dyn Txn) {
         for (ino, work) in self.pending.log.changed() {
@@ -190,8 +191,7 @@ impl Change<'_> {
         // What was changed and not put yet, too.
         let unput: Vec<Ino> = self.pending.log.changed().into_iter().map(|(ino, _)| ino).collect();
         for ino in std::mem::take(&mut self.inos).into_iter().chain(unput) {
-            let stored = self.ledger.mds.read_record(&namespace::key::work(ino)).map_err(|_| KvError::Io(String::new()))?;
-            let work = stored.and_then(|bytes| Work::decode(&bytes));
+            let work = records::work_of(&Committed(&self.ledger.mds), ino)?;
             self.pending.log.restore(ino, work);
         }
         Ok(())
@@ -209,9 +209,4 @@ impl Drop for Change<'_> {
             tracing::error!(%error, "the log of linked near-line could not be read again");
         }
     }
-}
-
-/// All works that are stored.
-pub(crate) fn stored_works<R: Reader + ?Sized>(_reader: &R) -> Result<Vec<(Ino, Work)>, KvError> {
-    Ok(Vec::new())
 }

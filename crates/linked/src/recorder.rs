@@ -26,7 +26,7 @@ impl Recorder for Linked {
         Ok(Box::new(Told(change)))
     }
 
-    fn admit(&self, ino: Ino) -> Result<(), Errno> {
+    fn admit(&self, ino: Option<Ino>) -> Result<(), Errno> {
         self.wait_for_room(ino)
     }
 }
@@ -137,6 +137,6 @@ impl Linked {
 fn is_known(ino: Ino, pending: &Pending, txn: &mut dyn Txn) -> Result<bool, KvError> {
     match pending.log.get(ino) {
         Some(work) => Ok(!work.deleted),
-        None => Ok(ino == pending.root() || records::link_of(&*txn, ino)?.is_some()),
+        None => Ok(ino == Ino::ROOT || records::link_of(&*txn, ino)?.is_some()),
     }
 }

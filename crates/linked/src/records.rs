@@ -3,14 +3,28 @@
 use std::ops::ControlFlow;
 
 use link::{Conflict, LinkRecord, Work};
+use mds::Mds;
 use namespace::{
     key,
-    txn::{Bytes, KvError, Reader, Txn},
+    txn::{Bytes, KvError, Reader, Txn, Visit},
 };
 use types::{Errno, Ino};
 
 /// A record as it goes into a commit; `None` deletes it.
 pub(crate) type Entry = (Box<[u8]>, Option<Bytes>);
+
+/// What is committed, for those who read outside of a transaction.
+pub(crate) struct Committed<'a>(pub &'a Mds);
+
+impl Reader for Committed<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.0.get(key).map_err(|errno| KvError::Io(errno.to_string()))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
+        self.0.scan(from, to, visit).map_err(|errno| KvError::Io(errno.to_string()))
+    }
+}
 
 fn damaged(key: &[u8]) -> KvError {
     KvError::Corrupt(format!("record {} does not have its form", key::describe(key)))
@@ -58,11 +72,30 @@ pub(crate) fn work_entry(ino: Ino, work: Option<&Work>) -> Entry {
     (Box::from(&*key::work(ino)), work.map(|work| Bytes::from(work.encode())))
 }
 
+/// All that is pending.
+pub(crate) fn works<R: Reader + ?Sized>(reader: &R) -> Result<Vec<(Ino, Work)>, KvError> {
+    let (mut found, mut bad) = (Vec::new(), None);
+    reader.scan(&key::work_start(), &key::work_end(), &mut |key, value| {
+        let ino = key::Parsed::new(key).and_then(|parsed| key::ino_of(parsed.rest));
+        match ino.zip(Work::decode(value)) {
+            Some(work) => {
+                found.push(work);
+                ControlFlow::Continue(())
+            }
+            None => {
+                bad = Some(damaged(key));
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    bad.map_or(Ok(found), Err)
+}
+
 /// All conflicts, with their numbers.
 pub(crate) fn conflicts<R: Reader + ?Sized>(reader: &R) -> Result<Vec<(u64, Conflict)>, KvError> {
     let (mut found, mut bad) = (Vec::new(), None);
     reader.scan(&key::conflict_start(), &key::conflict_end(), &mut |key, value| {
-        let number = key::Parsed::new(key).and_then(|parsed| parsed.rest.try_into().ok()).map(u64::from_be_bytes);
+        let number = key::Parsed::new(key).and_then(|parsed| parsed.conflict());
         match number.zip(Conflict::decode(value)) {
             Some(conflict) => {
                 found.push(conflict);

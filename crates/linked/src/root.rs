@@ -8,7 +8,10 @@ use link::{KnownRoot, Reachable, RootId, Trust, trust};
 use namespace::{key, txn::Bytes};
 use types::{Errno, Ino};
 
-use crate::{Linked, records};
+use crate::{
+    Linked,
+    records::{self, Committed},
+};
 
 const NAME: &[u8] = b"linked";
 const VERSION: u8 = 1;
@@ -56,7 +59,7 @@ fn decode(bytes: &[u8]) -> Option<KnownRoot> {
 impl Linked {
     /// Reads which root this file system knows.
     pub(crate) fn load_root(&self) -> Result<(), Errno> {
-        let stored = self.ledger.mds.read_record(&key::global(NAME))?;
+        let stored = self.ledger.mds.get(&key::global(NAME))?;
         let known = match stored {
             None => None,
             Some(bytes) => Some(decode(&bytes).ok_or_else(|| {
@@ -163,7 +166,7 @@ impl Linked {
 
     /// What was changed on both sides, by number.
     pub fn conflicts(&self) -> Result<Vec<(u64, link::Conflict)>, Errno> {
-        records::conflicts(self.ledger.mds.records()).map_err(|error| records::errno(error.into()))
+        records::conflicts(&Committed(&self.ledger.mds)).map_err(|error| records::errno(error.into()))
     }
 
     /// Somebody has seen to it.

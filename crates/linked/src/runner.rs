@@ -93,11 +93,11 @@ impl Linked {
             let parent = |ino: Ino| self.parent_of(ino);
             begun.extend(change.pending.log.ready(now, most, &parent));
             begun.iter().for_each(|entry| change.pending.touch(entry));
-            if begun.is_empty() && !change.pending.has_changed() {
+            let entries = change.entries();
+            if entries.is_empty() {
                 change.commit();
                 return begun;
             }
-            let entries = change.take_entries();
             match self.ledger.mds.put_records(&entries, !begun.is_empty()) {
                 Ok(()) => {
                     change.commit();
@@ -107,8 +107,7 @@ impl Linked {
             }
         }
         // It is as it was, but that they fly.
-        let mut change = self.ledger.change();
-        begun.iter().for_each(|entry| change.pending.log.failed(now, entry.ino, Trouble::Later));
+        self.put_off(now, begun.iter());
         Vec::new()
     }
 
@@ -135,10 +134,15 @@ impl Linked {
             Ok(()) => batch.into_iter().for_each(|(entry, result)| self.after_step(&entry, result)),
             Err(errno) => {
                 tracing::error!(%errno, "what was applied in the linked directory cannot be recorded: it is found done later");
-                let mut change = self.ledger.change();
-                batch.iter().for_each(|(entry, _)| change.pending.log.failed(now, entry.ino, Trouble::Later));
+                self.put_off(now, batch.iter().map(|(entry, _)| entry));
             }
         }
+    }
+
+    /// They are tried again; what is stored of them is as it was.
+    fn put_off<'a>(&self, now: Timestamp, entries: impl Iterator<Item = &'a Entry>) {
+        let mut pending = self.ledger.lock();
+        entries.for_each(|entry| pending.log.failed(now, entry.ino, Trouble::Later));
     }
 
     fn is_synced(&self, way: &[Vec<u8>]) -> bool {
@@ -185,8 +189,9 @@ impl Linked {
             if done(&pending.log) {
                 return Ok(());
             }
-            if let Some((_, trouble)) = pending.log.held().find(|(held, _)| *held == ino) {
-                return Err(of_trouble(trouble));
+            let held = pending.log.held().find(|(held, _)| *held == ino);
+            if let Some(errno) = held.and_then(|(_, trouble)| of_trouble(trouble)) {
+                return Err(errno);
             }
             if stop() || self.is_stopping() {
                 return Err(Errno::EINTR);
@@ -221,11 +226,12 @@ fn note(now: Timestamp, pending: &mut Pending, entry: &Entry, result: &Result<Do
     entries
 }
 
-fn of_trouble(trouble: Trouble) -> Errno {
+/// What ends the waiting.
+fn of_trouble(trouble: Trouble) -> Option<Errno> {
     match trouble {
-        Trouble::Refused(errno) => errno,
-        Trouble::Later => Errno::EAGAIN,
-        Trouble::Conflict(_) | Trouble::Gone => Errno::EBUSY,
+        Trouble::Refused(errno) => Some(errno),
+        Trouble::Later => None,
+        Trouble::Conflict(_) | Trouble::Gone => Some(Errno::EBUSY),
     }
 }
 

@@ -67,7 +67,7 @@ impl Linked {
         } else {
             found.seen = found.seen.looked(clock);
         }
-        let has_copies = self.ledger.mds.read_record(&namespace::key::object(ino))?.is_some();
+        let has_copies = self.ledger.mds.get(&namespace::key::object(ino))?.is_some();
         if found.seen.proof == link::Proof::Firm && !has_copies {
             let _log = self.ledger.lock();
             if let Some(record) = self.record_of(ino)?

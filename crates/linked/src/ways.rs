@@ -3,14 +3,17 @@
 use link::{LinkRecord, Place};
 use types::{Errno, Ino};
 
-use crate::{Linked, records};
+use crate::{
+    Linked,
+    records::{self, Committed},
+};
 
 /// Directories one in another. More can only be a circle of damaged records.
 const DEPTH_MAX: usize = 4096;
 
 impl Linked {
     pub(crate) fn record_of(&self, ino: Ino) -> Result<Option<LinkRecord>, Errno> {
-        records::link_of(self.ledger.mds.records(), ino).map_err(|error| records::errno(error.into()))
+        records::link_of(&Committed(&self.ledger.mds), ino).map_err(|error| records::errno(error.into()))
     }
 
     /// The way to a directory, as the back end has it. `ENOENT`: it is not there yet.
