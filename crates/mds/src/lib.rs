@@ -18,9 +18,11 @@ mod fsck;
 mod maintenance;
 mod numbers;
 mod orphans;
+mod recorder;
 mod reservations;
 mod server;
 mod slots;
+mod transact;
 
 pub use clock::{Clock, SystemClock};
 pub use data::Closed;
@@ -34,4 +36,6 @@ pub use namespace::{
     quota::{Limits, Quota},
     txn::Bytes,
 };
+pub use recorder::{Change, Recorded, Recorder};
 pub use server::{Mds, MdsOptions};
+pub use transact::Context;

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io::Read,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -24,6 +24,7 @@ use crate::{
     error::{Error, Reporter},
     numbers::Numbers,
     orphans::{Orphans, Replay},
+    recorder::Recorder,
     reservations::Reservations,
     slots::{SlotLocks, SlotSet, SlotTxn},
 };
@@ -63,6 +64,7 @@ pub struct Mds {
     pub(crate) inodes: AtomicI64,
     pub(crate) inodes_saved: AtomicI64,
     pub(crate) quota_changes: AtomicU64,
+    pub(crate) recorder: OnceLock<Arc<dyn Recorder>>,
     reporter: Reporter,
     clock: Arc<dyn Clock>,
     names: NameHasher,
@@ -106,6 +108,7 @@ impl Mds {
             inodes: AtomicI64::new(inodes),
             inodes_saved: AtomicI64::new(inodes),
             quota_changes: AtomicU64::new(0),
+            recorder: OnceLock::new(),
             reporter: Reporter::default(),
             clock,
             names: NameHasher::new(&superblock.hash_key),
@@ -201,23 +204,34 @@ impl Mds {
     pub(crate) fn change_around<V, W>(
         &self,
         mut set: SlotSet,
-        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<V>,
+        mut operation: impl FnMut(&mut SlotTxn<'_>, &Env) -> namespace::Result<V>,
         before: impl Fn(&V),
         then: impl FnOnce(V, Result<(), Errno>) -> Result<W, Errno>,
     ) -> Result<W, Errno> {
+        let recorder = self.recorder.get().map(|recorder| &**recorder);
         loop {
             let guards = self.locks.write(&set);
-            let mut txn = SlotTxn::new(self.store.begin(), &set, &self.locks);
-            let result = operation(&mut txn, &self.env_at(self.clock.now()));
-            if let Some(slot) = txn.missing() {
+            let mut txn = SlotTxn::new(self.store.begin(), &set, &self.locks, recorder.is_some());
+            let env = self.env_at(self.clock.now());
+            let result = operation(&mut txn, &env);
+            let missing = txn.missing();
+            if !missing.is_empty() {
                 drop(txn);
                 drop(guards);
-                set = set.with(slot);
+                set = missing.into_iter().fold(set, SlotSet::with);
                 continue;
             }
             let value = result.map_err(|e| self.errno(e))?;
+            let changes = txn.take_changes();
+            let recorded = match recorder.filter(|_| !changes.is_empty()) {
+                Some(recorder) => Some(recorder.record(env.now, &changes, &mut txn)?),
+                None => None,
+            };
             before(&value);
             let committed = txn.commit().map_err(|e| self.errno(e.into()));
+            if let Some(recorded) = recorded {
+                recorded.ended(committed.is_ok());
+            }
             return then(value, committed);
         }
     }
