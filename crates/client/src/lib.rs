@@ -18,6 +18,7 @@
 mod access;
 mod attr;
 mod backing;
+mod beside;
 mod client;
 mod dirs;
 mod dispatch;

@@ -256,3 +256,17 @@ impl DataServer {
         Timestamp { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
     }
 }
+
+// SHIM
+pub trait Linked: Send + Sync {
+    fn open(&self, ino: Ino) -> Result<Arc<dyn link::Source>, Errno>;
+    fn publish(&self, ino: Ino, stop: &dyn Fn() -> bool) -> Result<(), Errno>;
+}
+pub struct Snapshot { _o: Arc<Object> }
+impl Snapshot { pub fn mtime(&self) -> Option<Timestamp> { None } }
+impl DataServer {
+    pub fn copy_version(&self, _: &Arc<Object>, _: &mut dyn link::Version, _: &dyn Fn() -> bool) -> Result<Snapshot, Errno> { todo!() }
+    pub fn note_published(&self, _: Snapshot, _: Arc<dyn link::Source>) -> Result<(), Errno> { todo!() }
+    pub fn become_stub(&self, _: &Arc<Object>, _: u64, _: &mut dyn FnMut() -> Result<u64, Errno>) -> Result<(), Errno> { todo!() }
+    pub fn is_published(&self, _: &Object) -> bool { todo!() }
+}

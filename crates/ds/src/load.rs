@@ -22,6 +22,7 @@ pub struct ObjectHint {
     pub stale_live: bool,
     /// Life of the memory tier in which the file was last opened for writing.
     pub memory_generation: u32,
+    pub linked: Option<u64>,
 }
 
 impl DataServer {

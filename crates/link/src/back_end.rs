@@ -18,6 +18,9 @@ use crate::{
 /// without "/" and NUL.
 pub type Way = [Vec<u8>];
 
+/// An extended attribute: its name and its value.
+pub type Xattr = (Vec<u8>, Vec<u8>);
+
 /// An object as it is now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
@@ -48,7 +51,7 @@ pub struct Attributes<'a> {
     pub atime: Timestamp,
     pub mtime: Timestamp,
     /// Extended ones with their values, ACLs among them.
-    pub xattrs: &'a [(Vec<u8>, Vec<u8>)],
+    pub xattrs: &'a [Xattr],
 }
 
 /// What a rename does with what has the name.
@@ -100,7 +103,7 @@ pub trait BackEnd: Send + Sync {
     fn readlink(&self, way: &Way) -> Result<Vec<u8>, Errno>;
 
     /// Those that a user of the mount may see, ACLs among them.
-    fn xattrs(&self, way: &Way) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno>;
+    fn xattrs(&self, way: &Way) -> Result<Vec<Xattr>, Errno>;
 
     /// A regular file, for reading. What `Found` it is comes with it.
     fn open(&self, way: &Way) -> Result<(Box<dyn Source>, Found), Errno>;

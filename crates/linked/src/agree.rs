@@ -8,7 +8,7 @@ use std::{
 
 };
 
-use link::{Action, Conflict, Found, LinkRecord, Listing, Op, Ours, Place, Proof, Seen, Trust, Why, reconcile};
+use link::{Action, Conflict, Found, LinkRecord, Listing, Op, Ours, Place, Proof, Seen, Trust, Why, Xattr, reconcile};
 use mds::Context;
 use namespace::{Env, RenameMode, Theirs, txn::Txn};
 use types::{Errno, FileKind, Ino};
@@ -34,7 +34,7 @@ pub(crate) struct Level {
     /// Of symbolic links that we do not have.
     pub targets: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Extended attributes of what we do not have.
-    pub xattrs: BTreeMap<Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<Xattr>>,
     /// Nobody else of the directory was looked at.
     pub only: Option<Ino>,
 }

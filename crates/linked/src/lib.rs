@@ -61,8 +61,19 @@ pub struct News {
     pub pages: Vec<Ino>,
 }
 
-/// Who is told of [`News`]. Called by whoever made the look, so it must not wait for a request.
-pub type Hear = dyn Fn(News) + Send + Sync;
+/// Who uses files and has a kernel to tell.
+pub trait Host: Send + Sync {
+    /// Called by whoever made a look, so it must not wait for a request.
+    fn hear(&self, news: News);
+
+    /// Takes a regular file into use, so that what is known of its object is true meanwhile.
+    fn hold(&self, ino: Ino) -> Result<Box<dyn Held>, Errno>;
+}
+
+/// A file that is in use as long as this lives.
+pub trait Held: Send {
+    fn object(&self) -> &Arc<ds::Object>;
+}
 
 /// See the crate's documentation.
 pub struct Linked {
@@ -71,7 +82,7 @@ pub struct Linked {
     pub(crate) back: Arc<dyn BackEnd>,
     pub(crate) ledger: Ledger,
     data: OnceLock<Weak<DataServer>>,
-    hear: OnceLock<Box<Hear>>,
+    host: OnceLock<Box<dyn Host>>,
     pub(crate) looks: look::Looks,
     pub(crate) root: Mutex<root::RootState>,
     pub(crate) conflicts_made: AtomicU64,
@@ -85,7 +96,7 @@ pub struct Linked {
 }
 
 impl Linked {
-    /// Reads what is pending. Nothing is applied before [`Linked::start`].
+    /// Reads what is pending, and is told of changes from now on. Nothing is applied before [`Linked::start`].
     pub fn open(settings: Settings, back: Arc<dyn BackEnd>, mds: Arc<Mds>) -> Result<Arc<Linked>, Errno> {
         let works = records::works(&Committed(&mds)).map_err(|error| records::errno(error.into()))?;
         let known = records::conflicts(&Committed(&mds)).map_err(|error| records::errno(error.into()))?;
@@ -102,7 +113,7 @@ impl Linked {
             back,
             ledger: Ledger::new(mds, pending),
             data: OnceLock::new(),
-            hear: OnceLock::new(),
+            host: OnceLock::new(),
             looks: look::Looks::default(),
             root: Mutex::default(),
             conflicts_made: AtomicU64::new(known.last().map_or(1, |(number, _)| number + 1)),
@@ -115,24 +126,21 @@ impl Linked {
             threads: Mutex::default(),
         });
         linked.load_root()?;
+        linked.ledger.mds.set_recorder(linked.clone())?;
         Ok(linked)
     }
 
-    /// From now on changes of ours are told and applied.
-    pub fn start(&self, ds: &Arc<DataServer>) -> Result<(), Errno> {
+    /// From now on what is pending is applied. Once.
+    pub fn start(&self, ds: &Arc<DataServer>, host: Box<dyn Host>) -> Result<(), Errno> {
         let me = self.me.upgrade().ok_or(Errno::EIO)?;
-        // Whoever starts it twice has the first.
-        let _ = self.data.set(Arc::downgrade(ds));
-        self.ledger.mds.set_recorder(me.clone())?;
+        let first = self.data.set(Arc::downgrade(ds)).is_ok() && self.host.set(host).is_ok();
+        if !first {
+            return Err(Errno::EBUSY);
+        }
         me.run()?;
         let visitor = me.clone();
         self.spawn("link-look".to_owned(), move || visitor.run_visits())?;
         Ok(())
-    }
-
-    /// Who hears of what looks find. Once.
-    pub fn set_hear(&self, hear: Box<Hear>) {
-        let _ = self.hear.set(hear);
     }
 
     /// Ends the threads. What is pending stays so.
@@ -178,6 +186,10 @@ impl Linked {
         self.data.get().and_then(Weak::upgrade).ok_or(Errno::EIO)
     }
 
+    pub(crate) fn hold(&self, ino: Ino) -> Result<Box<dyn Held>, Errno> {
+        self.host.get().ok_or(Errno::EIO)?.hold(ino)
+    }
+
     pub(crate) fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let thread = std::thread::Builder::new().name(name).spawn(run)?;
         self.threads.lock().push(thread);
@@ -191,9 +203,9 @@ impl Linked {
 
     pub(crate) fn tell(&self, news: News) {
         if news != News::default()
-            && let Some(hear) = self.hear.get()
+            && let Some(host) = self.host.get()
         {
-            hear(news);
+            host.hear(news);
         }
     }
 
@@ -203,6 +215,12 @@ impl Linked {
 
     pub(crate) fn now(&self) -> Timestamp {
         now()
+    }
+}
+
+impl std::fmt::Debug for Linked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Linked").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 

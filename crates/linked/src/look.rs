@@ -364,8 +364,7 @@ impl Linked {
 
     /// Their bytes are other ones now, and ours were not changed: ours are given up.
     fn take_theirs(&self, ino: Ino, found: Found) -> Result<(), Errno> {
-        let own = self.ledger.mds.find(ino)?;
-        let object = self.ds()?.attach(ino, &crate::publish::hint(&own.attr, own.data))?;
+        let held = self.hold(ino)?;
         let commit = &mut || {
             self.ledger.mds.transact(&[ino], &mut |txn, env, _| {
                 let pending = self.ledger.lock();
@@ -382,7 +381,7 @@ impl Linked {
             })?;
             Ok(self.ledger.mds.last_lsn())
         };
-        match self.ds()?.become_stub(&object, found.seen.size, commit) {
+        match self.ds()?.become_stub(held.object(), found.seen.size, commit) {
             Ok(()) => {
                 self.counters.renewed.add(1);
                 self.tell(crate::News { inodes: vec![ino], pages: vec![ino], ..crate::News::default() });

@@ -8,7 +8,7 @@ pub(crate) struct Own {
     pub attr: Attr,
     pub data: mds::DataState,
     pub target: Vec<u8>,
-    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub xattrs: Vec<link::Xattr>,
 }
 
 impl Own {

@@ -19,6 +19,8 @@ pub(crate) struct Pending {
     /// Files whose newest version is to be published at a time.
     publish_at: BTreeSet<(Timestamp, Ino)>,
     moment_of: BTreeMap<Ino, Timestamp>,
+    /// Of files that are written: not later than this.
+    latest: BTreeMap<Ino, Timestamp>,
     looks: BTreeMap<u64, Touched>,
     looks_made: u64,
     /// Counts what was applied, for those who wait for something.
@@ -42,25 +44,36 @@ impl Pending {
             log: Log::rebuild(settings, works)?,
             publish_at: BTreeSet::new(),
             moment_of: BTreeMap::new(),
+            latest: BTreeMap::new(),
             looks: BTreeMap::new(),
             looks_made: 0,
             turns: 0,
         };
-        moments.into_iter().for_each(|ino| pending.publish_at(ino, now));
+        moments.into_iter().for_each(|ino| pending.set_moment(ino, now));
         Ok(pending)
     }
 
-    /// The earlier of two moments stands.
-    pub fn publish_at(&mut self, ino: Ino, at: Timestamp) {
-        if self.moment_of.get(&ino).is_some_and(|known| *known <= at) {
-            return;
+    /// Somebody writes it: published some time after the first byte, if it is never closed.
+    pub fn note_open(&mut self, ino: Ino, now: Timestamp, settings: &crate::Settings) {
+        let latest = *self.latest.entry(ino).or_insert_with(|| now.plus(settings.publish_latest));
+        self.set_moment(ino, latest);
+    }
+
+    /// Nobody writes it any more.
+    pub fn note_closed(&mut self, ino: Ino, now: Timestamp, settings: &crate::Settings) {
+        let soon = now.plus(settings.publish_after);
+        self.set_moment(ino, self.latest.get(&ino).map_or(soon, |latest| soon.min(*latest)));
+    }
+
+    fn set_moment(&mut self, ino: Ino, at: Timestamp) {
+        if let Some(before) = self.moment_of.insert(ino, at) {
+            self.publish_at.remove(&(before, ino));
         }
-        self.forget_moment(ino);
-        self.moment_of.insert(ino, at);
         self.publish_at.insert((at, ino));
     }
 
-    pub fn forget_moment(&mut self, ino: Ino) {
+    pub fn forget_moments(&mut self, ino: Ino) {
+        self.latest.remove(&ino);
         if let Some(at) = self.moment_of.remove(&ino) {
             self.publish_at.remove(&(at, ino));
         }
@@ -68,16 +81,14 @@ impl Pending {
 
     /// Makes due what has come to its moment.
     pub fn make_due(&mut self, now: Timestamp) {
-        while let Some((at, ino)) = self.publish_at.first().copied().filter(|(at, _)| *at <= now) {
-            self.publish_at.remove(&(at, ino));
-            self.moment_of.remove(&ino);
+        while let Some((_, ino)) = self.publish_at.first().copied().filter(|(at, _)| *at <= now) {
             self.publish(now, ino);
         }
     }
 
     /// Has the newest version of a file published. `false`: they have it.
     pub fn publish(&mut self, now: Timestamp, ino: Ino) -> bool {
-        self.forget_moment(ino);
+        self.forget_moments(ino);
         let Some(work) = self.log.get(ino).filter(|work| is_unpublished(work)) else { return false };
         let version = work.written.max(1);
         self.log.push(now, ino, FileKind::Regular, Op::Publish { version });

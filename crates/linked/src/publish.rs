@@ -5,16 +5,21 @@
 
 use std::sync::Arc;
 
-use ds::{ObjectHint, Snapshot};
-use link::{Found, LinkRecord, Over, Place, Staged, Trouble, Version};
-use mds::DataState;
-use types::{Attr, Errno};
+use ds::Snapshot;
+use link::{Found, Over, Place, Staged, Trouble, Version};
+use types::Errno;
 
 use crate::{
-    Linked,
+    Held, Linked,
     own::Own,
     steps::{Done, Record, Task},
 };
+
+/// What was copied into a version, of a file that is in use until that is recorded.
+pub(crate) struct Copied {
+    pub snapshot: Snapshot,
+    pub held: Box<dyn Held>,
+}
 
 impl Linked {
     /// A new version under the name `at`; without `data` an empty file.
@@ -24,7 +29,7 @@ impl Linked {
         let mut aside = dir.clone();
         aside.push(Place::on_the_way(at.dir, task.entry.ino).name);
         let version = self.back.begin_version(&aside).map_err(Trouble::of)?;
-        let (snapshot, found) = self.fill(task, &own, version, data)?;
+        let (copied, found) = self.fill(task, &own, version, data)?;
         self.stage(task, Staged::Aside(found.seen)).map_err(Trouble::of)?;
         if let Err(errno) = self.back.rename(&aside, &way, over) {
             // It may have been done: what is there tells the next try.
@@ -32,7 +37,7 @@ impl Linked {
         }
         let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
         let record = Record::Is(self.record(found.seen, at));
-        Ok(Done { record, dirs: vec![dir], published: snapshot.zip(source) })
+        Ok(Done { record, dirs: vec![dir], published: copied.zip(source) })
     }
 
     /// A new version of a file that has several names there: half written for a moment.
@@ -41,10 +46,10 @@ impl Linked {
         let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
         self.stage(task, Staged::InPlace).map_err(Trouble::of)?;
         let version = self.back.begin_in_place(&way).map_err(Trouble::of)?;
-        let (snapshot, found) = self.fill(task, &own, version, true)?;
+        let (copied, found) = self.fill(task, &own, version, true)?;
         let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
         let record = Record::Is(self.record(found.seen, at));
-        Ok(Done { record, dirs: vec![dir], published: snapshot.zip(source) })
+        Ok(Done { record, dirs: vec![dir], published: copied.zip(source) })
     }
 
     /// The version's bytes and attributes, durable.
@@ -54,20 +59,21 @@ impl Linked {
         own: &Own,
         mut version: Box<dyn Version>,
         data: bool,
-    ) -> Result<(Option<Snapshot>, Found), Trouble> {
+    ) -> Result<(Option<Copied>, Found), Trouble> {
         let mut attributes = own.attributes();
-        let snapshot = if data && own.data.written {
-            let object = self.ds()?.attach(task.entry.ino, &hint(&own.attr, own.data)).map_err(Trouble::of)?;
+        let copied = if data && own.data.written {
+            let ds = self.ds().map_err(Trouble::of)?;
+            let held = self.hold(task.entry.ino).map_err(Trouble::of)?;
             let stop = || self.is_stopping();
-            let snapshot = self.ds()?.copy_version(&object, &mut *version, &stop).map_err(of_copy)?;
+            let snapshot = ds.copy_version(held.object(), &mut *version, &stop).map_err(of_copy)?;
             attributes.mtime = snapshot.mtime().unwrap_or(attributes.mtime);
-            Some(snapshot)
+            Some(Copied { snapshot, held })
         } else {
             version.set_len(own.attr.size).map_err(Trouble::of)?;
             None
         };
         let found = version.finish(&attributes).map_err(Trouble::of)?;
-        Ok((snapshot, found))
+        Ok((copied, found))
     }
 
     fn stage(&self, task: &Task<'_>, staged: Staged) -> Result<(), Errno> {
@@ -98,27 +104,7 @@ impl Linked {
     }
 }
 
-/// What the data server has to know of a file that it attaches.
-pub(crate) fn hint(attr: &Attr, data: DataState) -> ObjectHint {
-    ObjectHint {
-        size: attr.size,
-        written: data.written,
-        stale_live: data.stale_live,
-        memory_generation: data.memory_generation,
-        linked: data.linked.then_some(attr.size),
-    }
-}
-
 /// A copy that was stopped or found its source changed is tried again.
 fn of_copy(errno: Errno) -> Trouble {
-    match errno {
-        Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => Trouble::Refused(errno),
-        _ => Trouble::Later,
-    }
+    if matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) { Trouble::Refused(errno) } else { Trouble::Later }
 }
-
-/// Is this what was agreed on, the times that a look cannot prove aside?
-pub(crate) fn is_agreed(record: &LinkRecord, found: &Found) -> bool {
-    link::compare(&record.seen, Some(&found.seen)) <= link::Change::Unproven
-}
-

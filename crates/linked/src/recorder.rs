@@ -50,35 +50,41 @@ impl Linked {
         txn: &mut dyn Txn,
     ) -> Result<(), KvError> {
         let at = |dir: &Ino, name: &[u8]| Place::new(*dir, name);
-        let mut push = |ino: Ino, kind: FileKind, op: Op| pending.log.push(now, ino, kind, op);
         match made {
+            // A file is to be seen there with its first bytes, if some come soon.
             Made::Created { ino, kind, dir, name, writing } => {
-                push(*ino, *kind, Op::Create { at: at(dir, name), writing: *writing });
+                let is_file = *kind == FileKind::Regular;
+                pending.log.push(now, *ino, *kind, Op::Create { at: at(dir, name), writing: is_file });
+                if is_file && !writing {
+                    pending.note_closed(*ino, now, &self.settings);
+                } else if is_file {
+                    pending.note_open(*ino, now, &self.settings);
+                }
             }
             // Until it has a name they need not know of it.
             Made::Unnamed { .. } => {}
             Made::Renamed { ino, kind, from, to } => {
                 let (from, to) = (at(&from.0, &from.1), at(&to.0, &to.1));
-                push(*ino, *kind, Op::Rename { from, to });
+                pending.log.push(now, *ino, *kind, Op::Rename { from, to });
             }
             Made::Linked { ino, kind, dir, name, nlink } => {
                 // The first name of an unnamed file is what makes it.
                 let unmade = *nlink == 1 && records::link_of(&*txn, *ino)?.is_none();
                 if unmade && pending.log.get(*ino).is_none() {
-                    push(*ino, *kind, Op::Create { at: at(dir, name), writing: true });
-                    pending.publish_at(*ino, now.plus(self.settings.publish_after));
+                    pending.log.push(now, *ino, *kind, Op::Create { at: at(dir, name), writing: true });
+                    pending.note_open(*ino, now, &self.settings);
                 } else {
-                    push(*ino, *kind, Op::Link { at: at(dir, name) });
+                    pending.log.push(now, *ino, *kind, Op::Link { at: at(dir, name) });
                 }
             }
             Made::Unlinked { ino, kind, dir, name, last } => {
-                push(*ino, *kind, Op::Unlink { at: at(dir, name), last: *last });
+                pending.log.push(now, *ino, *kind, Op::Unlink { at: at(dir, name), last: *last });
                 if *last {
-                    pending.forget_moment(*ino);
+                    pending.forget_moments(*ino);
                 }
             }
             Made::Removed { ino, dir, name } => {
-                push(*ino, FileKind::Directory, Op::Rmdir { at: at(dir, name) });
+                pending.log.push(now, *ino, FileKind::Directory, Op::Rmdir { at: at(dir, name) });
             }
             Made::Attributes { ino, kind, what } => self.note_attributes(now, (*ino, *kind, *what), pending, txn)?,
             Made::Xattr { ino, kind, name } => {
@@ -89,7 +95,7 @@ impl Linked {
             Made::Written { ino } => self.note_written(now, *ino, pending, txn)?,
             Made::Settled { ino } => {
                 if pending.log.get(*ino).is_some_and(is_unpublished) {
-                    pending.publish_at(*ino, now.plus(self.settings.publish_after));
+                    pending.note_closed(*ino, now, &self.settings);
                 }
             }
             // What is still to be removed there is in the log.
@@ -128,7 +134,7 @@ impl Linked {
         }
         let version = pending.log.get(ino).map_or(0, |work| work.written.max(work.published)) + 1;
         pending.log.push(now, ino, FileKind::Regular, Op::Written { version });
-        pending.publish_at(ino, now.plus(self.settings.publish_latest));
+        pending.note_open(ino, now, &self.settings);
         Ok(())
     }
 }

@@ -86,7 +86,7 @@ impl Linked {
         };
         let verdict = match trust(known, found) {
             Trust::Stranger if accept => Trust::Known,
-            other => other,
+            other @ (Trust::Known | Trust::Unreachable | Trust::Unmounted | Trust::Stranger) => other,
         };
         self.root.lock().last = Some((now, verdict));
         match (verdict, found) {

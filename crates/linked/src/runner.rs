@@ -13,6 +13,7 @@ use types::{Errno, Ino, Timestamp};
 use crate::{
     Linked,
     pending::Pending,
+    publish::Copied,
     records,
     steps::{Done, Record},
 };
@@ -160,11 +161,12 @@ impl Linked {
         match result {
             Ok(done) => {
                 self.counters.applied.add(1);
-                if let Some((snapshot, source)) = done.published
-                    && let Ok(ds) = self.ds()
-                    && let Err(errno) = ds.note_published(snapshot, source)
-                {
-                    tracing::warn!(ino = %entry.ino, %errno, "what was published counts as unpublished still");
+                if let Some((Copied { snapshot, held }, source)) = done.published {
+                    let noted = self.ds().and_then(|ds| ds.note_published(snapshot, source));
+                    if let Err(errno) = noted {
+                        tracing::warn!(ino = %entry.ino, %errno, "what was published counts as unpublished still");
+                    }
+                    drop(held);
                 }
             }
             Err(Trouble::Conflict(_) | Trouble::Gone) => self.look_soon(entry),

@@ -45,8 +45,8 @@ impl Linked {
         match compare(&record.seen, Some(&found.seen)) {
             Difference::Nothing | Difference::Attributes => Ok(Arc::from(source)),
             Difference::Unproven => self.make_firm(ino, Arc::from(source)),
-            _ if is_ours => Ok(Arc::from(source)),
-            _ => {
+            Difference::Data | Difference::Replaced if is_ours => Ok(Arc::from(source)),
+            Difference::Data | Difference::Replaced | Difference::OtherKind | Difference::Gone => {
                 self.looks.forget(ino);
                 Err(Errno::ESTALE)
             }
@@ -97,9 +97,8 @@ impl Linked {
 
     /// Nothing of it is pending, but units of it are not in near-line: a crash came before that was recorded.
     fn publish_again(&self, ino: Ino, until: Option<Instant>, stop: &dyn Fn() -> bool) -> Result<(), Errno> {
-        let found = self.ledger.mds.find(ino)?;
-        let object = self.ds()?.attach(ino, &crate::publish::hint(&found.attr, found.data))?;
-        if self.ds()?.is_published(&object) || self.record_of(ino)?.is_none() {
+        let held = self.hold(ino)?;
+        if self.ds()?.is_published(held.object()) || self.record_of(ino)?.is_none() {
             return Ok(());
         }
         let now = self.now();
@@ -119,7 +118,9 @@ impl Linked {
         self.ledger.alter(false, |pending| {
             let due: Vec<Ino> =
                 pending.log.works().filter(|(_, work)| is_unpublished(work)).map(|(ino, _)| ino).collect();
-            due.into_iter().for_each(|ino| drop(pending.publish(now, ino)));
+            for ino in due {
+                pending.publish(now, ino);
+            }
             ((), Vec::new())
         })?;
         self.call();

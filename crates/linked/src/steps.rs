@@ -10,7 +10,7 @@ use link::{
 };
 use types::{Errno, FileKind, Ino};
 
-use crate::{Linked, own::Own};
+use crate::{Linked, own::Own, publish::Copied};
 
 /// What became of a step that is done.
 pub(crate) struct Done {
@@ -18,7 +18,7 @@ pub(crate) struct Done {
     /// Directories that it changed.
     pub dirs: Vec<Vec<Vec<u8>>>,
     /// Their file is this version now.
-    pub published: Option<(ds::Snapshot, Arc<dyn Source>)>,
+    pub published: Option<(Copied, Arc<dyn Source>)>,
 }
 
 /// The record of the inode after a step.
@@ -51,10 +51,10 @@ impl Linked {
             Verdict::Do => self.carry_out(&task, from, to),
             Verdict::Done => self.found_done(&task, from, to),
             // Whose bytes they were nobody can tell: neither is lost if both are kept.
-            Verdict::Verify => Err(Trouble::Conflict(match entry.step {
-                Step::Publish { .. } => link::Why::BothChanged,
-                _ => link::Why::DeletedHere,
-            })),
+            Verdict::Verify if matches!(entry.step, Step::Publish { .. }) => {
+                Err(Trouble::Conflict(link::Why::BothChanged))
+            }
+            Verdict::Verify => Err(Trouble::Conflict(link::Why::DeletedHere)),
             Verdict::Trouble(trouble) => Err(trouble),
         }
     }

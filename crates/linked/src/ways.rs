@@ -1,10 +1,10 @@
 //! Where things are in the back end: places are found by walking the records of the directories up to the root.
 
 use link::{LinkRecord, Place};
-use types::{Errno, Ino};
+use types::{Errno, FileKind, Ino};
 
 use crate::{
-    Linked,
+    Linked, gather,
     records::{self, Committed},
 };
 
@@ -44,8 +44,22 @@ impl Linked {
         let mds = &self.ledger.mds;
         let kind = mds.find(ino).ok().map(|found| found.attr.kind);
         match kind {
-            Some(types::FileKind::Directory) => mds.parent(ino).ok(),
+            Some(FileKind::Directory) => mds.parent(ino).ok(),
             Some(_) | None => self.record_of(ino).ok().flatten().map(|record| record.place.dir),
         }
+    }
+
+    /// Another name that they have of an inode which loses the name `lost` there. It is looked for where the inode was last
+    /// named here; one that is not found is found by the next listing of its directory.
+    pub(crate) fn another_name(&self, ino: Ino, lost: &Place) -> Result<Option<Place>, Errno> {
+        let mds = &self.ledger.mds;
+        let (Ok(found), Ok(dir)) = (mds.find(ino), mds.parent(ino)) else { return Ok(None) };
+        if found.attr.nlink == 0 || found.attr.kind == FileKind::Directory {
+            return Ok(None);
+        }
+        let unmade = self.ledger.lock().log.get(ino).map(|work| work.plus.clone()).unwrap_or_default();
+        let names = gather::names_in(&Committed(mds), dir).map_err(records::errno)?;
+        let places = names.into_iter().filter(|(_, named, _)| *named == ino).map(|(name, ..)| Place { dir, name });
+        Ok(places.into_iter().find(|place| place != lost && !unmade.contains(place)))
     }
 }

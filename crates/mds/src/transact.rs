@@ -142,6 +142,11 @@ impl Mds {
         gone.into_iter().for_each(|attr| self.orphans.gone(attr));
     }
 
+    /// Number of the last commit, or of a later one.
+    pub fn last_lsn(&self) -> u64 {
+        self.store.last_lsn().0
+    }
+
     /// A committed record.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Errno> {
         self.reader().get(key).map_err(|e| self.errno(e.into()))

@@ -1,0 +1,128 @@
+//! Linked near-line: the other side is looked at before names and attributes are used, and the kernel is told what a look
+//! found.
+//!
+//! Invariants: only the thread of this module tells the kernel of names: whoever makes a look may do so for a lookup in the
+//! very directory, which the kernel keeps locked. What does not fit in its line is found by the kernel itself, which
+//! keeps nothing of a linked directory for longer than the interval of looks.
+
+use std::{sync::{Arc, Weak}, thread::JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use linked::{Held, Host, News};
+use ds::Object;
+use parking_lot::Mutex;
+use types::{Errno, Ino};
+
+use crate::{
+    Client, FileInUse,
+    turn::{Answer, Turn},
+};
+
+/// Looks whose news wait for the kernel. Each is about one directory.
+const LINE: usize = 256;
+
+/// Tells the kernel of news.
+pub(crate) struct Messenger {
+    line: Mutex<Option<Sender<News>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Messenger {
+    pub(crate) fn new() -> Messenger {
+        Messenger { line: Mutex::new(None), thread: Mutex::new(None) }
+    }
+
+    pub(crate) fn start(&self, client: Weak<Client>) -> std::io::Result<()> {
+        let (line, news) = bounded::<News>(LINE);
+        *self.line.lock() = Some(line);
+        let thread = std::thread::Builder::new().name("onfs-news".into());
+        *self.thread.lock() = Some(thread.spawn(move || run(&news, &client))?);
+        Ok(())
+    }
+
+    pub(crate) fn shutdown(&self) {
+        drop(self.line.lock().take());
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that tells the kernel of news ended with a panic");
+        }
+    }
+}
+
+fn run(news: &Receiver<News>, client: &Weak<Client>) {
+    for news in news {
+        let Some(client) = client.upgrade() else { return };
+        client.tell_kernel(&news);
+    }
+}
+
+/// What the shell of linked near-line asks of us. Weak: it may outlive us.
+struct AsHost(Weak<Client>);
+
+impl Host for AsHost {
+    fn hear(&self, news: News) {
+        if let Some(client) = self.0.upgrade()
+            && let Some(line) = &*client.messenger.line.lock()
+        {
+            let _ = line.try_send(news);
+        }
+    }
+
+    fn hold(&self, ino: Ino) -> Result<Box<dyn Held>, Errno> {
+        let client = self.0.upgrade().ok_or(Errno::EIO)?;
+        Ok(Box::new(client.use_file(ino)?))
+    }
+}
+
+impl Held for FileInUse {
+    fn object(&self) -> &Arc<Object> {
+        FileInUse::object(self)
+    }
+}
+
+impl Client {
+    /// For [`linked::Linked::start`].
+    pub fn as_host(&self) -> Box<dyn Host> {
+        Box::new(AsHost(self.this.clone()))
+    }
+
+    /// Before names of a directory are used.
+    pub(crate) fn visit_dir(&self, turn: Turn, dir: Ino) -> Answer<()> {
+        if let Some(linked) = self.options.linked.as_ref().filter(|linked| linked.is_due(dir)) {
+            turn.wait()?;
+            linked.visit_dir(dir)?;
+        }
+        Ok(())
+    }
+
+    /// Before attributes or data of an inode are used. Whether there was a look: what was known of it is perhaps old.
+    pub(crate) fn visit(&self, turn: Turn, ino: Ino) -> Answer<bool> {
+        let Some(linked) = self.options.linked.as_ref().filter(|linked| linked.is_due(ino)) else {
+            return Ok(false);
+        };
+        turn.wait()?;
+        linked.visit(ino)?;
+        Ok(true)
+    }
+
+    /// Is a look at it due? Who lists many does not wait for one at each.
+    pub(crate) fn is_to_be_visited(&self, ino: Ino) -> bool {
+        self.options.linked.as_ref().is_some_and(|linked| linked.is_due(ino))
+    }
+
+    fn tell_kernel(&self, news: &News) {
+        let Some(kernel) = self.kernel() else { return };
+        for (dir, name) in &news.names {
+            // Most were never asked for.
+            let _ = kernel.inval_entry(dir.get(), name);
+        }
+        for ino in &news.inodes {
+            let _ = kernel.inval_inode(ino.get(), -1, 0);
+        }
+        for ino in &news.pages {
+            self.versions.changed(*ino);
+            self.invalidator.ask(ino.get(), 0, u64::MAX >> 1);
+        }
+    }
+}
