@@ -71,6 +71,12 @@ impl Linked {
         Ok(())
     }
 
+    /// What is there now.
+    pub fn look_at_root(&self) -> Trust {
+        let _ = self.check_root();
+        self.root.lock().last.map_or(Trust::Unreachable, |(_, trust)| trust)
+    }
+
     /// `Ok`: it is the directory that we know, and may be believed and written to.
     pub(crate) fn check_root(&self) -> Result<(), Errno> {
         let now = Instant::now();

@@ -13,7 +13,7 @@ use crate::root;
 const LAYERS: [&[&str]; 5] = [
     &["types"],
     &["namespace", "lease", "layout", "link", "tier", "replica", "member", "cache"],
-    &["net", "proto", "kv", "store", "fuse"],
+    &["net", "proto", "kv", "store", "fuse", "backend"],
     &["mds", "ds", "linked", "client", "coord", "monitor"],
     &["onfs"],
 ];

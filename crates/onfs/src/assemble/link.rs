@@ -1,8 +1,8 @@
 //! Linked near-line: the directory, and who keeps it in step.
 
-use std::{sync::Arc, time::Instant};
+use std::{sync::Arc, time::{Duration, Instant}};
 
-use backend::{Deadlined, Directory};
+use backend::{Deadlined, Directory, Limits, Options};
 use client::Client;
 use ds::DataServer;
 use link::Trust;
@@ -67,9 +67,8 @@ fn refuse_other(site: &Site, given: &LinkConfig, mds: &Mds) -> Result<(), StartE
 
 fn open_directory(given: &LinkConfig) -> Result<Arc<dyn link::BackEnd>, StartError> {
     let cannot = |errno| StartError::Config(format!("{}: cannot be linked: {errno}", given.dir.display()));
-    let directory = Directory::open(&given.dir, backend::Options::default()).map_err(cannot)?;
-    let deadlined = Deadlined::new(directory, given.deadline).map_err(cannot)?;
-    Ok(Arc::new(deadlined))
+    let directory = Directory::open(&given.dir, Options::default()).map_err(cannot)?;
+    Ok(Arc::new(Deadlined::new(directory, Limits { deadline: given.deadline, ..Limits::default() })))
 }
 
 fn settings(given: &LinkConfig) -> Settings {
@@ -87,11 +86,10 @@ pub(super) fn start_link(linked: &Linked, ds: &Arc<DataServer>, client: &Client)
     started.map_err(|errno| StartError::Failed(format!("linked near-line cannot be started: {errno}")))
 }
 
-/// At the end of a mount: all that is pending is applied, or how much is not.
-pub(super) fn drain(linked: &Linked, until: Instant) -> usize {
-    if let Err(errno) = linked.drain(Some(until), &|| false) {
+/// At the end of a mount: all that is pending is applied, or a line says how much is not.
+pub(super) fn drain(linked: &Linked, at_most: Duration) {
+    if let Err(errno) = linked.drain(Some(Instant::now() + at_most), &|| false) {
         tracing::warn!(%errno, pending = linked.status().pending, "not all is in the linked directory yet: the next mount goes on");
     }
-    linked.status().pending
 }
 
