@@ -354,7 +354,7 @@ mod tests {
             let config = self.config(tiers);
             let store = Arc::new(open_metadata(&config, 0, false).unwrap());
             let mds = Arc::new(open_mds(&store, 0).unwrap());
-            let opened = open_tiers(&config, &store, &mds, &mut |_| {});
+            let opened = open_tiers(&config, (&store, &mds), None, &mut |_| {});
             let result = opened.map(Tiers::give_up);
             store.close().unwrap();
             result
