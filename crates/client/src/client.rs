@@ -142,7 +142,7 @@ impl Client {
         let invalidator = Invalidator::start()?;
         let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
             this: this.clone(),
-            inodes: Arc::new(Inodes::new(mds.clone(), ds.clone())),
+            inodes: Arc::new(Inodes::new(mds.clone(), ds.clone(), options.linked.clone())),
             files: Handles::new(),
             arbiter: Mutex::new(Arbiter::new(options.passthrough_budget)),
             versions: Versions::new(),

@@ -66,7 +66,7 @@ impl Linked {
             let held = self.hold(task.entry.ino).map_err(Trouble::of)?;
             let stop = || self.is_stopping();
             let snapshot = ds.copy_version(held.object(), &mut *version, &stop).map_err(of_copy)?;
-            attributes.mtime = snapshot.mtime().unwrap_or(attributes.mtime);
+            attributes.mtime = snapshot.mtime.unwrap_or(attributes.mtime);
             Some(Copied { snapshot, held })
         } else {
             version.set_len(own.attr.size).map_err(Trouble::of)?;

@@ -8,6 +8,12 @@ use types::{Errno, Ino};
 use crate::{Linked, pending::is_unpublished, records};
 
 impl ds::Linked for Linked {
+    fn stub(&self, ino: Ino) -> Result<Option<ds::Stub>, Errno> {
+        let found = self.ledger.mds.find(ino)?;
+        let size = found.attr.size;
+        Ok(self.their_size(ino, found.data)?.map(|theirs| ds::Stub { size, theirs }))
+    }
+
     fn open(&self, ino: Ino) -> Result<Arc<dyn Source>, Errno> {
         self.open_theirs(ino).inspect_err(|errno| {
             if *errno != Errno::ESTALE {
@@ -22,6 +28,14 @@ impl ds::Linked for Linked {
 }
 
 impl Linked {
+    /// Of a file that is linked, what their file has.
+    pub fn their_size(&self, ino: Ino, data: mds::DataState) -> Result<Option<u64>, Errno> {
+        if !data.linked {
+            return Ok(None);
+        }
+        Ok(self.record_of(ino)?.map(|record| record.seen.size))
+    }
+
     fn open_theirs(&self, ino: Ino) -> Result<Arc<dyn Source>, Errno> {
         self.check_root()?;
         let record = self.record_of(ino)?.ok_or(Errno::ESTALE)?;
