@@ -89,7 +89,7 @@ impl Client {
 
     /// Before names of a directory are used.
     pub(crate) fn visit_dir(&self, turn: Turn, dir: Ino) -> Answer<()> {
-        if let Some(linked) = self.options.linked.as_ref().filter(|linked| linked.is_due(dir)) {
+        if let Some(linked) = self.options.linked.as_ref().filter(|linked| linked.are_names_due(dir)) {
             turn.wait()?;
             linked.visit_dir(dir)?;
         }

@@ -16,6 +16,7 @@ use types::{Errno, FileKind, Ino};
 use crate::{
     Linked, News,
     gather::{self, Side, gather, kept},
+    look::At,
     pending::{Change, Touched},
     records::{self, Committed},
 };
@@ -49,6 +50,8 @@ pub(crate) struct After {
     pub again: bool,
     pub news: News,
     imports: Vec<(Vec<u8>, Seen)>,
+    /// Found as they were.
+    looked: Vec<Ino>,
     settled: bool,
 }
 
@@ -95,7 +98,9 @@ impl Linked {
             Ok(change)
         })?;
         change.commit();
-        outcome.ok_or(Errno::EIO)
+        let after: After = outcome.ok_or(Errno::EIO)?;
+        after.looked.iter().for_each(|ino| self.looks.note(At::Itself(*ino)));
+        Ok(after)
     }
 
     /// One inode of each slot that is likely to be wanted: what lies below the root has slots of its own.
@@ -116,10 +121,11 @@ impl Linked {
         batch: &[(Vec<u8>, Seen)],
         news: &mut News,
     ) -> Result<bool, Errno> {
-        let mut taken = Vec::new();
+        let (mut taken, mut looked) = (Vec::new(), Vec::new());
         let whole = self.ledger.mds.transact(&[dir], &mut |txn, env, context| {
             let _log = self.ledger.lock();
             taken.clear();
+            looked.clear();
             let mut whole = true;
             for (name, seen) in batch {
                 let Some(found) = level.entries.get(name) else { continue };
@@ -144,9 +150,11 @@ impl Linked {
                 }
                 records::put_link(txn, ino, &self.record(unlisted(*seen), &Place::new(dir, name)));
                 taken.push((dir, name.clone()));
+                looked.push(ino);
             }
             Ok(whole)
         })?;
+        looked.into_iter().for_each(|ino| self.looks.note(At::Itself(ino)));
         news.names.append(&mut taken);
         Ok(whole)
     }
@@ -204,6 +212,9 @@ impl Pass<'_, '_> {
         let settled = listing.whole && listing.busy.is_empty() && !self.side.ours.iter().any(|ours| ours.busy);
         self.after.settled = settled;
         let ours = std::mem::take(&mut self.side.ours);
+        if settled {
+            self.after.looked.extend(ours.iter().map(|ours| ours.ino));
+        }
         for action in reconcile(Trust::Known, &ours, &listing) {
             self.act(change, &ours, action)?;
         }

@@ -25,39 +25,46 @@ const REMEMBERED: usize = 1 << 20;
 /// Rounds of one look, when a comparison asks for another.
 const ROUNDS: usize = 3;
 
+/// What is looked at: an inode itself, or the names of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum At {
+    Itself(Ino),
+    Names(Ino),
+}
+
 /// When we last looked, and who looks now.
 #[derive(Default)]
 pub(crate) struct Looks {
-    last: Mutex<HashMap<Ino, Instant>>,
-    running: Mutex<BTreeSet<Ino>>,
+    last: Mutex<HashMap<At, Instant>>,
+    running: Mutex<BTreeSet<At>>,
     ended: Condvar,
 }
 
 impl Looks {
-    fn is_due(&self, ino: Ino, interval: Duration) -> bool {
-        self.last.lock().get(&ino).is_none_or(|last| last.elapsed() >= interval)
+    fn is_due(&self, at: At, interval: Duration) -> bool {
+        self.last.lock().get(&at).is_none_or(|last| last.elapsed() >= interval)
     }
 
-    fn note(&self, ino: Ino) {
+    pub fn note(&self, at: At) {
         let mut last = self.last.lock();
         if last.len() >= REMEMBERED {
             last.clear();
         }
-        last.insert(ino, Instant::now());
+        last.insert(at, Instant::now());
     }
 
-    pub fn forget(&self, ino: Ino) {
-        self.last.lock().remove(&ino);
+    pub fn forget(&self, at: At) {
+        self.last.lock().remove(&at);
     }
 
     /// `None`: somebody else has just looked.
-    fn begin(&self, ino: Ino, deadline: Duration) -> Option<Running<'_>> {
+    fn begin(&self, at: At, deadline: Duration) -> Option<Running<'_>> {
         let mut running = self.running.lock();
-        if running.insert(ino) {
-            return Some(Running { looks: self, ino });
+        if running.insert(at) {
+            return Some(Running { looks: self, at });
         }
         let until = Instant::now() + deadline;
-        while running.contains(&ino) {
+        while running.contains(&at) {
             if self.ended.wait_until(&mut running, until).timed_out() {
                 break;
             }
@@ -68,12 +75,12 @@ impl Looks {
 
 struct Running<'a> {
     looks: &'a Looks,
-    ino: Ino,
+    at: At,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.looks.running.lock().remove(&self.ino);
+        self.looks.running.lock().remove(&self.at);
         self.looks.ended.notify_all();
     }
 }
@@ -81,24 +88,30 @@ impl Drop for Running<'_> {
 impl Linked {
     /// Is it time to look at this inode? Asked before each use; costs no call.
     pub fn is_due(&self, ino: Ino) -> bool {
-        self.looks.is_due(ino, self.settings.interval)
+        self.looks.is_due(At::Itself(ino), self.settings.interval)
+    }
+
+    /// As [`Linked::is_due`], of the names of a directory.
+    pub fn are_names_due(&self, dir: Ino) -> bool {
+        self.looks.is_due(At::Names(dir), self.settings.interval)
     }
 
     /// Before names of a directory are looked up or listed. `EIO`, `ETIMEDOUT`: its names were never seen, and cannot be now.
     pub fn visit_dir(&self, dir: Ino) -> Result<(), Errno> {
-        if !self.is_due(dir) {
+        if !self.are_names_due(dir) {
             return Ok(());
         }
-        let Some(_running) = self.looks.begin(dir, self.settings.deadline) else { return Ok(()) };
+        let Some(_running) = self.looks.begin(At::Names(dir), self.settings.deadline) else { return Ok(()) };
         let Some(record) = self.dir_record(dir)? else {
             // Made here, and not there yet.
-            self.looks.note(dir);
+            self.looks.note(At::Names(dir));
             return Ok(());
         };
         let listed = record.seen.proof != link::Proof::Void;
         match self.look_at_dir(dir, &record) {
             Ok(()) => {
-                self.looks.note(dir);
+                self.looks.note(At::Names(dir));
+                self.looks.note(At::Itself(dir));
                 Ok(())
             }
             Err(errno) => self.in_trouble(errno, listed, &format!("directory {dir}")),
@@ -110,14 +123,14 @@ impl Linked {
         if !self.is_due(ino) {
             return Ok(());
         }
-        let Some(_running) = self.looks.begin(ino, self.settings.deadline) else { return Ok(()) };
+        let Some(_running) = self.looks.begin(At::Itself(ino), self.settings.deadline) else { return Ok(()) };
         let Some(record) = self.record_of(ino)? else {
-            self.looks.note(ino);
+            self.looks.note(At::Itself(ino));
             return Ok(());
         };
         match self.look_at_one(ino, &record) {
             Ok(()) => {
-                self.looks.note(ino);
+                self.looks.note(At::Itself(ino));
                 Ok(())
             }
             Err(errno) => self.in_trouble(errno, true, &format!("inode {ino}")),
@@ -130,7 +143,7 @@ impl Linked {
         let own = self.record_of(entry.ino).ok().flatten().map(|record| record.place.dir);
         let dirs: BTreeSet<Ino> = places.chain(own).collect();
         for dir in dirs {
-            self.looks.forget(dir);
+            self.looks.forget(At::Names(dir));
             // Its times may be what they were, and it is not what we believe.
             let _ = self.unsettle(dir);
             let _ = self.to_visit.try_send(dir);
@@ -189,7 +202,7 @@ impl Linked {
         }
         let parent = record.place.dir;
         self.unsettle(parent)?;
-        self.looks.forget(parent);
+        self.looks.forget(At::Names(parent));
         self.visit_dir(parent)
     }
 
@@ -389,7 +402,7 @@ impl Linked {
             }
             // Somebody reads it in place, or writes it: the next look comes again.
             Err(Errno::EBUSY) => {
-                self.looks.forget(ino);
+                self.looks.forget(At::Itself(ino));
                 Ok(())
             }
             Err(errno) => Err(errno),

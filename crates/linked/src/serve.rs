@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use link::{Change as Difference, Source, Staged, compare};
 use types::{Errno, Ino};
 
-use crate::{Linked, pending::is_unpublished, records};
+use crate::{Linked, look::At, pending::is_unpublished, records};
 
 impl ds::Linked for Linked {
     fn stub(&self, ino: Ino) -> Result<Option<ds::Stub>, Errno> {
@@ -44,7 +44,7 @@ impl Linked {
             Ok(opened) => opened,
             // It is gone, or something else has its name: the next look says what became of it.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EISDIR | Errno::ELOOP) => {
-                self.looks.forget(ino);
+                self.looks.forget(At::Itself(ino));
                 return Err(Errno::ESTALE);
             }
             Err(errno) => return Err(errno),
@@ -61,7 +61,7 @@ impl Linked {
             Difference::Unproven => self.make_firm(ino, Arc::from(source)),
             Difference::Data | Difference::Replaced if is_ours => Ok(Arc::from(source)),
             Difference::Data | Difference::Replaced | Difference::OtherKind | Difference::Gone => {
-                self.looks.forget(ino);
+                self.looks.forget(At::Itself(ino));
                 Err(Errno::ESTALE)
             }
         }
