@@ -24,7 +24,7 @@ use crate::{
     error::{Error, Reporter},
     numbers::Numbers,
     orphans::{Orphans, Replay},
-    recorder::Recorder,
+    recorder::{Recorded, Recorder},
     reservations::Reservations,
     slots::{SlotLocks, SlotSet, SlotTxn},
 };
@@ -214,19 +214,22 @@ impl Mds {
             let mut txn = SlotTxn::new(self.store.begin(), &set, &self.locks, recorder.is_some());
             let env = self.env_at(self.clock.now());
             let result = operation(&mut txn, &env);
+            let recorded = match (&result, recorder) {
+                (Ok(_), Some(recorder)) if txn.missing().is_empty() => record(recorder, &env, &mut txn),
+                (Ok(_) | Err(_), _) => Ok(None),
+            };
             let missing = txn.missing();
             if !missing.is_empty() {
+                if let Ok(Some(recorded)) = recorded {
+                    recorded.ended(false);
+                }
                 drop(txn);
                 drop(guards);
                 set = missing.into_iter().fold(set, SlotSet::with);
                 continue;
             }
             let value = result.map_err(|e| self.errno(e))?;
-            let changes = txn.take_changes();
-            let recorded = match recorder.filter(|_| !changes.is_empty()) {
-                Some(recorder) => Some(recorder.record(env.now, &changes, &mut txn)?),
-                None => None,
-            };
+            let recorded = recorded?;
             before(&value);
             let committed = txn.commit().map_err(|e| self.errno(e.into()));
             if let Some(recorded) = recorded {
@@ -234,6 +237,18 @@ impl Mds {
             }
             return then(value, committed);
         }
+    }
+}
+
+/// Tells of what the transaction changed, if it did.
+fn record<'a>(
+    recorder: &'a dyn Recorder,
+    env: &Env,
+    txn: &mut SlotTxn<'_>,
+) -> Result<Option<Box<dyn Recorded + 'a>>, Errno> {
+    match txn.take_changes() {
+        changes if changes.is_empty() => Ok(None),
+        changes => recorder.record(env.now, &changes, txn).map(Some),
     }
 }
 
