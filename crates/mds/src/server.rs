@@ -11,12 +11,12 @@ use std::{
 
 use kv::MetaStore;
 use namespace::{
-    Env, NameHasher,
+    Env, NameHasher, Place,
     superblock::{self, FORMAT, FormatOptions, Stored, Superblock},
     txn::Reader,
 };
 use parking_lot::Mutex;
-use types::{Errno, Timestamp};
+use types::{Errno, Ino, Timestamp};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -149,6 +149,24 @@ impl Mds {
         // Only a count for people, and the error was logged.
         let _ = self.save_count_sometimes();
         self.store.sync().map_err(|e| self.reporter.store_errno(e))
+    }
+
+    /// Once, before the first operation; `EBUSY` after.
+    pub fn set_recorder(&self, recorder: Arc<dyn Recorder>) -> Result<(), Errno> {
+        self.recorder.set(recorder).map_err(|_| Errno::EBUSY)
+    }
+
+    pub(crate) fn admit(&self, ino: Option<Ino>) -> Result<(), Errno> {
+        self.recorder.get().map_or(Ok(()), |recorder| recorder.admit(ino))
+    }
+
+    /// As [`Mds::admit`], of what has a name, if something has it: otherwise the operation says what is wrong.
+    pub(crate) fn admit_named(&self, at: Place<'_>) -> Result<(), Errno> {
+        let Some(recorder) = self.recorder.get() else { return Ok(()) };
+        match namespace::lookup(self.reader(), &self.env(), at) {
+            Ok(found) => recorder.admit(Some(found.attr.ino)),
+            Err(_) => Ok(()),
+        }
     }
 
     fn env_at(&self, now: Timestamp) -> Env {
@@ -284,7 +302,6 @@ fn format_options(options: &MdsOptions) -> Result<FormatOptions, Error> {
 mod tests {
     use kv::{Engine, MemoryEngine, MetaStoreOptions, SystemDisk};
     use namespace::{inode, txn::Txn};
-    use types::Ino;
 
     use super::*;
 

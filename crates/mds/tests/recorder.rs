@@ -480,7 +480,7 @@ fn churn(mds: &Mds, dirs: &[Ino], random: &mut Random, step: usize) -> Result<()
     }
 }
 
-/// Goal: whatever happens to names, at once in several UGSDs, what was told comes to the same. Method: threads with random
+/// Goal (I-MDS-4): whatever happens to names, at once in several UGSDs, what was told comes to the same. Method: threads with random
 /// operations; the shadow's names and readdir's; those that are gone; no write without its end unless it is under way.
 #[test]
 fn the_shadow_has_the_same_names() {

@@ -267,6 +267,24 @@ fn a_refreshed_stub_has_no_object() {
 }
 
 #[test]
+fn a_published_file_is_linked() {
+    let mut fs = Fs::new();
+    let ino = fs.file(Ino::ROOT, "file");
+    let attr = fs.attr(ino);
+    let state = |fs: &Fs| fs.lookup(Ino::ROOT, "file").unwrap().data;
+    fs.run(|t, _| namespace::set_linked(t, ino, false)).unwrap();
+    assert_eq!(state(&fs), DataState::default());
+    fs.run(|t, _| namespace::set_linked(t, ino, true)).unwrap();
+    let linked = DataState { written: true, linked: true, ..DataState::default() };
+    assert_eq!((state(&fs), fs.attr(ino)), (linked, attr), "nothing that programs see");
+    assert_eq!(fs.findings(), []);
+    fs.run(|t, _| namespace::set_linked(t, ino, false)).unwrap();
+    assert_eq!(state(&fs), DataState { linked: false, ..linked });
+    assert_eq!(fs.run(|t, _| namespace::set_linked(t, Ino::ROOT, true)), refused(Errno::EINVAL));
+    assert_eq!(fs.findings(), []);
+}
+
+#[test]
 fn a_link_gets_another_target() {
     let mut fs = Fs::new();
     let link = import(&mut fs, Ino::ROOT, "link", &theirs(FileKind::Symlink, 0)).unwrap();
