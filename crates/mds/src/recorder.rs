@@ -1,15 +1,11 @@
 //! Who is told of each change, in the transaction that makes it: what keeps a linked directory in step. Without one nothing is
 //! found out and nothing kept.
 //!
-//! Not told: what [`Mds::transact`] does, quotas, policies, access times of reads.
-
-use std::sync::Arc;
+//! Not told: what [`crate::Mds::transact`] does, quotas, policies, access times of reads.
 
 use link::Attrs;
-use namespace::{Place, txn::Txn};
+use namespace::txn::Txn;
 use types::{Errno, FileKind, Ino, Timestamp};
-
-use crate::server::Mds;
 
 /// What a change was. One operation may make several, which come in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,24 +55,4 @@ pub trait Recorder: Send + Sync {
 pub trait Recorded {
     /// Called after the commit, still under the locks. Not committed: nothing of the transaction counts.
     fn ended(self: Box<Self>, committed: bool);
-}
-
-impl Mds {
-    /// Once, before the first operation; `EBUSY` after.
-    pub fn set_recorder(&self, recorder: Arc<dyn Recorder>) -> Result<(), Errno> {
-        self.recorder.set(recorder).map_err(|_| Errno::EBUSY)
-    }
-
-    pub(crate) fn admit(&self, ino: Option<Ino>) -> Result<(), Errno> {
-        self.recorder.get().map_or(Ok(()), |recorder| recorder.admit(ino))
-    }
-
-    /// As [`Mds::admit`], of what has a name, if something has it: otherwise the operation says what is wrong.
-    pub(crate) fn admit_named(&self, at: Place<'_>) -> Result<(), Errno> {
-        let Some(recorder) = self.recorder.get() else { return Ok(()) };
-        match namespace::lookup(self.reader(), &self.env(), at) {
-            Ok(found) => recorder.admit(Some(found.attr.ino)),
-            Err(_) => Ok(()),
-        }
-    }
 }

@@ -11,12 +11,12 @@ use std::{
 
 use kv::MetaStore;
 use namespace::{
-    Env, NameHasher,
+    Env, NameHasher, Place,
     superblock::{self, FORMAT, FormatOptions, Stored, Superblock},
     txn::Reader,
 };
 use parking_lot::Mutex;
-use types::{Errno, Timestamp};
+use types::{Errno, Ino, Timestamp};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -24,7 +24,7 @@ use crate::{
     error::{Error, Reporter},
     numbers::Numbers,
     orphans::{Orphans, Replay},
-    recorder::Recorder,
+    recorder::{Recorded, Recorder},
     reservations::Reservations,
     slots::{SlotLocks, SlotSet, SlotTxn},
 };
@@ -151,6 +151,24 @@ impl Mds {
         self.store.sync().map_err(|e| self.reporter.store_errno(e))
     }
 
+    /// Once, before the first operation; `EBUSY` after.
+    pub fn set_recorder(&self, recorder: Arc<dyn Recorder>) -> Result<(), Errno> {
+        self.recorder.set(recorder).map_err(|_| Errno::EBUSY)
+    }
+
+    pub(crate) fn admit(&self, ino: Option<Ino>) -> Result<(), Errno> {
+        self.recorder.get().map_or(Ok(()), |recorder| recorder.admit(ino))
+    }
+
+    /// As [`Mds::admit`], of what has a name, if something has it: otherwise the operation says what is wrong.
+    pub(crate) fn admit_named(&self, at: Place<'_>) -> Result<(), Errno> {
+        let Some(recorder) = self.recorder.get() else { return Ok(()) };
+        match namespace::lookup(self.reader(), &self.env(), at) {
+            Ok(found) => recorder.admit(Some(found.attr.ino)),
+            Err(_) => Ok(()),
+        }
+    }
+
     fn env_at(&self, now: Timestamp) -> Env {
         Env { now, epoch: self.epoch, memory_generation: self.memory_generation(), names: self.names }
     }
@@ -214,19 +232,22 @@ impl Mds {
             let mut txn = SlotTxn::new(self.store.begin(), &set, &self.locks, recorder.is_some());
             let env = self.env_at(self.clock.now());
             let result = operation(&mut txn, &env);
+            let recorded = match (&result, recorder) {
+                (Ok(_), Some(recorder)) if txn.missing().is_empty() => record(recorder, &env, &mut txn),
+                (Ok(_) | Err(_), _) => Ok(None),
+            };
             let missing = txn.missing();
             if !missing.is_empty() {
+                if let Ok(Some(recorded)) = recorded {
+                    recorded.ended(false);
+                }
                 drop(txn);
                 drop(guards);
                 set = missing.into_iter().fold(set, SlotSet::with);
                 continue;
             }
             let value = result.map_err(|e| self.errno(e))?;
-            let changes = txn.take_changes();
-            let recorded = match recorder.filter(|_| !changes.is_empty()) {
-                Some(recorder) => Some(recorder.record(env.now, &changes, &mut txn)?),
-                None => None,
-            };
+            let recorded = recorded?;
             before(&value);
             let committed = txn.commit().map_err(|e| self.errno(e.into()));
             if let Some(recorded) = recorded {
@@ -234,6 +255,18 @@ impl Mds {
             }
             return then(value, committed);
         }
+    }
+}
+
+/// Tells of what the transaction changed, if it did.
+fn record<'a>(
+    recorder: &'a dyn Recorder,
+    env: &Env,
+    txn: &mut SlotTxn<'_>,
+) -> Result<Option<Box<dyn Recorded + 'a>>, Errno> {
+    match txn.take_changes() {
+        changes if changes.is_empty() => Ok(None),
+        changes => recorder.record(env.now, &changes, txn).map(Some),
     }
 }
 
@@ -269,7 +302,6 @@ fn format_options(options: &MdsOptions) -> Result<FormatOptions, Error> {
 mod tests {
     use kv::{Engine, MemoryEngine, MetaStoreOptions, SystemDisk};
     use namespace::{inode, txn::Txn};
-    use types::Ino;
 
     use super::*;
 

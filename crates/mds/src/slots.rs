@@ -1,6 +1,6 @@
 //! Locks of the slots, and the transaction that keeps to them.
 //!
-//! Invariants: slot locks are taken in rising order, then possibly the quota lock, which is last; a transaction
+//! Invariants: slot locks are taken in rising order, then possibly the quota lock, then those of who is told; a transaction
 //! reads and writes only under the locks of its slots. One that comes upon others is given up, and run
 //! again with those locked too: transaction functions need no knowledge of it.
 
@@ -140,6 +140,14 @@ impl<'a> SlotTxn<'a> {
         self.inner.commit().map(|_| ())
     }
 
+    /// Takes the quota lock now, and not when a quota is first touched.
+    pub(crate) fn lock_quotas(&self) {
+        let mut quotas = self.quotas.borrow_mut();
+        if quotas.is_none() {
+            *quotas = Some(self.locks.quotas.lock());
+        }
+    }
+
     /// Whether `key` may be touched now.
     fn admit(&self, key: &[u8]) -> Result<(), KvError> {
         let Some(parsed) = Parsed::new(key) else { return Ok(()) };
@@ -153,10 +161,7 @@ impl<'a> SlotTxn<'a> {
                 Err(KvError::Io(String::new()))
             }
             None if parsed.kind == key::QUOTA => {
-                let mut quotas = self.quotas.borrow_mut();
-                if quotas.is_none() {
-                    *quotas = Some(self.locks.quotas.lock());
-                }
+                self.lock_quotas();
                 Ok(())
             }
             // Under a lock of the one who is told, which comes after all of ours.

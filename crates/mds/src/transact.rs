@@ -1,12 +1,12 @@
 //! Transactions of who keeps a linked directory in step: imports, and what was changed there. And the records that are theirs.
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::atomic::Ordering};
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use kv::WriteSet;
 use namespace::{
     Env, Renamed, Unlinked, alloc, inode,
     key::Parsed,
-    txn::{Bytes, Reader, Txn},
+    txn::{Bytes, Reader, Txn, Visit},
 };
 use types::{Attr, Errno, FileKind, Ino, LocalId, UgsdId};
 
@@ -101,7 +101,9 @@ impl Context<'_> {
 
 impl Mds {
     /// Runs `operation` as one transaction under the locks of the slots of `inos`, and of whatever else it turns out to touch.
-    /// It may run more than once; only the last run counts. It calls nothing of the server. No [`crate::Recorder`] is told.
+    /// It may run more than once; only the last run counts. It calls nothing of the server. No [`crate::Recorder`] is told; a
+    /// lock that [`crate::Recorder::record`] takes may be taken in `operation`, but not before. Some hundred inodes at a
+    /// time: others wait for it.
     pub fn transact<V>(
         &self,
         inos: &[Ino],
@@ -116,6 +118,8 @@ impl Mds {
         self.change_around(
             set,
             |txn, env| {
+                // The quota lock comes before those of who is told, here as well.
+                txn.lock_quotas();
                 let mut context = Context::new(&self.numbers);
                 let value = operation(txn, env, &mut context)?;
                 if context.reserve {
@@ -153,12 +157,7 @@ impl Mds {
     }
 
     /// Committed records with `from <= key < to`, in order, until `visit` breaks. What is committed meanwhile may be seen or not.
-    pub fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), Errno> {
+    pub fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), Errno> {
         self.reader().scan(from, to, visit).map_err(|e| self.errno(e.into()))
     }
 

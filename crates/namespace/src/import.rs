@@ -179,6 +179,24 @@ pub fn refresh_stub<T: Txn + ?Sized>(
     Ok(inode.found(ino, env))
 }
 
+/// A version of a regular file is in the linked directory from now on (or nothing of it is any more, and its object's record
+/// says where all of it is).
+pub fn set_linked<T: Txn + ?Sized>(txn: &mut T, ino: Ino, linked: bool) -> Result<()> {
+    let mut inode = inode::load(txn, ino)?;
+    if inode.kind != FileKind::Regular {
+        return refuse(Errno::EINVAL);
+    }
+    let before = inode.flags;
+    inode.flags.set(InodeFlags::LINKED, linked);
+    if linked {
+        inode.flags |= STUB;
+    }
+    if inode.flags != before {
+        inode::store(txn, ino, &inode);
+    }
+    Ok(())
+}
+
 /// A symbolic link of theirs was made anew, with another target.
 pub fn retarget<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, target: &[u8]) -> Result<Found> {
     let mut inode = inode::load(txn, ino)?;
