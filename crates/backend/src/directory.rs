@@ -133,10 +133,6 @@ impl Directory {
         let found = root.found(fd.as_fd(), clock)?.ok_or(Errno::ENOENT)?;
         Ok((root, fd, found))
     }
-
-    fn trusted(&self, root: &Root) -> bool {
-        root.site.local && rustix::process::geteuid().is_root()
-    }
 }
 
 impl BackEnd for Directory {
@@ -226,7 +222,7 @@ impl BackEnd for Directory {
 
     fn xattrs(&self, way: &Way) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
         let (root, fd) = self.there(Call::Xattrs, way)?;
-        xattrs::all(fd.as_fd(), self.trusted(&root))
+        xattrs::all(fd.as_fd(), xattrs::sees_trusted(&root.site))
     }
 
     fn open(&self, way: &Way) -> Result<(Box<dyn Source>, Found), Errno> {
@@ -319,7 +315,7 @@ impl BackEnd for Directory {
     /// `EOPNOTSUPP` also for what [`BackEnd::xattrs`] does not show.
     fn set_xattr(&self, way: &Way, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
         let (root, fd) = self.there(Call::SetXattr, way)?;
-        if !xattrs::is_shown(name, self.trusted(&root)) {
+        if !xattrs::is_shown(name, xattrs::sees_trusted(&root.site)) {
             return Err(Errno::EOPNOTSUPP);
         }
         match value {

@@ -247,6 +247,33 @@ fn a_file_system_that_is_mounted_again_is_known_and_let_go() {
     assert_eq!(names(&back, "").unwrap(), [""; 0]);
 }
 
+#[test]
+fn layers_of_an_overlay_are_one_file_system() {
+    if !is_root() {
+        return;
+    }
+    let (memory, disk) =
+        (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir_in("/var/tmp").unwrap());
+    let [above, work, at] = ["above", "work", "at"].map(|name| {
+        let path = disk.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    });
+    fs::create_dir(memory.path().join("d")).unwrap();
+    fs::write(memory.path().join("d/below"), b"1").unwrap();
+    fs::write(memory.path().join("f"), b"2").unwrap();
+    let _mounted = Mounted::overlay(memory.path(), &above, &work, &at);
+    let back = directory(&at);
+    back.begin_version(&way("d/.onfs-way-1")).unwrap().finish(&plain(0o600)).unwrap();
+    back.rename(&way("d/.onfs-way-1"), &way("d/above"), Over::Nothing).unwrap();
+    assert_eq!(names(&back, "").unwrap(), ["d", "f"]);
+    assert_eq!(names(&back, "d").unwrap(), ["above", "below"]);
+    assert_eq!(found(&back, "d/below").seen.size, 1);
+    assert_eq!(back.open(&way("f")).unwrap().0.read_at(&mut [0; 4], 0), Ok(1));
+    back.unlink(&way("d/below")).unwrap();
+    assert_eq!(names(&back, "d").unwrap(), ["above"]);
+}
+
 /// ext4 in a file, mounted.
 fn mount_image(image: &Path, at: &Path) -> Mounted {
     let done = Command::new("mount").args(["-o", "loop"]).arg(image).arg(at).status().unwrap();
