@@ -38,14 +38,14 @@ pub(crate) fn set_all(root: &Root, fd: BorrowedFd<'_>, to: &Attributes<'_>) -> R
     for name in inherited.iter().filter(|name| !to.xattrs.iter().any(|(own, _)| own == *name)) {
         without_xattrs(xattrs::remove(fd, name))?;
     }
-    set_xattrs(fd, to)?;
+    set_xattrs(root, fd, to)?;
     set_below_owner(root, fd, Attrs::MODE.with(Attrs::TIMES), to)
 }
 
 /// All, to a file that was there.
 pub(crate) fn set_again(root: &Root, fd: BorrowedFd<'_>, to: &Attributes<'_>) -> Result<(), Errno> {
     kept(root, set_owner(root, fd, to))?;
-    set_xattrs(fd, to)?;
+    set_xattrs(root, fd, to)?;
     set_below_owner(root, fd, Attrs::MODE.with(Attrs::TIMES), to)
 }
 
@@ -76,9 +76,11 @@ fn set_owner(root: &Root, fd: BorrowedFd<'_>, to: &Attributes<'_>) -> Result<(),
     given
 }
 
-/// Where none can be kept, data and names are still worth it.
-fn set_xattrs(fd: BorrowedFd<'_>, to: &Attributes<'_>) -> Result<(), Errno> {
-    to.xattrs.iter().try_for_each(|(name, value)| without_xattrs(xattrs::set(fd, name, value)))
+/// Those that would be shown. Where none can be kept, data and names are still worth it.
+fn set_xattrs(root: &Root, fd: BorrowedFd<'_>, to: &Attributes<'_>) -> Result<(), Errno> {
+    let trusted = xattrs::sees_trusted(&root.site);
+    let shown = to.xattrs.iter().filter(|(name, _)| xattrs::is_shown(name, trusted));
+    shown.map(|(name, value)| without_xattrs(xattrs::set(fd, name, value))).collect()
 }
 
 fn without_xattrs(done: Result<(), Errno>) -> Result<(), Errno> {

@@ -13,7 +13,7 @@
 
 use std::{
     ops::ControlFlow,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -65,15 +65,21 @@ impl Default for Options {
 pub struct Directory {
     path: PathBuf,
     options: Options,
-    /// `None`: the path led nowhere when it was last looked at.
-    root: RwLock<Option<Arc<Root>>>,
+    leads: RwLock<Leads>,
+}
+
+/// What the path led to when it was last looked at.
+enum Leads {
+    Here(Arc<Root>),
+    /// Nowhere. What it led to before could do this.
+    Away(Abilities),
 }
 
 impl Directory {
     /// The path has to lead to a directory now.
     pub fn open(root: &Path, options: Options) -> Result<Directory, Errno> {
         let found = Arc::new(Root::open(root, options.skew)?);
-        Ok(Directory { path: root.to_owned(), options, root: RwLock::new(Some(found)) })
+        Ok(Directory { path: root.to_owned(), options, leads: RwLock::new(Leads::Here(found)) })
     }
 
     fn begin(&self, call: Call) -> Result<Arc<Root>, Errno> {
@@ -82,7 +88,10 @@ impl Directory {
     }
 
     fn current(&self) -> Result<Arc<Root>, Errno> {
-        self.root.read().clone().ok_or(Errno::ESTALE)
+        match &*self.leads.read() {
+            Leads::Here(root) => Ok(root.clone()),
+            Leads::Away(_) => Err(Errno::ESTALE),
+        }
     }
 
     /// Of the directory to which the path leads now.
@@ -93,7 +102,7 @@ impl Directory {
             return Ok(root);
         }
         let root = Arc::new(Root::open(&self.path, self.options.skew)?);
-        *self.root.write() = Some(root.clone());
+        *self.leads.write() = Leads::Here(root.clone());
         Ok(root)
     }
 
@@ -124,28 +133,13 @@ impl Directory {
         let found = root.found(fd.as_fd(), clock)?.ok_or(Errno::ENOENT)?;
         Ok((root, fd, found))
     }
-
-    fn trusted(&self, root: &Root) -> bool {
-        root.site.local && rustix::process::geteuid().is_root()
-    }
 }
 
 impl BackEnd for Directory {
     fn abilities(&self) -> Abilities {
-        // Of a root that is not there: nothing can be asked of it either.
-        let root = self.root.read();
-        let site = root.as_ref().map(|root| &root.site);
-        Abilities {
-            hard_links: site.is_some_and(|s| s.hard_links),
-            atomic_rename: site.is_some(),
-            symlinks: site.is_some_and(|s| s.symlinks),
-            special: site.is_some_and(|s| s.special),
-            attributes: site.is_some_and(|s| s.attributes),
-            xattrs: root.as_ref().is_some_and(|r| r.has_xattrs),
-            in_place: site.is_some(),
-            any_owner: root
-                .as_ref()
-                .is_some_and(|r| r.site.attributes && r.gives_away.load(Ordering::Relaxed)),
+        match &*self.leads.read() {
+            Leads::Here(root) => abilities_of(root),
+            Leads::Away(abilities) => *abilities,
         }
     }
 
@@ -155,7 +149,8 @@ impl BackEnd for Directory {
         }
         let found = self.found_anew();
         if matches!(found, Err(Errno::ENOENT | Errno::ENOTDIR)) {
-            *self.root.write() = None;
+            let abilities = self.abilities();
+            *self.leads.write() = Leads::Away(abilities);
         }
         match found.and_then(|root| Ok((root.id, root.is_empty()?))) {
             Ok((id, empty)) => Reachable::Yes { id, empty },
@@ -164,8 +159,11 @@ impl BackEnd for Directory {
     }
 
     fn clock(&self) -> Clock {
-        let never = Clock { at: Timestamp::EPOCH, step: Duration::from_secs(1) };
-        self.root.read().as_ref().map_or(never, |root| root.times.clock())
+        match &*self.leads.read() {
+            Leads::Here(root) => root.times.clock(),
+            // It proves nothing.
+            Leads::Away(_) => Clock { at: Timestamp::EPOCH, step: Duration::from_secs(1) },
+        }
     }
 
     fn space(&self) -> Result<(u64, u64), Errno> {
@@ -224,7 +222,7 @@ impl BackEnd for Directory {
 
     fn xattrs(&self, way: &Way) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
         let (root, fd) = self.there(Call::Xattrs, way)?;
-        xattrs::all(fd.as_fd(), self.trusted(&root))
+        xattrs::all(fd.as_fd(), xattrs::sees_trusted(&root.site))
     }
 
     fn open(&self, way: &Way) -> Result<(Box<dyn Source>, Found), Errno> {
@@ -281,13 +279,11 @@ impl BackEnd for Directory {
             Over::Replace => replace(),
             Over::Nothing => {
                 match retry(|| renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE)) {
-                    Err(Errno::EINVAL | Errno::ENOSYS) => {}
-                    other => return other,
-                }
-                match stat::of_name(to_dir.as_fd(), to, root.fresh()) {
-                    Ok(_) => Err(Errno::EEXIST),
-                    Err(Errno::ENOENT) => replace(),
-                    Err(e) => Err(e),
+                    Err(Errno::EINVAL | Errno::ENOSYS) => {
+                        free(to_dir.as_fd(), to, root.fresh())?;
+                        replace()
+                    }
+                    other => other,
                 }
             }
         }
@@ -319,7 +315,7 @@ impl BackEnd for Directory {
     /// `EOPNOTSUPP` also for what [`BackEnd::xattrs`] does not show.
     fn set_xattr(&self, way: &Way, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
         let (root, fd) = self.there(Call::SetXattr, way)?;
-        if !xattrs::is_shown(name, self.trusted(&root)) {
+        if !xattrs::is_shown(name, xattrs::sees_trusted(&root.site)) {
             return Err(Errno::EOPNOTSUPP);
         }
         match value {
@@ -335,6 +331,95 @@ impl BackEnd for Directory {
             // A file system that cannot has nothing to make durable by itself.
             Err(Errno::EINVAL) => Ok(()),
             other => other,
+        }
+    }
+}
+
+fn abilities_of(root: &Root) -> Abilities {
+    let site = &root.site;
+    Abilities {
+        hard_links: site.hard_links,
+        atomic_rename: true,
+        symlinks: site.symlinks,
+        special: site.special,
+        attributes: site.attributes,
+        xattrs: root.has_xattrs,
+        in_place: true,
+        any_owner: site.attributes && root.gives_away.load(Ordering::Relaxed),
+    }
+}
+
+/// `EEXIST` if something has the name.
+fn free(dir: BorrowedFd<'_>, name: &[u8], fresh: Fresh) -> Result<(), Errno> {
+    match stat::of_name(dir, name, fresh) {
+        Ok(_) => Err(Errno::EEXIST),
+        Err(Errno::ENOENT) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a file system that is not local is asked anew, and believed later. Method: one that is, taken for one that is not.
+    use super::*;
+    use crate::times::Times;
+    use link::Proof;
+    use std::{fs, fs::File};
+
+    const SKEW: Duration = Duration::from_secs(1);
+
+    fn remote(path: &Path) -> Directory {
+        let mut root = Root::open(path, SKEW).unwrap();
+        let site = crate::site::Site { local: false, ..root.site };
+        (root.site, root.times) = (site, Times::new(false, site.step, SKEW));
+        let leads = RwLock::new(Leads::Here(Arc::new(root)));
+        Directory { path: path.to_owned(), options: Options::default(), leads }
+    }
+
+    fn entries(back: &Directory) -> Vec<(Vec<u8>, Found)> {
+        let mut all = Vec::new();
+        back.list(&[], &mut |name, found| {
+            all.push((name.to_vec(), found));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        all
+    }
+
+    #[test]
+    fn what_is_remote_is_proved_by_its_own_times() {
+        let scratch = tempfile::tempdir().unwrap();
+        let back = remote(scratch.path());
+        let name = [b"f".to_vec()];
+        assert_eq!(back.look(&name), Ok(None));
+        File::create(scratch.path().join("f")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert_eq!(back.clock().at, Timestamp::EPOCH);
+        // The first look finds out what time it is there, the second is late enough; a listing may show what was there before.
+        assert_eq!(back.look(&name).unwrap().unwrap().seen.proof, Proof::Racy);
+        let ctime = back.look(&name).unwrap().unwrap().seen.ctime;
+        assert!(back.clock().at >= ctime);
+        assert_eq!(back.look(&name).unwrap().unwrap().seen.proof, Proof::Firm);
+        assert_eq!(entries(&back)[0].1.seen.proof, Proof::Firm);
+        fs::write(scratch.path().join("f"), b"1").unwrap();
+        let lately = std::time::SystemTime::now() - Duration::from_secs(30);
+        File::open(scratch.path().join("f")).unwrap().set_modified(lately).unwrap();
+        assert_eq!(back.look(&name).unwrap().unwrap().seen.size, 1);
+        assert_eq!(back.look(&name).unwrap().unwrap().seen.proof, Proof::Firm);
+        assert_eq!(entries(&back)[0].1.seen.proof, Proof::Racy);
+        assert_eq!(back.look(&[b"x".to_vec(), b"y".to_vec()]), Err(Errno::ENOENT));
+        assert_eq!(back.look(&[]).unwrap().unwrap().seen.kind, FileKind::Directory);
+    }
+
+    #[test]
+    fn without_help_of_the_kernel_a_taken_name_is_seen() {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::write(scratch.path().join("f"), b"").unwrap();
+        std::os::unix::fs::symlink("nowhere", scratch.path().join("l")).unwrap();
+        let dir = File::open(scratch.path()).unwrap();
+        for fresh in [Fresh::AsStat, Fresh::Forced] {
+            assert_eq!(free(dir.as_fd(), b"f", fresh), Err(Errno::EEXIST));
+            assert_eq!(free(dir.as_fd(), b"l", fresh), Err(Errno::EEXIST));
+            assert_eq!(free(dir.as_fd(), b"x", fresh), Ok(()));
         }
     }
 }

@@ -18,7 +18,7 @@ pub struct Counters {
     pub timeouts: u64,
     /// Calls that were given up and have not come back, now: each has a thread.
     pub hanging: u64,
-    /// A call's time in the back end; of one that hangs still, the deadline.
+    /// A call's time in the back end, a listing's with what its visitor held it up; of one that hangs still, the deadline.
     pub longest: Duration,
     pub last_error: Option<LastError>,
 }

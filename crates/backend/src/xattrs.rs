@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 use types::Errno;
 
-use crate::error::retry;
+use crate::{error::retry, site::Site};
 
 pub(crate) const ACL: &[u8] = b"system.posix_acl_access";
 pub(crate) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -17,12 +17,16 @@ const BYTES_MAX: usize = 64 << 10;
 type Xattr = (Vec<u8>, Vec<u8>);
 
 /// Whether a user of the mount may see it. Other namespaces belong to the back end's own machine (security modules) or its
-/// bookkeeping; so does `trusted` of a file system that is not local: the layouts of Lustre, say.
+/// bookkeeping; so does `trusted` of a file system that is not local ([`sees_trusted`]): the layouts of Lustre, say.
 pub(crate) fn is_shown(name: &[u8], trusted: bool) -> bool {
     let shown = name.starts_with(b"user.") && !name.starts_with(b"user.onfs.");
     shown
         || [ACL, DEFAULT_ACL, b"security.capability"].contains(&name)
         || (trusted && name.starts_with(b"trusted."))
+}
+
+pub(crate) fn sees_trusted(site: &Site) -> bool {
+    site.local && rustix::process::geteuid().is_root()
 }
 
 /// Those that are shown, with their values. A file system that has none has none here.

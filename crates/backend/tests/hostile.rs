@@ -8,10 +8,12 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, symlink},
     path::Path,
+    process::Command,
+    time::Duration,
 };
 
 use fixture::*;
-use link::{Attributes, Attrs, BackEnd, KnownRoot, Making, Over, Reachable, Trust, trust};
+use link::{Attributes, Attrs, BackEnd, KnownRoot, Making, Over, Proof, Reachable, Trust, trust};
 use rustix::{
     fs::{CWD, FileType, Mode, mkdirat, mknodat},
     mount::{UnmountFlags, unmount},
@@ -246,6 +248,67 @@ fn a_file_system_that_is_mounted_again_is_known_and_let_go() {
 }
 
 #[test]
+fn layers_of_an_overlay_are_one_file_system() {
+    if !is_root() {
+        return;
+    }
+    let (memory, disk) =
+        (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir_in("/var/tmp").unwrap());
+    let [above, work, at] = ["above", "work", "at"].map(|name| {
+        let path = disk.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    });
+    fs::create_dir(memory.path().join("d")).unwrap();
+    fs::write(memory.path().join("d/below"), b"1").unwrap();
+    fs::write(memory.path().join("f"), b"2").unwrap();
+    let _mounted = Mounted::overlay(memory.path(), &above, &work, &at);
+    let back = directory(&at);
+    back.begin_version(&way("d/.onfs-way-1")).unwrap().finish(&plain(0o600)).unwrap();
+    back.rename(&way("d/.onfs-way-1"), &way("d/above"), Over::Nothing).unwrap();
+    assert_eq!(names(&back, "").unwrap(), ["d", "f"]);
+    assert_eq!(names(&back, "d").unwrap(), ["above", "below"]);
+    assert_eq!(found(&back, "d/below").seen.size, 1);
+    assert_eq!(back.open(&way("f")).unwrap().0.read_at(&mut [0; 4], 0), Ok(1));
+    back.unlink(&way("d/below")).unwrap();
+    assert_eq!(names(&back, "d").unwrap(), ["above"]);
+}
+
+/// ext4 in a file, mounted.
+fn mount_image(image: &Path, at: &Path) -> Mounted {
+    let done = Command::new("mount").args(["-o", "loop"]).arg(image).arg(at).status().unwrap();
+    assert!(done.success());
+    Mounted::taken(at)
+}
+
+#[test]
+fn a_disk_with_times_in_seconds_is_known_for_what_it_is() {
+    if !is_root() {
+        return;
+    }
+    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (image, path) = (scratch.path().join("image"), scratch.path().join("at"));
+    fs::create_dir(&path).unwrap();
+    fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    // Small inodes have no room for nanoseconds.
+    let made = Command::new("mkfs.ext4").args(["-q", "-F", "-I", "128"]).arg(&image).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let mounted = mount_image(&image, &path);
+    let back = directory(&path);
+    fs::write(path.join("f"), b"1").unwrap();
+    let clock = back.clock();
+    assert!(clock.step > Duration::from_secs(1), "{clock:?}");
+    let file = found(&back, "f").seen;
+    assert_eq!((file.ctime.nsec, file.birth, file.proof), (0, None, Proof::Racy));
+    assert!(back.abilities().xattrs && back.abilities().any_owner);
+    let before = Some(known(&back));
+    drop((back, mounted));
+    // By its own number it is known after another mount, whatever device it is on then.
+    let _mounted = mount_image(&image, &path);
+    assert_eq!(trust(before, directory(&path).root()), Trust::Known);
+}
+
+#[test]
 fn a_path_that_leads_nowhere_takes_all_with_it() {
     on_each(|back, root| {
         fs::write(root.join("own"), b"1").unwrap();
@@ -253,6 +316,8 @@ fn a_path_that_leads_nowhere_takes_all_with_it() {
         let aside = root.with_extension("aside");
         fs::rename(root, &aside).unwrap();
         assert_eq!(trust(before, back.root()), Trust::Unreachable);
+        let able = back.abilities();
+        assert!(able.symlinks && able.hard_links, "what it could do is remembered");
         assert_eq!(back.look(&way("own")), Err(Errno::ESTALE));
         assert_eq!(back.unlink(&way("own")), Err(Errno::ESTALE));
         fs::write(root, b"a file").unwrap();
