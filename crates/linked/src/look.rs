@@ -158,7 +158,11 @@ impl Linked {
     }
 
     fn in_trouble(&self, errno: Errno, has_it: bool, what: &str) -> Result<(), Errno> {
-        self.trouble(errno, what);
+        if is_of_the_back_end(errno) {
+            self.trouble(errno, what);
+        } else {
+            tracing::warn!(%errno, "a look at the linked directory failed: {what}");
+        }
         // Not before the next interval: what is asked for often must not wait for a deadline each time.
         if has_it { Ok(()) } else { Err(if errno == Errno::ETIMEDOUT { errno } else { Errno::EIO }) }
     }
@@ -375,8 +379,38 @@ impl Linked {
         })
     }
 
+    /// A link or a special file that was made anew.
+    fn take_other(&self, ino: Ino, found: Found) -> Result<(), Errno> {
+        let Some(record) = self.record_of(ino)? else { return Ok(()) };
+        let target = match found.seen.kind {
+            FileKind::Symlink => self.back.readlink(&self.way_of(&record.place)?)?,
+            FileKind::Regular
+            | FileKind::Directory
+            | FileKind::Fifo
+            | FileKind::Socket
+            | FileKind::CharDevice
+            | FileKind::BlockDevice => Vec::new(),
+        };
+        self.ledger.mds.transact(&[ino], &mut |txn, env, _| {
+            let pending = self.ledger.lock();
+            if found.seen.kind == FileKind::Symlink {
+                namespace::retarget(txn, env, ino, &target)?;
+            }
+            let keep = gather::kept(pending.log.get(ino), false, false);
+            namespace::refresh(txn, env, ino, &theirs(&found), keep)?;
+            records::put_link(txn, ino, &self.record(found.seen, &record.place));
+            Ok(())
+        })?;
+        self.counters.renewed.add(1);
+        self.tell(crate::News { inodes: vec![ino], pages: vec![ino], ..crate::News::default() });
+        Ok(())
+    }
+
     /// Their bytes are other ones now, and ours were not changed: ours are given up.
     fn take_theirs(&self, ino: Ino, found: Found) -> Result<(), Errno> {
+        if found.seen.kind != FileKind::Regular {
+            return self.take_other(ino, found);
+        }
         let held = self.hold(ino)?;
         let commit = &mut || {
             self.ledger.mds.transact(&[ino], &mut |txn, env, _| {
@@ -408,4 +442,10 @@ impl Linked {
             Err(errno) => Err(errno),
         }
     }
+}
+
+/// Errors that say something of the back end, and not of one object in it.
+fn is_of_the_back_end(errno: Errno) -> bool {
+    use Errno::{EACCES, EAGAIN, EIO, EMFILE, ENODEV, ENOMEM, ENXIO, EPERM, ESTALE, ETIMEDOUT};
+    matches!(errno, EACCES | EAGAIN | EIO | EMFILE | ENODEV | ENOMEM | ENXIO | EPERM | ESTALE | ETIMEDOUT)
 }

@@ -60,18 +60,21 @@ impl Linked {
         mut version: Box<dyn Version>,
         data: bool,
     ) -> Result<(Option<Copied>, Found), Trouble> {
-        let mut attributes = own.attributes();
         let copied = if data && own.data.written {
             let ds = self.ds().map_err(Trouble::of)?;
             let held = self.hold(task.entry.ino).map_err(Trouble::of)?;
             let stop = || self.is_stopping();
             let snapshot = ds.copy_version(held.object(), &mut *version, &stop).map_err(of_copy)?;
-            attributes.mtime = snapshot.mtime.unwrap_or(attributes.mtime);
             Some(Copied { snapshot, held })
         } else {
             version.set_len(own.attr.size).map_err(Trouble::of)?;
             None
         };
+        // As they are now: what is changed later is a change that comes later.
+        let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
+        let mut attributes = own.attributes();
+        let written = copied.as_ref().and_then(|copied| copied.snapshot.mtime);
+        attributes.mtime = written.unwrap_or(attributes.mtime);
         let found = version.finish(&attributes).map_err(Trouble::of)?;
         Ok((copied, found))
     }

@@ -9,7 +9,11 @@ use crate::{Linked, look::At, pending::is_unpublished, records};
 
 impl ds::Linked for Linked {
     fn stub(&self, ino: Ino) -> Result<Option<ds::Stub>, Errno> {
-        let found = self.ledger.mds.find(ino)?;
+        let found = match self.ledger.mds.find(ino) {
+            // It was removed.
+            Err(Errno::ESTALE) => return Ok(None),
+            other => other?,
+        };
         let size = found.attr.size;
         Ok(self.their_size(ino, found.data)?.map(|theirs| ds::Stub { size, theirs }))
     }
