@@ -17,14 +17,19 @@ use crate::{
 /// Those of `what`, to what the descriptor is open on.
 pub(crate) fn set(root: &Root, fd: BorrowedFd<'_>, what: Attrs, to: &Attributes<'_>) -> Result<(), Errno> {
     if has(what, Attrs::OWNER) {
-        kept(root, set_owner(root, fd, to))?;
+        kept(root, set_owner(fd, to))?;
     }
     set_below_owner(root, fd, what, to)
 }
 
 /// All, to an object that was just made: what it inherited there and does not have here goes.
 pub(crate) fn set_all(root: &Root, fd: BorrowedFd<'_>, to: &Attributes<'_>) -> Result<(), Errno> {
-    kept(root, set_owner(root, fd, to))?;
+    let given = kept(root, set_owner(fd, to));
+    if given == Err(Errno::EPERM) {
+        // What we made ourselves: an export that makes root a nobody, say.
+        root.gives_away.store(false, Ordering::Relaxed);
+    }
+    given?;
     let kind = stat::kind(&stat::of(fd, Fresh::Any)?)?;
     let inherited: &[&[u8]] = match kind {
         FileKind::Directory => &[xattrs::ACL, xattrs::DEFAULT_ACL],
@@ -44,7 +49,7 @@ pub(crate) fn set_all(root: &Root, fd: BorrowedFd<'_>, to: &Attributes<'_>) -> R
 
 /// All, to a file that was there.
 pub(crate) fn set_again(root: &Root, fd: BorrowedFd<'_>, to: &Attributes<'_>) -> Result<(), Errno> {
-    kept(root, set_owner(root, fd, to))?;
+    kept(root, set_owner(fd, to))?;
     set_xattrs(root, fd, to)?;
     set_below_owner(root, fd, Attrs::MODE.with(Attrs::TIMES), to)
 }
@@ -62,25 +67,20 @@ fn set_below_owner(root: &Root, fd: BorrowedFd<'_>, what: Attrs, to: &Attributes
     Ok(())
 }
 
-fn set_owner(root: &Root, fd: BorrowedFd<'_>, to: &Attributes<'_>) -> Result<(), Errno> {
+fn set_owner(fd: BorrowedFd<'_>, to: &Attributes<'_>) -> Result<(), Errno> {
     let stat = stat::of(fd, Fresh::AsStat)?;
     if (stat.stx_uid, stat.stx_gid) == (to.uid, to.gid) {
         return Ok(());
     }
     let (uid, gid) = (Some(Uid::from_raw(to.uid)), Some(Gid::from_raw(to.gid)));
-    let given = retry(|| chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH));
-    if given == Err(Errno::EPERM) {
-        // An export that makes root a nobody, say.
-        root.gives_away.store(false, Ordering::Relaxed);
-    }
-    given
+    retry(|| chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH))
 }
 
 /// Those that would be shown. Where none can be kept, data and names are still worth it.
 fn set_xattrs(root: &Root, fd: BorrowedFd<'_>, to: &Attributes<'_>) -> Result<(), Errno> {
     let trusted = xattrs::sees_trusted(&root.site);
-    let shown = to.xattrs.iter().filter(|(name, _)| xattrs::is_shown(name, trusted));
-    shown.map(|(name, value)| without_xattrs(xattrs::set(fd, name, value))).collect()
+    let mut shown = to.xattrs.iter().filter(|(name, _)| xattrs::is_shown(name, trusted));
+    shown.try_for_each(|(name, value)| without_xattrs(xattrs::set(fd, name, value)))
 }
 
 fn without_xattrs(done: Result<(), Errno>) -> Result<(), Errno> {

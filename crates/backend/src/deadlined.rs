@@ -4,12 +4,13 @@
 //! `ETIMEDOUT`: what was asked may have been done, or may be done yet. A thread whose call hangs (a hard mount of NFS whose
 //! server is away) stays with it and serves again when it comes back. Looks, changes and reads have threads of their own,
 //! so that what hangs with one kind does not stop another. A change that is given up and hangs keeps other changes from its names,
-//! with `EBUSY`, until it comes back.
+//! with `EBUSY`, until it comes back: done then, it would undo what was done to the name meanwhile.
 //!
 //! Asked directly, since no back end waits for them: [`BackEnd::abilities`], [`BackEnd::clock`], and reads that do not wait.
 //!
-//! Crossing threads costs what two wake-ups cost, and bytes are copied once more. On a machine with 2 cores, debug build: a look at a file on
-//! tmpfs takes LOOK_DIRECT by itself and LOOK_DEADLINED so (`cargo test -p backend --test deadlined -- --ignored --nocapture`).
+//! Crossing threads costs two wake-ups, and bytes are copied once more. On tmpfs, 2 cores: a look takes 4 µs by itself and 15 µs so on an idle
+//! machine, 60 µs on one with other work for all cores; 4 MiB that are read take 0.8 and 1.7 ms; a name of a listing costs a sixth more
+//! (`cargo test -p backend --test deadlined -- --ignored --nocapture`, which prints them anew).
 //!
 //! Dropping it waits for nothing; sources and versions that are still there keep its threads.
 

@@ -519,7 +519,7 @@ fn walk_std(path: &Path, way: &mut Vec<Vec<u8>>, into: &mut Vec<Vec<Vec<u8>>>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_trees_are_listed_as_they_are(nodes in nodes()) {

@@ -241,7 +241,14 @@ fn a_file_system_that_is_mounted_again_is_known_and_let_go() {
     let mounted = Mounted::bind(&tree, &path);
     assert_eq!(trust(before, back.root()), Trust::Known);
     assert_eq!(names(&back, "").unwrap(), ["f"]);
+    // Again, and nobody asked in between: the same directory by another mount, which is the one that others see and change.
     drop(mounted);
+    let mounted = Mounted::bind(&tree, &path);
+    fs::create_dir(path.join("sub")).unwrap();
+    let inner = Mounted::tmpfs(&path.join("sub"));
+    assert_eq!(trust(before, back.root()), Trust::Known);
+    assert_eq!(names(&back, "").unwrap(), ["f"]);
+    drop((inner, mounted));
     // The path leads below now: nothing holds what was mounted.
     assert_eq!(trust(before, back.root()), Trust::Unmounted);
     assert_eq!(names(&back, "").unwrap(), [""; 0]);

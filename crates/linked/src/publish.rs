@@ -19,6 +19,7 @@ use crate::{
 pub(crate) struct Copied {
     pub snapshot: Snapshot,
     pub held: Box<dyn Held>,
+    pub live: bool,
 }
 
 impl Linked {
@@ -37,7 +38,8 @@ impl Linked {
         }
         let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
         let record = Record::Is(self.record(found.seen, at));
-        Ok(Done { record, dirs: vec![dir], published: copied.zip(source) })
+        let live = copied.as_ref().is_some_and(|copied| copied.live);
+        Ok(Done { record, dirs: vec![dir], published: copied.zip(source), live })
     }
 
     /// A new version of a file that has several names there: half written for a moment.
@@ -49,7 +51,8 @@ impl Linked {
         let (copied, found) = self.fill(task, &own, version, true)?;
         let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
         let record = Record::Is(self.record(found.seen, at));
-        Ok(Done { record, dirs: vec![dir], published: copied.zip(source) })
+        let live = copied.as_ref().is_some_and(|copied| copied.live);
+        Ok(Done { record, dirs: vec![dir], published: copied.zip(source), live })
     }
 
     /// The version's bytes and attributes, durable.
@@ -65,7 +68,7 @@ impl Linked {
             let held = self.hold(task.entry.ino).map_err(Trouble::of)?;
             let stop = || self.is_stopping();
             let snapshot = ds.copy_version(held.object(), &mut *version, &stop).map_err(of_copy)?;
-            Some(Copied { snapshot, held })
+            Some((snapshot, held))
         } else {
             version.set_len(own.attr.size).map_err(Trouble::of)?;
             None
@@ -73,10 +76,11 @@ impl Linked {
         // As they are now: what is changed later is a change that comes later.
         let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
         let mut attributes = own.attributes();
-        let written = copied.as_ref().and_then(|copied| copied.snapshot.mtime);
+        let written = copied.as_ref().and_then(|(snapshot, _)| snapshot.mtime);
         attributes.mtime = written.unwrap_or(attributes.mtime);
         let found = version.finish(&attributes).map_err(Trouble::of)?;
-        Ok((copied, found))
+        let live = own.data.live;
+        Ok((copied.map(|(snapshot, held)| Copied { snapshot, held, live }), found))
     }
 
     fn stage(&self, task: &Task<'_>, staged: Staged) -> Result<(), Errno> {

@@ -96,6 +96,8 @@ impl Linked {
             Made::Settled { ino } => {
                 if pending.log.get(*ino).is_some_and(is_unpublished) {
                     pending.note_closed(*ino, now, &self.settings);
+                } else {
+                    self.note_settled_time(now, *ino, pending, txn)?;
                 }
             }
             // What is still to be removed there is in the log.
@@ -104,6 +106,25 @@ impl Linked {
                     records::delete_link(txn, *ino);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// It was published already: a crash may have left it another time than what was published has.
+    fn note_settled_time(
+        &self,
+        now: Timestamp,
+        ino: Ino,
+        pending: &mut Pending,
+        txn: &mut dyn Txn,
+    ) -> Result<(), KvError> {
+        let Some(record) = records::link_of(&*txn, ino)? else { return Ok(()) };
+        let settled = match namespace::inode::get(&*txn, ino) {
+            Ok(Some(inode)) => inode.mtime,
+            Ok(None) | Err(_) => return Ok(()),
+        };
+        if settled != record.seen.mtime && pending.log.get(ino).is_none_or(|work| !work.deleted) {
+            pending.log.push(now, ino, FileKind::Regular, Op::SetAttr { what: Attrs::TIMES });
         }
         Ok(())
     }

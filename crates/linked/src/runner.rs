@@ -7,8 +7,8 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use link::{Entry, Log, Trouble};
-use types::{Errno, Ino, Timestamp};
+use link::{Entry, Log, Op, Trouble};
+use types::{Errno, FileKind, Ino, Timestamp};
 
 use crate::{
     Linked,
@@ -127,7 +127,7 @@ impl Linked {
         let batch: Vec<Made> = batch.into_iter().map(|(entry, result)| (entry, settled(result))).collect();
         let now = self.now();
         let recorded = self.ledger.alter(false, |pending| {
-            let entries = batch.iter().flat_map(|(entry, result)| note(now, pending, entry, result)).collect();
+            let entries = batch.iter().flat_map(|(entry, result)| self.note(now, pending, entry, result)).collect();
             pending.turns += 1;
             ((), entries)
         });
@@ -161,7 +161,7 @@ impl Linked {
         match result {
             Ok(done) => {
                 self.counters.applied.add(1);
-                if let Some((Copied { snapshot, held }, source)) = done.published {
+                if let Some((Copied { snapshot, held, .. }, source)) = done.published {
                     let noted = self.ds().and_then(|ds| ds.note_published(snapshot, source));
                     if let Err(errno) = noted {
                         tracing::warn!(ino = %entry.ino, %errno, "what was published counts as unpublished still");
@@ -204,28 +204,40 @@ impl Linked {
             self.ledger.turned.wait_for(&mut pending, Duration::from_millis(100));
         }
     }
-}
 
-/// What a step's result does to the log, and the records that it leaves.
-fn note(now: Timestamp, pending: &mut Pending, entry: &Entry, result: &Result<Done, Trouble>) -> Vec<records::Entry> {
-    let done = match result {
-        Ok(done) => done,
-        Err(trouble) => {
-            pending.log.failed(now, entry.ino, *trouble);
-            return Vec::new();
+    /// What a step's result does to the log, and the records that it leaves.
+    fn note(
+        &self,
+        now: Timestamp,
+        pending: &mut Pending,
+        entry: &Entry,
+        result: &Result<Done, Trouble>,
+    ) -> Vec<records::Entry> {
+        let done = match result {
+            Ok(done) => done,
+            Err(trouble) => {
+                pending.log.failed(now, entry.ino, *trouble);
+                return Vec::new();
+            }
+        };
+        pending.log.applied(entry.ino);
+        if done.live {
+            // Of what is written to it from now on nobody is told before it is closed.
+            let version = pending.log.get(entry.ino).map_or(0, |work| work.written.max(work.published)) + 1;
+            pending.log.push(now, entry.ino, FileKind::Regular, Op::Written { version });
+            pending.note_open(entry.ino, now, &self.settings);
         }
-    };
-    pending.log.applied(entry.ino);
-    let mut entries = Vec::new();
-    match &done.record {
-        Record::Stays => {}
-        Record::Is(record) => entries.push(records::link_entry(entry.ino, Some(record))),
-        Record::Goes => entries.push(records::link_entry(entry.ino, None)),
+        let mut entries = Vec::new();
+        match &done.record {
+            Record::Stays => {}
+            Record::Is(record) => entries.push(records::link_entry(entry.ino, Some(record))),
+            Record::Goes => entries.push(records::link_entry(entry.ino, None)),
+        }
+        // Who lost the name and has no other there has nothing there.
+        let left = entry.step.over().filter(|victim| pending.log.get(*victim).is_none_or(|work| !work.there));
+        entries.extend(left.map(|victim| records::link_entry(victim, None)));
+        entries
     }
-    // Who lost the name and has no other there has nothing there.
-    let left = entry.step.over().filter(|victim| pending.log.get(*victim).is_none_or(|work| !work.there));
-    entries.extend(left.map(|victim| records::link_entry(victim, None)));
-    entries
 }
 
 /// What ends the waiting.

@@ -19,6 +19,14 @@ pub(crate) struct Done {
     pub dirs: Vec<Vec<Vec<u8>>>,
     /// Their file is this version now.
     pub published: Option<(Copied, Arc<dyn Source>)>,
+    /// Somebody wrote the file when the version was taken, and perhaps does so still.
+    pub live: bool,
+}
+
+impl Done {
+    pub fn with(record: Record, dirs: Vec<Vec<Vec<u8>>>) -> Done {
+        Done { record, dirs, published: None, live: false }
+    }
 }
 
 /// The record of the inode after a step.
@@ -108,7 +116,7 @@ impl Linked {
 
     /// It was done by an earlier process, or by them.
     fn found_done(&self, task: &Task<'_>, from: Option<Found>, to: Option<Found>) -> Result<Done, Trouble> {
-        let nothing = || Done { record: Record::Stays, dirs: Vec::new(), published: None };
+        let nothing = || Done::with(Record::Stays, Vec::new());
         let is = |place: &Place, found: Option<Found>| match found {
             Some(found) => Done { record: Record::Is(self.record(found.seen, place)), ..nothing() },
             None => nothing(),
@@ -163,7 +171,7 @@ impl Linked {
             }
         };
         // A directory of ours holds what we have; that it is empty there is known.
-        Ok(Done { record: Record::Is(self.record(seen, at)), dirs: vec![dir], published: None })
+        Ok(Done::with(Record::Is(self.record(seen, at)), vec![dir]))
     }
 
     /// What an earlier try left under a name that is ours alone.
@@ -187,7 +195,7 @@ impl Linked {
             (None, Some(own)) => own.seen,
             (None, None) => return Err(Errno::ENOENT),
         };
-        Ok(Done { record: Record::Is(self.record(seen, to)), dirs: vec![from_dir, to_dir], published: None })
+        Ok(Done::with(Record::Is(self.record(seen, to)), vec![from_dir, to_dir]))
     }
 
     fn link(&self, task: &Task<'_>, at: &Place, over: Over) -> Result<Done, Errno> {
@@ -204,7 +212,7 @@ impl Linked {
             }
         }
         let seen = self.after_ours(own, self.back.look(&way)?);
-        Ok(Done { record: Record::Is(self.record(seen, &own.place)), dirs: vec![dir], published: None })
+        Ok(Done::with(Record::Is(self.record(seen, &own.place)), vec![dir]))
     }
 
     /// What was agreed on, with what a step of ours that leaves the bytes alone changed about it.
@@ -238,7 +246,7 @@ impl Linked {
             },
             Some(_) | None => Record::Stays,
         };
-        Ok(Done { record, dirs: Vec::new(), published: None })
+        Ok(Done::with(record, Vec::new()))
     }
 
     fn set_attributes(&self, task: &Task<'_>, what: Attrs) -> Result<Done, Errno> {
@@ -251,7 +259,7 @@ impl Linked {
         if let Some(found) = found.filter(|_| what.contains(Attrs::TIMES)) {
             seen.mtime = found.seen.mtime;
         }
-        Ok(Done { record: Record::Is(self.record(seen, &own.place)), dirs: Vec::new(), published: None })
+        Ok(Done::with(Record::Is(self.record(seen, &own.place)), Vec::new()))
     }
 
     fn set_xattrs(&self, task: &Task<'_>, names: &std::collections::BTreeSet<Vec<u8>>) -> Result<Done, Errno> {
@@ -266,7 +274,7 @@ impl Linked {
             self.back.set_xattr(&way, name, value.as_deref())?;
         }
         let seen = self.after_ours(own, self.back.look(&way)?);
-        Ok(Done { record: Record::Is(self.record(seen, &own.place)), dirs: Vec::new(), published: None })
+        Ok(Done::with(Record::Is(self.record(seen, &own.place)), Vec::new()))
     }
 
     pub(crate) fn way_of_inode(&self, ino: Ino, record: &LinkRecord) -> Result<Way, Errno> {
