@@ -150,6 +150,19 @@ impl Linked {
         }
     }
 
+    /// Whatever the last looks at an inode and its directory said.
+    pub(crate) fn look_again(&self, ino: Ino) {
+        self.looks.forget(At::Itself(ino));
+        if let Ok(Some(record)) = self.record_of(ino) {
+            let dir = record.place.dir;
+            self.looks.forget(At::Names(dir));
+            let looked = self.unsettle(dir).and_then(|()| self.visit_dir(dir)).and_then(|()| self.visit(ino));
+            if let Err(errno) = looked {
+                tracing::debug!(%ino, %errno, "a file could not be looked at again");
+            }
+        }
+    }
+
     /// It has to be listed at the next look, whatever its times say.
     fn unsettle(&self, dir: Ino) -> Result<(), Errno> {
         let Some(mut record) = self.record_of(dir)? else { return Ok(()) };

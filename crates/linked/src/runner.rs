@@ -127,7 +127,7 @@ impl Linked {
         let batch: Vec<Made> = batch.into_iter().map(|(entry, result)| (entry, settled(result))).collect();
         let now = self.now();
         let recorded = self.ledger.alter(false, |pending| {
-            let entries = batch.iter().flat_map(|(entry, result)| self.note(now, pending, entry, result)).collect();
+            let entries = batch.iter().flat_map(|(entry, result)| self.note_result(now, pending, entry, result)).collect();
             pending.turns += 1;
             ((), entries)
         });
@@ -206,7 +206,7 @@ impl Linked {
     }
 
     /// What a step's result does to the log, and the records that it leaves.
-    fn note(
+    fn note_result(
         &self,
         now: Timestamp,
         pending: &mut Pending,

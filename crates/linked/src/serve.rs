@@ -1,11 +1,18 @@
 //! What the data server asks: their file for reading, and to have ours published.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use link::{Change as Difference, Source, Staged, compare};
 use types::{Errno, Ino};
 
 use crate::{Linked, look::At, pending::is_unpublished, records};
+
+/// How often, and after what pauses, a file that is not what we remember is looked for.
+const STALE_TRIES: usize = 20;
+const STALE_PAUSE: Duration = Duration::from_millis(50);
 
 impl ds::Linked for Linked {
     fn stub(&self, ino: Ino) -> Result<Option<ds::Stub>, Errno> {
@@ -19,7 +26,19 @@ impl ds::Linked for Linked {
     }
 
     fn open(&self, ino: Ino) -> Result<Arc<dyn Source>, Errno> {
-        self.open_theirs(ino).inspect_err(|errno| {
+        let mut opened = self.open_theirs(ino);
+        // It is not what we remember: what it is now is found by a look, if no step of ours is in the way.
+        for _ in 0..STALE_TRIES {
+            if !matches!(opened, Err(Errno::ESTALE)) || self.is_stopping() {
+                break;
+            }
+            self.look_again(ino);
+            opened = self.open_theirs(ino);
+            if opened.is_err() {
+                std::thread::sleep(STALE_PAUSE);
+            }
+        }
+        opened.inspect_err(|errno| {
             if *errno != Errno::ESTALE {
                 self.trouble(*errno, &format!("a file cannot be opened (inode {ino})"));
             }
@@ -156,7 +175,7 @@ impl Linked {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(Errno::ETIMEDOUT);
             }
-            self.ledger.turned.wait_for(&mut pending, std::time::Duration::from_millis(100));
+            self.ledger.turned.wait_for(&mut pending, Duration::from_millis(100));
         }
         Ok(())
     }
