@@ -137,6 +137,7 @@ impl Inodes {
             // this mount that failed to settle it.
             stale_live: found.data.live,
             memory_generation: found.data.memory_generation,
+            linked: None,
         };
         let inode = self.attach(&found, &hint)?;
         Ok((inode, found))
@@ -150,6 +151,7 @@ impl Inodes {
             written: false,
             stale_live: false,
             memory_generation: found.data.memory_generation,
+            linked: None,
         };
         self.attach(found, &hint)
     }

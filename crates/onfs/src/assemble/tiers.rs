@@ -6,7 +6,7 @@
 
 use std::{path::Path, path::PathBuf, sync::Arc, time::Duration};
 
-use ds::{DataServer, DeviceTier, DsOptions, FirstRecord, KvMaps};
+use ds::{DataServer, DeviceTier, DsOptions, FirstRecord, KvMaps, Nearline};
 use kv::MetaStore;
 use mds::Mds;
 use rustix::process::{Resource, getrlimit};
@@ -128,7 +128,7 @@ pub(super) fn open_tiers(
     let started = DataServer::start(DsOptions {
         memory: Some(memory),
         ssd,
-        nearline,
+        nearline: nearline.map_or(Nearline::None, Nearline::Native),
         memory_generation: mds.memory_generation(),
         maps: Arc::new(KvMaps::new(store.clone(), first_record(mds))),
         tiering: tiering(config),
