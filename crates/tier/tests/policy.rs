@@ -570,9 +570,17 @@ fn a_tier_of_movements_only_gets_no_new_bytes_and_makes_room_for_them() {
     else {
         panic!("{started:?}")
     };
-    // As for one that is asked for, room there is not what ends it.
-    m.handle(secs(2.0), Input::MoveFailed { id, reason: MoveFailure::Io });
-    assert_eq!(m.place(secs(2.0), waited), Placement::NoSpace, "nothing is under way");
+    // One that was in use is tried again in a moment: that is waited for, too.
+    m.handle(secs(2.0), Input::MoveFailed { id, reason: MoveFailure::Busy });
+    assert!(matches!(m.place(secs(2.0), waited), Placement::Wait { tier: TierId::Memory, .. }));
+    assert_eq!(effects(&mut m), []);
+    m.handle_deadline(secs(3.0));
+    let again = effects(&mut m);
+    let [Effect::StartMove { id, to: TierId::Nearline, .. }] = again[..] else { panic!("{again:?}") };
+    m.handle(secs(3.0), Input::MoveFailed { id, reason: MoveFailure::Io });
+    let woken = effects(&mut m);
+    assert_eq!(woken, [Effect::WakeWriters { tier: TierId::Memory }]);
+    assert_eq!(m.place(secs(3.0), waited), Placement::NoSpace, "nothing is under way");
     let _ = effects(&mut m);
     m.handle_deadline(secs(5.0));
     let again = effects(&mut m);
