@@ -114,13 +114,14 @@ impl DataServer {
         let old = record.as_ref().is_none_or(|r| r.memory_generation != self.memory_generation);
         self.load_map(ino, &mut state, record);
         state.size = known_size(&state, hint);
-        let old_cut = self.load_stub(&mut state, stub);
+        let (is_stub, old_cut) = (stub.is_some(), self.load_stub(&mut state, stub));
         state.size = pending.map_or(state.size, |size| state.size.min(size));
         state.synced_size = synced_size.min(state.size);
         if let Some(size) = pending {
             state.map.truncate_to(size);
         }
-        if settled {
+        // Of a stub nothing counts that is here.
+        if settled || is_stub {
             cut_to_size(&mut state)?;
         }
         let old_cut = old_cut || state.linked_len > state.size;
