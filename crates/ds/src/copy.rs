@@ -41,6 +41,13 @@ impl From<Errno> for CopyStop {
     }
 }
 
+/// What became of copies that were to be given up.
+pub(crate) struct Dropped {
+    pub saus: u64,
+    /// There was something that no other tier holds.
+    pub uncovered: bool,
+}
+
 /// What to copy.
 #[derive(Clone, Copy)]
 pub(crate) struct CopyPlan {
@@ -323,9 +330,8 @@ impl DataServer {
         CopyStop::Failed(Errno::EIO)
     }
 
-    /// Gives up a tier's copies of SAUs that other tiers hold too, the first ones, up to `most` bytes. `Cancelled`: it
-    /// held something that no other does.
-    pub(crate) fn drop_copies(&self, object: &Object, tier: TierId, most: u64) -> Result<u64, CopyStop> {
+    /// Gives up a tier's copies of SAUs that other tiers hold too, the first ones, up to `most` bytes.
+    pub(crate) fn drop_copies(&self, object: &Object, tier: TierId, most: u64) -> Result<Dropped, CopyStop> {
         self.sync_object_devices(object)?;
         if !object.unsynced.distrusted().is_empty() {
             return Err(CopyStop::Failed(Errno::EIO));
@@ -370,7 +376,7 @@ impl DataServer {
             }
             self.free_condemned(object, &mut state);
         }
-        if uncovered { Err(CopyStop::Cancelled) } else { Ok(dropped.len() as u64) }
+        Ok(Dropped { saus: dropped.len() as u64, uncovered })
     }
 }
 

@@ -55,8 +55,9 @@ impl DataServer {
                 Ok(Lifted::Done) => return Ok(()),
                 Ok(Lifted::Fetch) => {
                     let (era, linked_len) = (state.era, state.linked_len);
+                    let changes = state.version.as_ref().is_some_and(|version| version.in_place);
                     drop(state);
-                    fetched = Some(Fetched { era, bytes: self.fetch(object, sau, linked_len)? });
+                    fetched = Some(Fetched { era, bytes: self.fetch(object, sau, (linked_len, changes))? });
                     continue;
                 }
                 Err(stop) => stop,
@@ -66,10 +67,16 @@ impl DataServer {
         }
     }
 
-    fn fetch(&self, object: &Object, sau: SauIndex, linked_len: u64) -> Result<Vec<u8>, Errno> {
+    /// `changes`: we are about to make another version of that file, which leaves what is fetched alone.
+    fn fetch(
+        &self,
+        object: &Object,
+        sau: SauIndex,
+        (linked_len, changes): (u64, bool),
+    ) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; sau.bytes_within(linked_len) as usize];
         self.read_theirs(object, sau.start(), &mut bytes, linked_len).map_err(unreachable)?;
-        if !bytes.is_empty() {
+        if !bytes.is_empty() && !changes {
             // Ours are not to be mixed with those of another file.
             let theirs = self.theirs(object).map_err(unreachable)?;
             theirs.check_bytes().inspect_err(|_| object.theirs.forget(&theirs)).map_err(unreachable)?;

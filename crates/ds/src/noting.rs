@@ -17,12 +17,14 @@ pub(crate) struct Noting {
     pub lowest: Option<u64>,
     /// Programs can store to it unseen, or could.
     pub mapped: bool,
+    /// The version is made of their file itself, which is another one at each look.
+    pub in_place: bool,
 }
 
 impl Noting {
     /// For whoever has the same token. `mapped`: programs can store to the object unseen.
-    pub fn new(held_by: &Arc<()>, mapped: bool) -> Noting {
-        Noting { held_by: held_by.clone(), mapped, ..Noting::default() }
+    pub fn new(held_by: &Arc<()>, in_place: bool, mapped: bool) -> Noting {
+        Noting { held_by: held_by.clone(), mapped, in_place, ..Noting::default() }
     }
     pub fn is_held_by(&self, token: &Arc<()>) -> bool {
         Arc::ptr_eq(&self.held_by, token)
@@ -59,7 +61,7 @@ impl Noting {
     }
     /// What was noted so far; the next changes are noted anew.
     pub fn take(&mut self) -> Noting {
-        let next = Noting::new(&self.held_by, self.mapped);
+        let next = Noting::new(&self.held_by, self.in_place, self.mapped);
         std::mem::replace(self, next)
     }
 

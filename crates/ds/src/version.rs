@@ -6,6 +6,8 @@
 //!   changed since. The map says so after the metadata do: a crash in between leaves SAUs that are published once more.
 //! - Nothing is read from a place that a movement might change meanwhile without the object's lock, so movements and versions do not
 //!   wait for each other.
+//! - A version may be made of their file itself. What near-line has is left as it is there, so a death in between leaves the object whole;
+//!   zeros are written where the file may have something else.
 //! - What programs store through a mapping is not seen: of such an object near-line gets no SAU.
 
 use crate::{
@@ -22,7 +24,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
 };
-use types::{Errno, SAU_BYTES, TierId, Timestamp};
+use types::{Errno, SAU_BYTES, TierId, TierSet, Timestamp};
 
 /// Changed bytes that are taken while programs are held off; with more they are copied beside them, for some rounds.
 const SHORT_BLOCK: u64 = 4 << 20;
@@ -64,8 +66,10 @@ impl Drop for Hold {
 /// A version that is being copied.
 struct Copying<'a> {
     to: &'a mut dyn Version,
+    /// So many bytes are in it from the beginning: those of their file.
+    there: u64,
     stop: &'a dyn Fn() -> bool,
-    /// The SAUs that were written to it, with the checksum of what was.
+    /// The SAUs that it has something of, with the checksum of what was written.
     copied: BTreeMap<SauIndex, Option<Seal>>,
     /// Their file, once a SAU came from there.
     theirs: Option<Opened>,
@@ -90,8 +94,28 @@ impl DataServer {
         to: &mut dyn Version,
         stop: &dyn Fn() -> bool,
     ) -> Result<Snapshot, Errno> {
-        let noting = self.begin_noting(object)?;
-        let mut copying = Copying { to, stop, copied: BTreeMap::new(), theirs: None };
+        self.copy_onto(object, (to, 0), stop)
+    }
+
+    /// As `copy_version`, into their own file, of which so many bytes are there. If it ends early, near-line has what it had, and
+    /// the version is to be made once more: others see a file that is half changed.
+    pub fn copy_changes(
+        &self,
+        object: &Arc<Object>,
+        (to, there): (&mut dyn Version, u64),
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Snapshot, Errno> {
+        self.copy_onto(object, (to, there), stop)
+    }
+
+    fn copy_onto(
+        &self,
+        object: &Arc<Object>,
+        (to, there): (&mut dyn Version, u64),
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Snapshot, Errno> {
+        let noting = self.begin_noting(object, there > 0)?;
+        let mut copying = Copying { to, there, stop, copied: BTreeMap::new(), theirs: None };
         self.copy_all(object, &mut copying)?;
         let mut rounds = 0;
         let (taken, mut snapshot) = loop {
@@ -180,7 +204,7 @@ impl DataServer {
         state.map.iter().filter(missing).map(bytes).sum()
     }
 
-    fn begin_noting(&self, object: &Arc<Object>) -> Result<Hold, Errno> {
+    fn begin_noting(&self, object: &Arc<Object>, in_place: bool) -> Result<Hold, Errno> {
         let mut state = object.state.write();
         if state.removed {
             return Err(Errno::ENOENT);
@@ -190,7 +214,7 @@ impl DataServer {
         }
         self.save_unsaved(object, &mut state)?;
         let me = Arc::default();
-        state.version = Some(Noting::new(&me, state.mapped.is_some()));
+        state.version = Some(Noting::new(&me, in_place, state.mapped.is_some()));
         Ok(Hold { object: object.clone(), me })
     }
 
@@ -202,15 +226,23 @@ impl DataServer {
             if (copying.stop)() {
                 return Err(Errno::EINTR);
             }
-            let (sau, now) = {
+            let (sau, now, linked_len) = {
                 let state = object.state.read();
                 if state.removed {
                     return Err(Errno::ENOENT);
                 }
-                let Some(found) = state.map.iter_from(from).next() else { return Ok(()) };
-                found
+                // Their file may have something in the holes.
+                let there =
+                    (from.start() < copying.there.min(state.size)).then(|| (from, state.map.get(from)));
+                let found = there.or_else(|| state.map.iter_from(from).next());
+                let Some((sau, now)) = found else { return Ok(()) };
+                (sau, now, state.linked_len)
             };
-            self.copy_one(object, copying, (sau, now), &mut bytes)?;
+            if copying.there > 0 && now.valid.contains(TierId::Nearline) {
+                copying.clear_behind(sau, linked_len)?;
+            } else {
+                self.copy_one(object, copying, (sau, now), &mut bytes)?;
+            }
             next = SauIndex::new(sau.get() + 1);
         }
         Ok(())
@@ -223,18 +255,20 @@ impl DataServer {
         (sau, now): (SauIndex, Sau),
         bytes: &mut [u8],
     ) -> Result<(), Errno> {
-        if self.ours(now.valid).is_empty() && copying.theirs.is_none() {
-            copying.theirs = Some(self.theirs(object)?);
-        }
+        let only_there = |now: Sau| now.valid == TierSet::of(TierId::Nearline);
         let got = self.read_as_it_is(object, sau.start(), bytes)?;
         let bytes = &bytes[..got];
+        let after = object.state.read().map.get(sau);
+        if (only_there(now) || only_there(after)) && copying.theirs.is_none() {
+            copying.theirs = Some(self.theirs(object)?);
+        }
         let changed = {
             let state = object.state.read();
             // A seal that is not the map's any more is of what was there before a write.
             let sealed = now.seal.filter(|seal| state.map.get(sau).seal == Some(*seal));
             let changed = state.version.as_ref().is_none_or(|noting| noting.touches(sau));
             if !changed && sealed.is_some_and(|seal| seal.len as usize <= got && !is_of(seal, bytes)) {
-                if self.ours(now.valid).is_empty() {
+                if only_there(now) {
                     return Err(Errno::ESTALE);
                 }
                 self.counters.damaged_saus.add(1);
@@ -245,6 +279,9 @@ impl DataServer {
         };
         let seal = Seal { crc: crc32c::crc32c(bytes), len: got as u32 };
         copying.copied.insert(sau, Some(seal).filter(|_| !changed));
+        if sau.start() < copying.there {
+            return copying.to.write_at(bytes, sau.start());
+        }
         copying.put_fresh(sau.start(), bytes)
     }
 
@@ -321,6 +358,14 @@ impl Copying<'_> {
     fn put(&mut self, taken: Taken) -> Result<(), Errno> {
         taken.cut.map_or(Ok(()), |size| self.to.set_len(size))?;
         taken.parts.iter().try_for_each(|(offset, bytes)| self.to.write_at(bytes, *offset))
+    }
+
+    /// Near-line has the SAU, and of it the bytes before this end: those stay, and what follows is zeros.
+    fn clear_behind(&mut self, sau: SauIndex, linked_len: u64) -> Result<(), Errno> {
+        self.copied.insert(sau, None);
+        let from = linked_len.clamp(sau.start(), sau.end());
+        let zeros = vec![0; self.there.clamp(from, sau.end()).saturating_sub(from) as usize];
+        if zeros.is_empty() { Ok(()) } else { self.to.write_at(&zeros, from) }
     }
 
     /// Where nothing was written before, zeros are left out.

@@ -444,6 +444,20 @@ fn more_than_memory_has_is_written_without_an_ssd_by_publishing() {
 }
 
 #[test]
+fn a_file_larger_than_memory_is_written_without_an_ssd_while_it_stays_open() {
+    let (site, dir) = linked_site(16 << 20, false);
+    let object = attach(&site, &dir, 2);
+    site.server().open(&object, RW);
+    let bytes = pattern(56 * MIB, 3);
+    for at in (0..bytes.len()).step_by(MIB) {
+        write(&site, &dir, &object, at, &bytes[at..at + MIB]);
+    }
+    assert!(content(&site, &object).unwrap() == bytes);
+    site.server().sync(&object).unwrap();
+    assert!(dir.bytes(2) == bytes);
+}
+
+#[test]
 fn all_full_and_nowhere_to_go_is_an_error_and_ends_with_the_trouble() {
     let (site, dir) = linked_site(16 << 20, false);
     dir.fail(Some(Errno::EIO));
@@ -703,6 +717,31 @@ fn a_stub_again_is_one_after_a_death_too() {
         bytes.extend_from_slice(b"far");
         assert_eq!(content(&site, &object).unwrap(), bytes);
     }
+}
+
+#[test]
+fn regression_a_stub_that_is_shorter_than_before_has_its_size_after_a_death() {
+    // How far memory's file reached before told how long the object was.
+    let (mut site, dir) = linked_site(64 << 20, true);
+    dir.import(2, &pattern(13 * MIB, 1));
+    let object = attach(&site, &dir, 2);
+    site.server().open(&object, READER);
+    site.server().migrate(ino(2), TierId::Memory, Some(PATIENCE)).unwrap();
+    site.server().migrate(ino(2), TierId::Nearline, Some(PATIENCE)).unwrap();
+    let new = pattern(5 * MIB, 3);
+    dir.replace(2, &new);
+    let commit = &mut || {
+        dir.note_size(2, dir.agree(2));
+        end_record(&site, 2)
+    };
+    site.server().become_stub(&object, new.len() as u64, commit).unwrap();
+    assert_eq!(site.server().write(&object, 9 << 20, b"far"), Ok(3));
+    drop(object);
+    restart(&mut site, &dir);
+    let live = ds::ObjectHint { stale_live: true, ..dir.hint(&site, 2) };
+    let object = site.server().attach(ino(2), &live).unwrap();
+    assert_eq!(object.size(), (9 << 20) + 3);
+    assert_eq!(read(&site, &object, 0, 5 * MIB).unwrap(), new);
 }
 
 #[test]

@@ -147,6 +147,57 @@ fn a_version_is_the_object_at_one_moment_whatever_changes_while_it_is_copied() {
 }
 
 #[test]
+fn a_version_in_place_has_the_same_bytes_and_leaves_what_near_line_has() {
+    for seed in 100..=130 {
+        let (site, dir) = linked_site();
+        let mut random = Random(seed);
+        let theirs = vec![0xAA; 1 + random.below(20 << 20) as usize];
+        dir.import(2, &theirs);
+        let object = site.server().attach(ino(2), &dir.hint(&site, 2)).unwrap();
+        for _ in 0..random.below(4) {
+            change(&site, &object, &mut random);
+        }
+        let content = || read(&site, &object, 0, object.size() as usize).unwrap();
+        let mut moments = vec![content()];
+        let mut changes = || {
+            change(&site, &object, &mut random);
+            moments.push(content());
+        };
+        let mut kept = Kept { pages: BTreeMap::new(), len: 0, written: 0, changes: 0, change: &mut changes };
+        kept.write_at(&theirs, 0).unwrap();
+        (kept.written, kept.changes) = (0, 3);
+        let there = theirs.len() as u64;
+        let snapshot = site.server().copy_changes(&object, (&mut kept, there), &|| false).unwrap();
+        assert_eq!(snapshot.size, kept.len, "seed {seed}");
+        let version = kept.bytes();
+        assert!(moments.contains(&version), "seed {seed}: no moment of the object");
+    }
+}
+
+#[test]
+fn a_version_in_place_writes_only_what_is_new() {
+    let (site, dir) = linked_site();
+    let theirs = vec![0xAA; 20 << 20];
+    dir.import(2, &theirs);
+    let object = site.server().attach(ino(2), &dir.hint(&site, 2)).unwrap();
+    site.server().write(&object, 9 << 20, b"ours").unwrap();
+    site.server().truncate(&object, (17 << 20) + 5).unwrap();
+    site.server().truncate(&object, 18 << 20).unwrap();
+    dir.fail(Some(Errno::EIO));
+    let mut nothing = || {};
+    let mut kept = Kept { pages: BTreeMap::new(), len: 0, written: 0, changes: 0, change: &mut nothing };
+    kept.write_at(&theirs, 0).unwrap();
+    kept.written = 0;
+    let there = theirs.len() as u64;
+    let snapshot = site.server().copy_changes(&object, (&mut kept, there), &|| false).unwrap();
+    // One SAU, and zeros behind the cut: no byte of theirs is asked for.
+    assert_eq!((snapshot.size, kept.len, kept.written), (18 << 20, 18 << 20, (4 << 20) + (3 << 20) - 5));
+    dir.fail(None);
+    site.server().give_up_version(snapshot);
+    assert!(kept.bytes() == read(&site, &object, 0, 20 << 20).unwrap());
+}
+
+#[test]
 fn holes_are_left_out_and_take_no_time() {
     let (site, dir) = linked_site();
     dir.import(2, b"begin");
