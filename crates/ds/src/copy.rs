@@ -3,10 +3,9 @@
 
 use crate::{
     DataServer,
-    lift::put,
-    linked::Opened,
     object::{Moving, Object, State},
     read::verify,
+    theirs::Opened,
 };
 use layout::{Sau, SauIndex, Seal, pieces};
 use std::{ops::ControlFlow, sync::Arc};
@@ -18,6 +17,8 @@ const BATCH: usize = 16;
 /// Noted bytes above which they are copied without holding writers off, for a few rounds.
 const SHORT_BLOCK: u64 = 4 << 20;
 const ROUNDS: usize = 4;
+/// Zeros of this length are not written to a new place.
+const BLOCK: usize = 64 << 10;
 
 /// Why a copy ended early. The object is as it was, but for the batches that were finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,13 @@ impl From<Errno> for CopyStop {
             CopyStop::Failed(errno)
         }
     }
+}
+
+/// What became of copies that were to be given up.
+pub(crate) struct Dropped {
+    pub saus: u64,
+    /// There was something that no other tier holds.
+    pub uncovered: bool,
 }
 
 /// What to copy.
@@ -322,9 +330,8 @@ impl DataServer {
         CopyStop::Failed(Errno::EIO)
     }
 
-    /// Gives up a tier's copies of SAUs that other tiers hold too, the first ones, up to `most` bytes. `Cancelled`: it
-    /// held something that no other does.
-    pub(crate) fn drop_copies(&self, object: &Object, tier: TierId, most: u64) -> Result<u64, CopyStop> {
+    /// Gives up a tier's copies of SAUs that other tiers hold too, the first ones, up to `most` bytes.
+    pub(crate) fn drop_copies(&self, object: &Object, tier: TierId, most: u64) -> Result<Dropped, CopyStop> {
         self.sync_object_devices(object)?;
         if !object.unsynced.distrusted().is_empty() {
             return Err(CopyStop::Failed(Errno::EIO));
@@ -369,7 +376,7 @@ impl DataServer {
             }
             self.free_condemned(object, &mut state);
         }
-        if uncovered { Err(CopyStop::Cancelled) } else { Ok(dropped.len() as u64) }
+        Ok(Dropped { saus: dropped.len() as u64, uncovered })
     }
 }
 
@@ -524,6 +531,16 @@ fn copy_theirs(
     theirs.read(sau.start(), &mut bytes, linked_len)?;
     put(to, &bytes, sau.start())?;
     Ok((Seal { crc: crc32c::crc32c(&bytes), len }, old.is_none_or(|old| is_of(old, &bytes))))
+}
+
+/// Writes into a place that reads as zeros.
+pub(crate) fn put(file: &ObjectFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+    for (n, block) in bytes.chunks(BLOCK).enumerate() {
+        if block.iter().any(|byte| *byte != 0) {
+            file.write_at(block, offset + (n * BLOCK) as u64)?;
+        }
+    }
+    Ok(())
 }
 
 /// Is the seal of these bytes of a SAU? Zeros follow both.

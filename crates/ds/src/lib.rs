@@ -21,6 +21,7 @@ mod mapped;
 mod maps;
 mod metrics;
 mod mover;
+mod noting;
 mod object;
 mod open;
 mod place;
@@ -30,6 +31,7 @@ mod space;
 mod stub;
 mod sync;
 mod table;
+mod theirs;
 mod truncate;
 mod unsynced;
 mod version;
@@ -37,7 +39,7 @@ mod write;
 
 pub use allocate::{AllocateMode, Whence};
 pub use commands::{ObjectReport, TierStatus};
-pub use linked::{Linked, Nearline, Stub};
+pub use linked::{Linked, Stub};
 pub use load::ObjectHint;
 pub use maps::{Entries, FirstRecord, KvMaps, MapStore, load_record};
 pub use metrics::{Counters, CountersNow};
@@ -85,6 +87,15 @@ pub struct DsOptions {
     pub seal_after: Duration,
     /// No movement begins before [`DataServer::release`]: whoever starts this has policies to tell first.
     pub held: bool,
+}
+
+/// The slowest tier.
+pub enum Nearline {
+    None,
+    /// A directory of ours.
+    Native(DeviceTier),
+    /// Somebody else's.
+    Linked(Arc<dyn Linked>),
 }
 
 /// A tier on a device.

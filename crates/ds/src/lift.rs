@@ -5,18 +5,14 @@
 
 use crate::{
     DataServer,
-    copy::reach,
+    copy::{put, reach},
     linked::unreachable,
     object::{Object, State},
     write::{Patience, Stop},
 };
 use layout::{Piece, Sau, SauIndex};
 use std::time::Instant;
-use store::ObjectFd;
 use types::{Errno, SAU_BYTES, TierId, TierSet};
-
-/// Zeros of this length are not written.
-const BLOCK: usize = 64 << 10;
 
 /// What their file has of a SAU.
 struct Fetched {
@@ -59,8 +55,9 @@ impl DataServer {
                 Ok(Lifted::Done) => return Ok(()),
                 Ok(Lifted::Fetch) => {
                     let (era, linked_len) = (state.era, state.linked_len);
+                    let changes = state.version.as_ref().is_some_and(|version| version.in_place);
                     drop(state);
-                    fetched = Some(Fetched { era, bytes: self.fetch(object, sau, linked_len)? });
+                    fetched = Some(Fetched { era, bytes: self.fetch(object, sau, (linked_len, changes))? });
                     continue;
                 }
                 Err(stop) => stop,
@@ -70,9 +67,20 @@ impl DataServer {
         }
     }
 
-    fn fetch(&self, object: &Object, sau: SauIndex, linked_len: u64) -> Result<Vec<u8>, Errno> {
+    /// `changes`: we are about to make another version of that file, which leaves what is fetched alone.
+    fn fetch(
+        &self,
+        object: &Object,
+        sau: SauIndex,
+        (linked_len, changes): (u64, bool),
+    ) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; sau.bytes_within(linked_len) as usize];
         self.read_theirs(object, sau.start(), &mut bytes, linked_len).map_err(unreachable)?;
+        if !bytes.is_empty() && !changes {
+            // Ours are not to be mixed with those of another file.
+            let theirs = self.theirs(object).map_err(unreachable)?;
+            theirs.check_bytes().inspect_err(|_| object.theirs.forget(&theirs)).map_err(unreachable)?;
+        }
         Ok(bytes)
     }
 
@@ -111,6 +119,7 @@ impl DataServer {
             self.save_map(object, state).map_err(Stop::from)
         });
         self.settle_charge(object, state, to);
+        self.notice_dirty(object, to);
         saved.map(|_| Lifted::Done)
     }
 
@@ -173,14 +182,4 @@ impl DataServer {
         self.save_map(object, state)?;
         Ok(())
     }
-}
-
-/// Writes into a place that reads as zeros.
-pub(crate) fn put(file: &ObjectFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
-    for (n, block) in bytes.chunks(BLOCK).enumerate() {
-        if block.iter().any(|byte| *byte != 0) {
-            file.write_at(block, offset + (n * BLOCK) as u64)?;
-        }
-    }
-    Ok(())
 }

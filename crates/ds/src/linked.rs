@@ -6,26 +6,14 @@
 //! - A file that cannot be reached is an error of the call that wanted it, and nothing more: no SAU is lost by it.
 //! - Their file is not opened, read or looked at under an object's lock, but for what needs no waiting.
 
-use crate::{DataServer, DeviceTier, object::Object};
-use link::{Seen, Source};
-use parking_lot::Mutex;
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
+use crate::{
+    DataServer,
+    object::Object,
+    theirs::{Opened, within},
 };
+use link::Source;
+use std::sync::Arc;
 use types::{Errno, Ino, TierId, TierSet};
-
-/// Files that failed are opened again, and no more often than this.
-const REOPEN: Duration = Duration::from_secs(1);
-
-/// The slowest tier.
-pub enum Nearline {
-    None,
-    /// A directory of ours.
-    Native(DeviceTier),
-    /// Somebody else's.
-    Linked(Arc<dyn Linked>),
-}
 
 /// What the data server asks of who keeps the linked directory.
 pub trait Linked: Send + Sync {
@@ -33,7 +21,8 @@ pub trait Linked: Send + Sync {
     /// here, without a call to the back end.
     fn stub(&self, ino: Ino) -> Result<Option<Stub>, Errno>;
 
-    /// Their file of an inode, as it was last agreed on, for reading. `ESTALE`: it is another one by now; `EIO`, `ETIMEDOUT`:
+    /// Their file of an inode, as it was last agreed on, for reading; or a version of ours that has the name and of which
+    /// [`DataServer::note_published`] was not told yet: what is asked of it is the same in both. `ESTALE`: it is another one by now; `EIO`, `ETIMEDOUT`:
     /// the back end is in trouble.
     fn open(&self, ino: Ino) -> Result<Arc<dyn Source>, Errno>;
 
@@ -50,84 +39,6 @@ pub struct Stub {
     pub size: u64,
     /// Of their file.
     pub theirs: u64,
-}
-
-/// Their file of an object, if it is open.
-#[derive(Default)]
-pub(crate) struct Theirs {
-    /// Held over an opening: who comes meanwhile finds the file.
-    opening: Mutex<()>,
-    held: Mutex<Held>,
-}
-
-#[derive(Default)]
-struct Held {
-    file: Option<Opened>,
-    /// When it was last asked for, and the answer if that was an error.
-    asked: Option<(Instant, Errno)>,
-    /// How often another file was agreed on: one that was opened before is not taken for it.
-    changes: u64,
-}
-
-#[derive(Clone)]
-pub(crate) struct Opened {
-    pub source: Arc<dyn Source>,
-    /// As it was when it was opened.
-    pub seen: Seen,
-}
-
-impl Opened {
-    /// Fills `buf` with what the file has, up to `linked_len`, and zeros. One that is shorter reads as zeros, too.
-    pub fn read(&self, offset: u64, buf: &mut [u8], linked_len: u64) -> Result<(), Errno> {
-        let there = within(offset, buf.len(), linked_len);
-        let got = if there > 0 { self.source.read_at(&mut buf[..there], offset)? } else { 0 };
-        buf[got..].fill(0);
-        Ok(())
-    }
-
-    /// Does it have other bytes than when it was opened, as far as a look tells? Then `ESTALE`.
-    pub fn check(&self) -> Result<(), Errno> {
-        let now = self.source.look()?.seen;
-        let of = |seen: &Seen| (seen.size, seen.mtime, seen.ctime);
-        if of(&now) == of(&self.seen) { Ok(()) } else { Err(Errno::ESTALE) }
-    }
-}
-
-impl Theirs {
-    fn get(&self) -> Option<Opened> {
-        self.held.lock().file.clone()
-    }
-
-    /// It failed: the next one opens it anew.
-    pub fn forget(&self, failed: &Opened) {
-        let mut held = self.held.lock();
-        if held.file.as_ref().is_some_and(|file| Arc::ptr_eq(&file.source, &failed.source)) {
-            held.file = None;
-        }
-    }
-
-    /// Another file is theirs from now on; `None`: it is still to be opened.
-    pub fn replace(&self, file: Option<Opened>) {
-        let mut held = self.held.lock();
-        let changes = held.changes + 1;
-        *held = Held { file, asked: None, changes };
-    }
-
-    /// Reads if that needs no waiting. `false`: it would.
-    pub fn try_read(&self, offset: u64, buf: &mut [u8], linked_len: u64) -> bool {
-        let there = within(offset, buf.len(), linked_len);
-        let got = match self.get() {
-            _ if there == 0 => 0,
-            Some(file) => match file.source.read_nowait(&mut buf[..there], offset) {
-                Ok(Some(got)) => got,
-                // What fails is the waiting call's concern.
-                Ok(None) | Err(_) => return false,
-            },
-            None => return false,
-        };
-        buf[got..].fill(0);
-        true
-    }
 }
 
 impl DataServer {
@@ -148,34 +59,16 @@ impl DataServer {
 
     /// Their file of the object, open.
     pub(crate) fn theirs(&self, object: &Object) -> Result<Opened, Errno> {
-        if let Some(file) = object.theirs.get() {
-            return Ok(file);
-        }
         let linked = self.linked.as_ref().ok_or(Errno::EIO)?;
-        let _turn = object.theirs.opening.lock();
-        let changes = {
-            let held = object.theirs.held.lock();
-            if let Some(file) = &held.file {
-                return Ok(file.clone());
-            }
-            match held.asked {
-                Some((at, errno)) if at.elapsed() < REOPEN => return Err(errno),
-                Some(_) | None => held.changes,
-            }
-        };
-        let opened = linked.open(object.ino).and_then(|source| {
-            let seen = source.look()?.seen;
-            Ok(Opened { source, seen })
-        });
-        if let Err(errno) = opened {
-            tracing::warn!(ino = %object.ino, %errno, "the linked file of an object cannot be opened now");
-        }
-        let mut held = object.theirs.held.lock();
-        if held.changes == changes {
-            held.asked = Some((Instant::now(), opened.as_ref().err().copied().unwrap_or(Errno::EIO)));
-            held.file = opened.as_ref().ok().cloned();
-        }
-        opened
+        object.theirs.open(|| {
+            let opened = linked.open(object.ino).and_then(|source| {
+                let seen = source.look()?.seen;
+                Ok(Opened { source, seen })
+            });
+            opened.inspect_err(|errno| {
+                tracing::warn!(ino = %object.ino, %errno, "the linked file of an object cannot be opened now");
+            })
+        })
     }
 
     /// As [`Opened::read`].
@@ -198,11 +91,6 @@ impl DataServer {
         let again = self.theirs(object).map_err(|_| errno)?;
         again.read(offset, buf, linked_len).inspect_err(|_| object.theirs.forget(&again))
     }
-}
-
-/// How many of so many bytes from `offset` lie before the end.
-fn within(offset: u64, len: usize, end: u64) -> usize {
-    len.min(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX))
 }
 
 /// What a program gets that wanted bytes of a file which cannot be reached.

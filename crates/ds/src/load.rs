@@ -114,13 +114,14 @@ impl DataServer {
         let old = record.as_ref().is_none_or(|r| r.memory_generation != self.memory_generation);
         self.load_map(ino, &mut state, record);
         state.size = known_size(&state, hint);
-        let old_cut = self.load_stub(&mut state, stub);
+        let (is_stub, old_cut) = (stub.is_some(), self.load_stub(&mut state, stub));
         state.size = pending.map_or(state.size, |size| state.size.min(size));
         state.synced_size = synced_size.min(state.size);
         if let Some(size) = pending {
             state.map.truncate_to(size);
         }
-        if settled {
+        // Of a stub nothing counts that is here.
+        if settled || is_stub {
             cut_to_size(&mut state)?;
         }
         let old_cut = old_cut || state.linked_len > state.size;
@@ -128,10 +129,6 @@ impl DataServer {
         clear_holes(&mut state)?;
         if mapped {
             absorb_after_crash(&mut state);
-            // Programs outlive the daemon, and so do their mappings.
-            if state.files.iter().flatten().any(|file| file.is_used_elsewhere().unwrap_or(true)) {
-                state.mapped = Some(Mapped::left_over());
-            }
         }
         if has_unsealed(&state.map, self.ours(TierSet::PERSISTENT)) {
             self.note_found_unsealed(ino);
@@ -360,6 +357,10 @@ fn absorb_after_crash(state: &mut State) {
             }
         }
         let _ = state.map.set(sau, Sau::in_tiers(valid));
+    }
+    // Programs outlive the daemon, and so do their mappings.
+    if state.files.iter().flatten().any(|file| file.is_used_elsewhere().unwrap_or(true)) {
+        state.mapped = Some(Mapped::left_over());
     }
 }
 

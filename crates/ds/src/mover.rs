@@ -2,7 +2,7 @@
 
 use crate::{
     DataServer,
-    copy::{Choice, Copier, CopyPlan, CopyStop},
+    copy::{Choice, Copier, CopyPlan, CopyStop, Dropped},
     driver::{Job, Work},
     load::dirty_tiers,
     object::Object,
@@ -121,9 +121,10 @@ impl DataServer {
                 return Err(MoveFailure::Busy);
             };
             match self.drop_copies(object, from, most) {
-                Ok(_) => {}
+                // All of it was written since: not at once again.
+                Ok(Dropped { saus: 0, uncovered: true }) => return Err(MoveFailure::Busy),
+                Ok(Dropped { .. }) => {}
                 Err(CopyStop::Gone) => return Err(MoveFailure::Gone),
-                // Written since: not at once again.
                 Err(CopyStop::Cancelled | CopyStop::Undurable) => return Err(MoveFailure::Busy),
                 Err(CopyStop::NoSpace | CopyStop::Failed(_)) => return Err(MoveFailure::Io),
             }
@@ -134,7 +135,8 @@ impl DataServer {
 
     fn drop_for_core(&self, object: &Object, tier: TierId, most: u64) -> Result<u64, MoveFailure> {
         match self.drop_copies(object, tier, most) {
-            Ok(_) => Ok(0),
+            Ok(Dropped { uncovered: false, .. }) => Ok(0),
+            Ok(Dropped { uncovered: true, .. }) => Err(MoveFailure::Uncovered),
             Err(CopyStop::Gone) => Err(MoveFailure::Gone),
             Err(CopyStop::Cancelled | CopyStop::Undurable) => Err(MoveFailure::Uncovered),
             Err(CopyStop::NoSpace | CopyStop::Failed(_)) => Err(MoveFailure::Io),

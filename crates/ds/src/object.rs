@@ -9,7 +9,7 @@
 //!   no tier's file in what follows, nor in I-DS-1: nobody here changes it, so it is read without the lock.
 //! - I-DS-4: a range of a device copy is changed, cut or punched only after the map that no longer vouches for it is durable.
 
-use crate::{linked::Theirs, unsynced::Unsynced, version::Noting};
+use crate::{noting::Noting, theirs::Theirs, unsynced::Unsynced};
 use layout::{SauIndex, SauMap};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::{

@@ -26,10 +26,11 @@ struct Span {
     len: usize,
 }
 
-/// What is still to be read of their file, and how much of that counts.
+/// What is still to be read of their file, how much of that counts, and which it is.
 struct Linked {
     spans: Vec<Span>,
     len: u64,
+    era: u64,
 }
 
 /// A copy that cannot be used.
@@ -83,39 +84,42 @@ impl DataServer {
     /// `EIO` when any byte of the range is lost, or fails its checksum or cannot be read in every tier that holds it: never
     /// a short read, which callers would take for the end of the file.
     pub fn read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        let (wanted, linked) = self.read_ours(object, offset, buf)?;
-        self.read_linked(object, &linked, (offset, buf)).map_err(unreachable)?;
-        Ok(wanted)
+        self.read_both(object, (offset, buf), unreachable)
     }
 
     /// As `read`; what a linked file fails with is as it came.
     pub(crate) fn read_as_it_is(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        let (wanted, linked) = self.read_ours(object, offset, buf)?;
-        self.read_linked(object, &linked, (offset, buf))?;
-        Ok(wanted)
+        self.read_both(object, (offset, buf), |errno| errno)
     }
 
-    fn read_linked(
+    fn read_both(
         &self,
         object: &Object,
-        linked: &Linked,
         (offset, buf): (u64, &mut [u8]),
-    ) -> Result<(), Errno> {
-        for span in &linked.spans {
-            let at = (span.offset - offset) as usize;
-            self.read_theirs(object, span.offset, &mut buf[at..at + span.len], linked.len)?;
+        failed: impl Fn(Errno) -> Errno,
+    ) -> Result<usize, Errno> {
+        loop {
+            let (wanted, linked) = self.read_ours(object, offset, buf)?;
+            for span in &linked.spans {
+                let at = (span.offset - offset) as usize;
+                let part = &mut buf[at..at + span.len];
+                self.read_theirs(object, span.offset, part, linked.len).map_err(&failed)?;
+            }
+            // Another file came to be theirs meanwhile, perhaps, and bytes of both would be those of neither.
+            if linked.spans.is_empty() || object.state.read().era == linked.era {
+                return Ok(wanted);
+            }
         }
-        Ok(())
     }
 
     fn read_ours(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<(usize, Linked), Errno> {
         // Each round either finishes or takes one bad copy out of the map, so it ends.
         loop {
-            let mut linked = Linked { spans: Vec::new(), len: 0 };
+            let mut linked = Linked { spans: Vec::new(), len: 0, era: 0 };
             let bad = {
                 let state = object.state.read();
                 let wanted = readable(&state, offset, buf.len())?;
-                linked.len = state.linked_len;
+                (linked.len, linked.era) = (state.linked_len, state.era);
                 let buf = &mut buf[..wanted];
                 match self.read_spans(object, &state, (offset, buf), &mut linked.spans)? {
                     None => return Ok((wanted, linked)),

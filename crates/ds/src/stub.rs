@@ -4,6 +4,7 @@ use crate::{
     DataServer,
     load::attached,
     object::{Object, UNSAVED},
+    truncate::{cut_file, has_condemned},
 };
 use layout::SauMap;
 use std::sync::Arc;
@@ -54,6 +55,13 @@ impl DataServer {
         TierId::ALL.into_iter().for_each(|tier| state.unsynced.forget(tier));
         state.unsynced.trust();
         self.free_condemned(object, &mut state);
+        // How far a file reaches tells after a crash how long its object was. What is given up is cut when it is freed.
+        for tier in TierId::ALL.into_iter().filter(|tier| !has_condemned(&state, *tier)).collect::<Vec<_>>() {
+            if let Err(errno) = cut_file(&mut state, tier, size) {
+                tracing::warn!(ino = %object.ino, %tier, %errno, "the file of an object that is a stub again was not cut");
+            }
+        }
+        self.note_if_unsynced(object, &state);
         if state.known {
             self.driver.tell(attached(object.ino, &state));
         }

@@ -206,7 +206,7 @@ fn note_cut(state: &mut State, size: u64) {
 }
 
 /// Does a device file have bytes that the durable map may still name?
-fn has_condemned(state: &State, tier: TierId) -> bool {
+pub(crate) fn has_condemned(state: &State, tier: TierId) -> bool {
     tier.is_persistent() && state.condemned.iter().any(|c| c.tier == tier)
 }
 

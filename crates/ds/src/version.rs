@@ -6,14 +6,17 @@
 //!   changed since. The map says so after the metadata do: a crash in between leaves SAUs that are published once more.
 //! - Nothing is read from a place that a movement might change meanwhile without the object's lock, so movements and versions do not
 //!   wait for each other.
+//! - A version may be made of their file itself. What near-line has is left as it is there, so a death in between leaves the object whole;
+//!   zeros are written where the file may have something else.
 //! - What programs store through a mapping is not seen: of such an object near-line gets no SAU.
 
 use crate::{
     DataServer,
     copy::is_of,
-    linked::Opened,
     load::attached,
+    noting::Noting,
     object::{Object, State},
+    theirs::Opened,
 };
 use layout::{Sau, SauIndex, Seal};
 use link::{Source, Version};
@@ -21,15 +24,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
 };
-use types::{Errno, SAU_BYTES, TierId, Timestamp};
+use types::{Errno, SAU_BYTES, TierId, TierSet, Timestamp};
 
 /// Changed bytes that are taken while programs are held off; with more they are copied beside them, for some rounds.
 const SHORT_BLOCK: u64 = 4 << 20;
 const ROUNDS: usize = 8;
 /// Changed bytes that are taken at most before they are written.
 const TAKEN_MAX: usize = 32 << 20;
-/// Ranges that are noted before they are counted in whole SAUs.
-const RANGES_MAX: usize = 1024;
 /// Zeros of this length are not written where nothing was.
 const BLOCK: usize = 64 << 10;
 
@@ -43,69 +44,6 @@ pub struct Snapshot {
     saus: Vec<(SauIndex, Option<Seal>)>,
 }
 
-/// What changed of an object since its version was begun, or since the snapshot.
-#[derive(Default)]
-pub(crate) struct Noting {
-    /// Whose it is.
-    held_by: Arc<()>,
-    written: Vec<(u64, u64)>,
-    /// The smallest size that it had, if it was cut.
-    lowest: Option<u64>,
-    /// Programs can store to it unseen, or could.
-    mapped: bool,
-}
-
-impl Noting {
-    pub fn note(&mut self, offset: u64, len: u64) {
-        match self.written.last_mut() {
-            Some(last) if last.0 <= offset && offset <= last.0 + last.1 => {
-                last.1 = last.1.max(offset - last.0 + len);
-            }
-            Some(_) | None => self.written.push((offset, len)),
-        }
-        if self.written.len() > RANGES_MAX {
-            self.round_out();
-        }
-    }
-    /// Nothing behind the new end is as it was.
-    pub fn note_cut(&mut self, size: u64) {
-        self.lowest = Some(self.lowest.map_or(size, |lowest| lowest.min(size)));
-        self.note(size, u64::MAX - size);
-    }
-    pub fn note_mapped(&mut self) {
-        self.mapped = true;
-    }
-
-    fn bytes(&self, size: u64) -> u64 {
-        self.written.iter().map(|(offset, len)| size.saturating_sub(*offset).min(*len)).sum()
-    }
-    fn touches(&self, sau: SauIndex) -> bool {
-        self.written
-            .iter()
-            .any(|(offset, len)| *offset < sau.end() && offset.saturating_add(*len) > sau.start())
-    }
-    /// Whole SAUs in place of ranges, and one range if that does not help.
-    fn round_out(&mut self) {
-        let whole = |(offset, len): (u64, u64)| {
-            let end = offset.saturating_add(len).checked_next_multiple_of(SAU_BYTES).unwrap_or(u64::MAX);
-            (offset / SAU_BYTES * SAU_BYTES, end)
-        };
-        let mut ranges: Vec<(u64, u64)> = std::mem::take(&mut self.written).into_iter().map(whole).collect();
-        ranges.sort_unstable();
-        let bound = ranges.len() / 2;
-        ranges.dedup_by(|next, last| {
-            let meets = next.0 <= last.1;
-            last.1 = if meets { last.1.max(next.1) } else { last.1 };
-            meets
-        });
-        if ranges.len() > bound {
-            let ends = ranges.first().zip(ranges.last()).map(|(first, last)| (first.0, last.1));
-            ranges = ends.into_iter().collect();
-        }
-        self.written = ranges.into_iter().map(|(from, end)| (from, end - from)).collect();
-    }
-}
-
 /// The object's changes are noted for as long as this is there.
 struct Hold {
     object: Arc<Object>,
@@ -115,7 +53,7 @@ struct Hold {
 impl Hold {
     /// What was noted for it.
     fn take(&self, state: &mut State) -> Option<Noting> {
-        state.version.take_if(|noting| Arc::ptr_eq(&noting.held_by, &self.me))
+        state.version.take_if(|noting| noting.is_held_by(&self.me))
     }
 }
 
@@ -128,8 +66,10 @@ impl Drop for Hold {
 /// A version that is being copied.
 struct Copying<'a> {
     to: &'a mut dyn Version,
+    /// So many bytes are in it from the beginning: those of their file.
+    there: u64,
     stop: &'a dyn Fn() -> bool,
-    /// The SAUs that were written to it, with the checksum of what was.
+    /// The SAUs that it has something of, with the checksum of what was written.
     copied: BTreeMap<SauIndex, Option<Seal>>,
     /// Their file, once a SAU came from there.
     theirs: Option<Opened>,
@@ -154,8 +94,28 @@ impl DataServer {
         to: &mut dyn Version,
         stop: &dyn Fn() -> bool,
     ) -> Result<Snapshot, Errno> {
-        let noting = self.begin_noting(object)?;
-        let mut copying = Copying { to, stop, copied: BTreeMap::new(), theirs: None };
+        self.copy_onto(object, (to, 0), stop)
+    }
+
+    /// As `copy_version`, into their own file, of which so many bytes are there. If it ends early, near-line has what it had, and
+    /// the version is to be made once more: others see a file that is half changed.
+    pub fn copy_changes(
+        &self,
+        object: &Arc<Object>,
+        (to, there): (&mut dyn Version, u64),
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Snapshot, Errno> {
+        self.copy_onto(object, (to, there), stop)
+    }
+
+    fn copy_onto(
+        &self,
+        object: &Arc<Object>,
+        (to, there): (&mut dyn Version, u64),
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Snapshot, Errno> {
+        let noting = self.begin_noting(object, there > 0)?;
+        let mut copying = Copying { to, there, stop, copied: BTreeMap::new(), theirs: None };
         self.copy_all(object, &mut copying)?;
         let mut rounds = 0;
         let (taken, mut snapshot) = loop {
@@ -244,7 +204,7 @@ impl DataServer {
         state.map.iter().filter(missing).map(bytes).sum()
     }
 
-    fn begin_noting(&self, object: &Arc<Object>) -> Result<Hold, Errno> {
+    fn begin_noting(&self, object: &Arc<Object>, in_place: bool) -> Result<Hold, Errno> {
         let mut state = object.state.write();
         if state.removed {
             return Err(Errno::ENOENT);
@@ -254,8 +214,7 @@ impl DataServer {
         }
         self.save_unsaved(object, &mut state)?;
         let me = Arc::default();
-        let (held_by, mapped) = (Arc::clone(&me), state.mapped.is_some());
-        state.version = Some(Noting { held_by, mapped, ..Noting::default() });
+        state.version = Some(Noting::new(&me, in_place, state.mapped.is_some()));
         Ok(Hold { object: object.clone(), me })
     }
 
@@ -267,15 +226,23 @@ impl DataServer {
             if (copying.stop)() {
                 return Err(Errno::EINTR);
             }
-            let (sau, now) = {
+            let (sau, now, linked_len) = {
                 let state = object.state.read();
                 if state.removed {
                     return Err(Errno::ENOENT);
                 }
-                let Some(found) = state.map.iter_from(from).next() else { return Ok(()) };
-                found
+                // Their file may have something in the holes.
+                let there =
+                    (from.start() < copying.there.min(state.size)).then(|| (from, state.map.get(from)));
+                let found = there.or_else(|| state.map.iter_from(from).next());
+                let Some((sau, now)) = found else { return Ok(()) };
+                (sau, now, state.linked_len)
             };
-            self.copy_one(object, copying, (sau, now), &mut bytes)?;
+            if copying.there > 0 && now.valid.contains(TierId::Nearline) {
+                copying.clear_behind(sau, linked_len)?;
+            } else {
+                self.copy_one(object, copying, (sau, now), &mut bytes)?;
+            }
             next = SauIndex::new(sau.get() + 1);
         }
         Ok(())
@@ -288,17 +255,22 @@ impl DataServer {
         (sau, now): (SauIndex, Sau),
         bytes: &mut [u8],
     ) -> Result<(), Errno> {
-        if self.ours(now.valid).is_empty() && copying.theirs.is_none() {
-            copying.theirs = Some(self.theirs(object)?);
-        }
+        let only_there = |now: Sau| now.valid == TierSet::of(TierId::Nearline);
         let got = self.read_as_it_is(object, sau.start(), bytes)?;
         let bytes = &bytes[..got];
+        let after = object.state.read().map.get(sau);
+        if (only_there(now) || only_there(after)) && copying.theirs.is_none() {
+            copying.theirs = Some(self.theirs(object)?);
+        }
         let changed = {
             let state = object.state.read();
             // A seal that is not the map's any more is of what was there before a write.
             let sealed = now.seal.filter(|seal| state.map.get(sau).seal == Some(*seal));
             let changed = state.version.as_ref().is_none_or(|noting| noting.touches(sau));
             if !changed && sealed.is_some_and(|seal| seal.len as usize <= got && !is_of(seal, bytes)) {
+                if only_there(now) {
+                    return Err(Errno::ESTALE);
+                }
                 self.counters.damaged_saus.add(1);
                 tracing::error!(ino = %object.ino, sau = sau.get(), "checksum mismatch while publishing: the version is not used");
                 return Err(Errno::EIO);
@@ -307,6 +279,9 @@ impl DataServer {
         };
         let seal = Seal { crc: crc32c::crc32c(bytes), len: got as u32 };
         copying.copied.insert(sau, Some(seal).filter(|_| !changed));
+        if sau.start() < copying.there {
+            return copying.to.write_at(bytes, sau.start());
+        }
         copying.put_fresh(sau.start(), bytes)
     }
 
@@ -341,6 +316,9 @@ impl DataServer {
                 next = SauIndex::new(sau.get() + 1);
             }
         }
+        if held.is_none() {
+            copying.put(std::mem::take(&mut taken))?;
+        }
         Ok(taken)
     }
 
@@ -370,14 +348,6 @@ impl DataServer {
     }
 }
 
-impl Noting {
-    /// What was noted so far; the next changes are noted anew.
-    fn take(&mut self) -> Noting {
-        let (held_by, mapped) = (self.held_by.clone(), self.mapped);
-        std::mem::replace(self, Noting { held_by, mapped, ..Noting::default() })
-    }
-}
-
 impl Taken {
     fn bytes(&self) -> usize {
         self.parts.iter().map(|(_, bytes)| bytes.len()).sum()
@@ -388,6 +358,14 @@ impl Copying<'_> {
     fn put(&mut self, taken: Taken) -> Result<(), Errno> {
         taken.cut.map_or(Ok(()), |size| self.to.set_len(size))?;
         taken.parts.iter().try_for_each(|(offset, bytes)| self.to.write_at(bytes, *offset))
+    }
+
+    /// Near-line has the SAU, and of it the bytes before this end: those stay, and what follows is zeros.
+    fn clear_behind(&mut self, sau: SauIndex, linked_len: u64) -> Result<(), Errno> {
+        self.copied.insert(sau, None);
+        let from = linked_len.clamp(sau.start(), sau.end());
+        let zeros = vec![0; self.there.clamp(from, sau.end()).saturating_sub(from) as usize];
+        if zeros.is_empty() { Ok(()) } else { self.to.write_at(&zeros, from) }
     }
 
     /// Where nothing was written before, zeros are left out.

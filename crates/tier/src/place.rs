@@ -6,7 +6,8 @@
 //! once, since waiting would push everyone else's files out in front of it and go no faster. Out of memory it flows on to
 //! the SSD as soon as memory is at C_n-m: what it put there beyond that would be moved out again at once, and written twice. Only when every tier is
 //! full does a write wait for longer, as long as anything moves; with nothing moving it is `NoSpace`
-//! (I-TIER-5). A tier of [`crate::Settings::movements_only`] is none that a write can go to.
+//! (I-TIER-5). A tier of [`crate::Settings::movements_only`] is none that a write can go to; with one, an object that is
+//! tried again in a moment counts as moving.
 
 use std::time::Duration;
 
@@ -168,7 +169,8 @@ impl Tiering {
         let possible = |t: &TierId| self.space(*t).is_some_and(|s| s.limit >= bytes);
         let tier = tiers.iter().copied().filter(possible).find(draining);
         // A movement that drains nothing (a copy, a promotion) holds room, or makes something droppable.
-        let tier = tier.or_else(|| tiers.iter().copied().find(possible).filter(|_| !self.moves.is_empty()));
+        let moves = !self.moves.is_empty() || self.leaves_soon();
+        let tier = tier.or_else(|| tiers.iter().copied().find(possible).filter(|_| moves));
         match tier {
             Some(tier) => {
                 self.wait_for(tier, bytes);

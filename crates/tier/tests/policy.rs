@@ -566,16 +566,28 @@ fn a_tier_of_movements_only_gets_no_new_bytes_and_makes_room_for_them() {
     let waited = Need { waited: secs(1.0), ..need(2, 8 * MIB) };
     assert!(matches!(m.place(secs(1.0), waited), Placement::Wait { tier: TierId::Memory, .. }));
     let started = effects(&mut m);
-    let [effect @ Effect::StartMove { id, from: TierId::Memory, to: TierId::Nearline, .. }] = started[..] else {
+    let [effect @ Effect::StartMove { id, from: TierId::Memory, to: TierId::Nearline, .. }] = started[..]
+    else {
         panic!("{started:?}")
     };
-    // As for one that is asked for, room there is not what ends it.
-    m.handle(secs(2.0), Input::MoveFailed { id, reason: MoveFailure::Io });
-    assert_eq!(m.place(secs(2.0), waited), Placement::NoSpace, "nothing is under way");
+    // One that was in use is tried again in a moment: that is waited for, too.
+    m.handle(secs(2.0), Input::MoveFailed { id, reason: MoveFailure::Busy });
+    assert!(matches!(m.place(secs(2.0), waited), Placement::Wait { tier: TierId::Memory, .. }));
+    assert_eq!(effects(&mut m), []);
+    m.handle_deadline(secs(3.0));
+    let again = effects(&mut m);
+    let [Effect::StartMove { id, to: TierId::Nearline, .. }] = again[..] else { panic!("{again:?}") };
+    m.handle(secs(3.0), Input::MoveFailed { id, reason: MoveFailure::Io });
+    let woken = effects(&mut m);
+    assert_eq!(woken, [Effect::WakeWriters { tier: TierId::Memory }]);
+    assert_eq!(m.place(secs(3.0), waited), Placement::NoSpace, "nothing is under way");
     let _ = effects(&mut m);
     m.handle_deadline(secs(5.0));
     let again = effects(&mut m);
-    assert!(matches!(again[..], [Effect::StartMove { to: TierId::Nearline, .. }]), "{again:?} after {effect:?}");
+    assert!(
+        matches!(again[..], [Effect::StartMove { to: TierId::Nearline, .. }]),
+        "{again:?} after {effect:?}"
+    );
     finish(&mut m, 6.0, again[0]);
     assert_eq!(m.place(secs(6.0), waited), Placement::Tier(TierId::Memory));
 }

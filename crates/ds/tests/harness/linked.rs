@@ -264,6 +264,10 @@ fn seen(file: &File) -> std::io::Result<Seen> {
     })
 }
 
+pub fn seen_of(path: &std::path::Path) -> Seen {
+    seen(&File::open(path).unwrap()).unwrap()
+}
+
 pub fn record_key(ino: Ino) -> Vec<u8> {
     [&ino.get().to_be_bytes()[..], b"O"].concat()
 }

@@ -1,6 +1,8 @@
 //! A data server on temporary directories, which can be restarted and rebooted.
 #![cfg_attr(test, allow(dead_code, reason = "each test file uses a part"))]
 
+pub mod linked;
+
 use ds::{DataServer, DeviceTier, DsOptions, KvMaps, Linked, MapStore, Nearline, Object, ObjectHint};
 use kv::{MetaStore, MetaStoreOptions};
 use std::{
