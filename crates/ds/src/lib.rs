@@ -24,6 +24,7 @@ mod mover;
 mod noting;
 mod object;
 mod open;
+mod part;
 mod place;
 mod read;
 mod seal;

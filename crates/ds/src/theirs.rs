@@ -64,6 +64,10 @@ impl Theirs {
         self.held.lock().file.clone()
     }
 
+    pub fn is_open(&self) -> bool {
+        self.get().is_some()
+    }
+
     /// The file; opened by `open` if it is not, and if that was not tried a moment ago.
     pub fn open(&self, open: impl FnOnce() -> Result<Opened, Errno>) -> Result<Opened, Errno> {
         if let Some(file) = self.get() {

@@ -66,6 +66,10 @@ impl Linked {
         let copied = if data && own.data.written {
             let ds = self.ds().map_err(Trouble::of)?;
             let held = self.hold(task.entry.ino).map_err(Trouble::of)?;
+            // There is nothing of it in near-line, whatever was: a conflict took its place, or a deletion there.
+            if task.own.is_none() {
+                ds.part_from_theirs(held.object()).map_err(Trouble::of)?;
+            }
             let stop = || self.is_stopping();
             let snapshot = ds.copy_version(held.object(), &mut *version, &stop).map_err(of_copy)?;
             Some((snapshot, held))
@@ -113,5 +117,5 @@ impl Linked {
 
 /// A copy that was stopped or found its source changed is tried again.
 fn of_copy(errno: Errno) -> Trouble {
-    if matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) { Trouble::Refused(errno) } else { Trouble::Later }
+    if matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG | Errno::EIO) { Trouble::Refused(errno) } else { Trouble::Later }
 }

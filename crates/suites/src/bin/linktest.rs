@@ -179,6 +179,12 @@ impl Case {
 
     /// So that names do not grow for ever.
     fn remove_conflicts(&mut self, theirs: &Path) -> Result<()> {
+        let ours = self.rig.mountpoint();
+        for path in listing(&ours)?.into_keys().rev() {
+            if is_a_lost_part(&ours.join(&path)) {
+                fs::remove_file(ours.join(path))?;
+            }
+        }
         for path in listing(theirs)?.into_keys().rev() {
             if path.file_name().is_some_and(|name| name.to_string_lossy().contains(".onfs-conflict-")) {
                 let path = theirs.join(path);
@@ -351,8 +357,14 @@ fn contents(root: &Path) -> Result<BTreeMap<String, OsString>> {
     Ok(found)
 }
 
+fn is_a_lost_part(path: &Path) -> bool {
+    path.to_string_lossy().contains(".onfs-conflict-") && fs::read(path).is_err_and(|e| e.raw_os_error() == Some(5))
+}
+
 fn same(ours: &Path, theirs: &Path) -> Result<()> {
-    let (left, right) = (listing(ours)?, listing(theirs)?);
+    let (mut left, right) = (listing(ours)?, listing(theirs)?);
+    // Of a file that both changed, what was never read of theirs may be gone with it: it stays here, and says so.
+    left.retain(|path, meta| right.contains_key(path) || !meta.is_file() || !is_a_lost_part(&ours.join(path)));
     let names = |tree: &BTreeMap<PathBuf, fs::Metadata>| tree.keys().cloned().collect::<BTreeSet<_>>();
     let (l, r) = (names(&left), names(&right));
     let only_here: Vec<_> = l.difference(&r).collect();
