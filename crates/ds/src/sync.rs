@@ -88,10 +88,13 @@ impl DataServer {
     /// A linked near-line is the one place that outlives the machine, or has room.
     fn publish_to_be_safe(&self, object: &Object) -> Result<(), Errno> {
         let Some(linked) = &self.linked else { return Ok(()) };
-        for _ in 0..ATTEMPTS {
+        let mut attempts = 0;
+        while attempts < ATTEMPTS {
             if object.state.read().transient || self.is_published(object) {
                 return Ok(());
             }
+            // One that is under way is waited for, however long it takes.
+            attempts += usize::from(object.state.read().version.is_none());
             match linked.publish(object.ino(), &|| self.stopping()) {
                 Ok(()) => {
                     self.tell_clean(object);

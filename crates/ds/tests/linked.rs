@@ -396,24 +396,40 @@ fn a_publication_that_fails_or_is_stopped_is_as_if_it_never_was() {
     assert!(site.server().is_published(&object));
 }
 
+struct Nowhere;
+impl link::Version for Nowhere {
+    fn write_at(&mut self, _: &[u8], _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn set_len(&mut self, _: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn finish(self: Box<Self>, _: &link::Attributes<'_>) -> Result<link::Found, Errno> {
+        Err(Errno::EIO)
+    }
+}
+
+#[test]
+fn an_fsync_waits_for_a_version_that_is_under_way() {
+    let (site, dir) = linked_site(64 << 20, false);
+    let object = attach(&site, &dir, 2);
+    write(&site, &dir, &object, 0, b"ours");
+    let under_way = site.server().copy_version(&object, &mut Nowhere, &|| false).unwrap();
+    std::thread::scope(|scope| {
+        let synced = scope.spawn(|| site.server().sync(&object));
+        wait_until("it asks again and again", || dir.asked.load(Ordering::Relaxed) > 3);
+        site.server().give_up_version(under_way);
+        assert_eq!(synced.join().unwrap(), Ok(()));
+    });
+    assert_eq!(dir.bytes(2), b"ours");
+}
+
 #[test]
 fn two_versions_of_one_object_are_not_made_at_once() {
     let (site, dir) = linked_site(64 << 20, true);
     dir.import(2, &pattern(MIB, 1));
     let object = attach(&site, &dir, 2);
     let (server, same) = (site.server().clone(), object.clone());
-    struct Nowhere;
-    impl link::Version for Nowhere {
-        fn write_at(&mut self, _: &[u8], _: u64) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn set_len(&mut self, _: u64) -> Result<(), Errno> {
-            Ok(())
-        }
-        fn finish(self: Box<Self>, _: &link::Attributes<'_>) -> Result<link::Found, Errno> {
-            Err(Errno::EIO)
-        }
-    }
     dir.on_copied(move || {
         let second = server.copy_version(&same, &mut Nowhere, &|| false);
         assert_eq!(second.err(), Some(Errno::EBUSY));

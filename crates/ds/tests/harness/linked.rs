@@ -42,6 +42,8 @@ pub struct LinkedDir {
     trouble: Arc<Mutex<Option<Errno>>>,
     server: Mutex<Weak<DataServer>>,
     pub opened: AtomicU64,
+    /// Publications that were asked for, and those that came to be.
+    pub asked: AtomicU64,
     pub published: AtomicU64,
     pub read: Arc<AtomicU64>,
 }
@@ -55,6 +57,7 @@ impl LinkedDir {
             trouble: Arc::default(),
             server: Mutex::default(),
             opened: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             published: AtomicU64::new(0),
             read: Arc::default(),
         })
@@ -183,6 +186,7 @@ impl Linked for LinkedDir {
     }
 
     fn publish(&self, ino: Ino, stop: &dyn Fn() -> bool) -> Result<(), Errno> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         let server = self.server.lock().unwrap().upgrade().ok_or(Errno::EIO)?;
         let object = server.object(ino).ok_or(Errno::ENOENT)?;
         drop(server);
