@@ -71,7 +71,10 @@ impl Host for AsHost {
 
     fn hold(&self, ino: Ino) -> Result<Box<dyn Held>, Errno> {
         let client = self.0.upgrade().ok_or(Errno::EIO)?;
-        Ok(Box::new(client.use_file(ino)?))
+        let file = client.use_file(ino)?;
+        // What a crash left unsettled is settled: otherwise it would count as a file that somebody writes.
+        file.settle_if_idle()?;
+        Ok(Box::new(file))
     }
 }
 

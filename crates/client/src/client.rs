@@ -119,6 +119,11 @@ pub struct Client {
 pub struct FileInUse(InodeRef);
 
 impl FileInUse {
+    /// The mds knows its size and time when this returns, unless somebody writes it.
+    pub(crate) fn settle_if_idle(&self) -> Result<(), Errno> {
+        self.0.settle_if_idle()
+    }
+
     pub fn object(&self) -> &Arc<ds::Object> {
         &self.0.object
     }

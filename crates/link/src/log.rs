@@ -157,6 +157,16 @@ impl Log {
         self.board.works.get(&ino)
     }
 
+    /// Grows with each inode that comes into the log ([`Work::seq`]).
+    pub fn newest(&self) -> u64 {
+        self.next_seq - 1
+    }
+
+    /// The oldest work's.
+    pub fn oldest(&self) -> Option<u64> {
+        self.by_seq.first().map(|(seq, _)| *seq)
+    }
+
     pub fn lag(&self) -> Lag {
         let oldest =
             self.by_seq.first().and_then(|(_, ino)| self.board.works.get(ino)).map(|work| work.since);
@@ -166,6 +176,11 @@ impl Log {
     /// Work that waits for something other than its turn, and why.
     pub fn held(&self) -> impl Iterator<Item = (Ino, Trouble)> + '_ {
         self.pauses.iter().map(|(ino, pause)| (*ino, pause.trouble))
+    }
+
+    /// Why it waits, if it waits for something other than its turn.
+    pub fn trouble_of(&self, ino: Ino) -> Option<Trouble> {
+        self.pauses.get(&ino).map(|pause| pause.trouble)
     }
 
     /// Names in a directory that begun steps give: for [`crate::Listing::busy`].

@@ -8,7 +8,7 @@ use std::{
 
 };
 
-use link::{Action, Conflict, Found, LinkRecord, Listing, Op, Ours, Place, Proof, Seen, Trust, Why, Xattr, reconcile};
+use link::{Action, Conflict, Found, LinkRecord, Listing, Op, Ours, Place, Proof, Seen, Trouble, Trust, Why, Xattr, reconcile};
 use mds::Context;
 use namespace::{Env, RenameMode, Theirs, txn::Txn};
 use types::{Errno, FileKind, Ino};
@@ -218,8 +218,14 @@ impl Pass<'_, '_> {
         for action in reconcile(Trust::Known, &ours, &listing) {
             self.act(change, &ours, action)?;
         }
+        let of_theirs = |trouble| match trouble {
+            Trouble::Conflict(_) | Trouble::Gone => true,
+            Trouble::Later | Trouble::Refused(_) => false,
+        };
         for ours in &ours {
-            change.pending.log.release(ours.ino);
+            if change.pending.log.trouble_of(ours.ino).is_some_and(of_theirs) {
+                change.pending.log.release(ours.ino);
+            }
         }
         Ok(())
     }

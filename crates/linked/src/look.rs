@@ -199,7 +199,7 @@ impl Linked {
             return self.look_at_parent(dir, record);
         };
         match compare(&record.seen, Some(&found.seen)) {
-            Difference::Nothing => Ok(()),
+            Difference::Nothing => self.settle_dir(dir, record, found),
             Difference::Attributes => self.refresh_dir(dir, record, found),
             Difference::Unproven | Difference::Data => self.list_and_agree(dir, &way, found),
             Difference::Replaced | Difference::OtherKind | Difference::Gone if dir == Ino::ROOT => {
@@ -223,10 +223,22 @@ impl Linked {
         self.visit_dir(parent)
     }
 
+    /// Theirs is as it was. Ours may have other times, of changes that came to nothing.
+    fn settle_dir(&self, dir: Ino, record: &LinkRecord, found: Found) -> Result<(), Errno> {
+        let same = self.ledger.mds.find(dir)?.attr.mtime == found.seen.mtime;
+        if same || self.has_pending(dir) { Ok(()) } else { self.refresh_dir(dir, record, found) }
+    }
+
+    fn has_pending(&self, dir: Ino) -> bool {
+        let pending = self.ledger.lock();
+        pending.log.left_in(dir).next().is_some() || pending.log.gains_in(dir)
+    }
+
     fn refresh_dir(&self, dir: Ino, record: &LinkRecord, found: Found) -> Result<(), Errno> {
         self.ledger.mds.transact(&[dir], &mut |txn, env, _| {
             let pending = self.ledger.lock();
-            let keep = gather::kept(pending.log.get(dir), true, true);
+            let has_pending = pending.log.left_in(dir).next().is_some() || pending.log.gains_in(dir);
+            let keep = gather::kept(pending.log.get(dir), true, has_pending);
             namespace::refresh(txn, env, dir, &theirs(&found), keep)?;
             records::put_link(txn, dir, &self.record(found.seen, &record.place));
             Ok(())

@@ -22,6 +22,16 @@ pub(crate) struct Copied {
     pub live: bool,
 }
 
+/// How a version is filled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Whole,
+    /// No byte was ever written.
+    Empty,
+    /// Over what is there, of that length.
+    InPlace { there: u64 },
+}
+
 impl Linked {
     /// A new version under the name `at`; without `data` an empty file.
     pub(crate) fn publish(&self, task: &Task<'_>, at: &Place, over: Over, data: bool) -> Result<Done, Trouble> {
@@ -30,7 +40,8 @@ impl Linked {
         let mut aside = dir.clone();
         aside.push(Place::on_the_way(at.dir, task.entry.ino).name);
         let version = self.back.begin_version(&aside).map_err(Trouble::of)?;
-        let (copied, found) = self.fill(task, &own, version, data)?;
+        let how = if data { How::Whole } else { How::Empty };
+        let (copied, found) = self.fill(task, &own, version, how)?;
         self.stage(task, Staged::Aside(found.seen)).map_err(Trouble::of)?;
         if let Err(errno) = self.back.rename(&aside, &way, over) {
             // It may have been done: what is there tells the next try.
@@ -47,8 +58,9 @@ impl Linked {
         let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
         let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
         self.stage(task, Staged::InPlace).map_err(Trouble::of)?;
+        let there = task.own.as_ref().map_or(0, |record| record.seen.size);
         let version = self.back.begin_in_place(&way).map_err(Trouble::of)?;
-        let (copied, found) = self.fill(task, &own, version, true)?;
+        let (copied, found) = self.fill(task, &own, version, How::InPlace { there })?;
         let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
         let record = Record::Is(self.record(found.seen, at));
         let live = copied.as_ref().is_some_and(|copied| copied.live);
@@ -61,9 +73,9 @@ impl Linked {
         task: &Task<'_>,
         own: &Own,
         mut version: Box<dyn Version>,
-        data: bool,
+        how: How,
     ) -> Result<(Option<Copied>, Found), Trouble> {
-        let copied = if data && own.data.written {
+        let copied = if how != How::Empty && own.data.written {
             let ds = self.ds().map_err(Trouble::of)?;
             let held = self.hold(task.entry.ino).map_err(Trouble::of)?;
             // There is nothing of it in near-line, whatever was: a conflict took its place, or a deletion there.
@@ -71,7 +83,11 @@ impl Linked {
                 ds.part_from_theirs(held.object()).map_err(Trouble::of)?;
             }
             let stop = || self.is_stopping();
-            let snapshot = ds.copy_version(held.object(), &mut *version, &stop).map_err(of_copy)?;
+            let snapshot = match how {
+                How::Whole | How::Empty => ds.copy_version(held.object(), &mut *version, &stop),
+                How::InPlace { there } => ds.copy_changes(held.object(), (&mut *version, there), &stop),
+            };
+            let snapshot = snapshot.map_err(of_copy)?;
             Some((snapshot, held))
         } else {
             version.set_len(own.attr.size).map_err(Trouble::of)?;

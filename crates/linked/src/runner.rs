@@ -191,8 +191,7 @@ impl Linked {
             if done(&pending.log) {
                 return Ok(());
             }
-            let held = pending.log.held().find(|(held, _)| *held == ino);
-            if let Some(errno) = held.and_then(|(_, trouble)| of_trouble(trouble)) {
+            if let Some(errno) = pending.log.trouble_of(ino).and_then(of_trouble) {
                 return Err(errno);
             }
             if stop() || self.is_stopping() {

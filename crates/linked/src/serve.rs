@@ -10,6 +10,9 @@ use types::{Errno, Ino};
 
 use crate::{Linked, look::At, pending::is_unpublished, records};
 
+/// Who waits for all to be applied says what there is to wait for.
+const SAID_EVERY: Duration = Duration::from_secs(10);
+
 /// How often, and after what pauses, a file that is not what we remember is looked for.
 const STALE_TRIES: usize = 20;
 const STALE_PAUSE: Duration = Duration::from_millis(50);
@@ -149,20 +152,25 @@ impl Linked {
         self.wait_for(ino, until, stop, &|log| log.get(ino).is_none_or(|work| !is_unpublished(work) && work.due.is_none()))
     }
 
-    /// Applies all that is pending, and waits for it.
+    /// Has all that is pending now applied, and waits for it; not for what is written meanwhile.
     pub fn drain(&self, until: Option<Instant>, stop: &dyn Fn() -> bool) -> Result<(), Errno> {
         let now = self.now();
-        self.ledger.alter(false, |pending| {
+        let newest = self.ledger.alter(false, |pending| {
             let due: Vec<Ino> =
                 pending.log.works().filter(|(_, work)| is_unpublished(work)).map(|(ino, _)| ino).collect();
             for ino in due {
                 pending.publish(now, ino);
             }
-            ((), Vec::new())
+            (pending.log.newest(), Vec::new())
         })?;
         self.call();
         let mut pending = self.ledger.lock();
-        while pending.log.lag().entries > 0 {
+        let mut said = Instant::now();
+        while pending.log.oldest().is_some_and(|oldest| oldest <= newest) {
+            if said.elapsed() >= SAID_EVERY {
+                said = Instant::now();
+                say_what_waits(&pending.log);
+            }
             if let Some((ino, link::Trouble::Refused(errno))) =
                 pending.log.held().find(|(_, trouble)| matches!(trouble, link::Trouble::Refused(_)))
             {
@@ -179,4 +187,9 @@ impl Linked {
         }
         Ok(())
     }
+}
+
+fn say_what_waits(log: &link::Log) {
+    let first = log.works().next().map(|(ino, work)| (ino, work.clone(), log.trouble_of(ino), log.is_in_flight(ino)));
+    tracing::info!(pending = log.lag().entries, ?first, "waiting for the linked directory");
 }

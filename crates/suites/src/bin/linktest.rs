@@ -51,9 +51,9 @@ struct Args {
 /// Names that everything is made of, so that the two sides meet.
 const DIRS: [&str; 3] = ["a", "b", "c"];
 const FILES: [&str; 6] = ["f1", "f2", "f3", "f4", "f5", "f6"];
-/// The mount looks at each use, and publishes soon.
-const SOON: [&str; 4] =
-    ["--set", "nearline.look_every=0s", "--set", "nearline.publish_after=50ms"];
+/// The mount looks at each use. It publishes soon, or only when it is told to: then what a kill finds is not there yet.
+const SOON: [&str; 4] = ["--set", "nearline.look_every=0s", "--set", "nearline.publish_after=50ms"];
+const LATE: [&str; 4] = ["--set", "nearline.look_every=0s", "--set", "nearline.publish_after=1h"];
 const SETTLE: Duration = Duration::from_secs(60);
 
 /// Who changes something in a round.
@@ -63,7 +63,7 @@ enum Who {
     Theirs,
     /// Each in top directories of its own.
     Apart,
-    /// Both everywhere: conflicts come.
+    /// Ours, and after a kill theirs, of what they had before: conflicts come.
     Both,
 }
 
@@ -101,6 +101,7 @@ fn run(args: &Args) -> Result<ExitCode> {
 
 struct Case {
     rig: Rig,
+    seed: u64,
     random: Random,
     made: u64,
     history: Vec<String>,
@@ -108,7 +109,8 @@ struct Case {
 
 impl Case {
     fn new(args: &Args, scratch: &Path, seed: u64) -> Result<Case> {
-        let words = SOON.iter().map(|word| (*word).to_owned());
+        let words = if is_late(seed) { LATE } else { SOON };
+        let words = words.iter().map(|word| (*word).to_owned());
         let extra = words.chain(args.mount_options.split_whitespace().map(str::to_owned)).collect();
         let rig = Rig::new(RigOptions {
             onfs: args.onfs.clone(),
@@ -118,7 +120,7 @@ impl Case {
             disk: None,
             link: true,
         })?;
-        Ok(Case { rig, random: Random::new(seed), made: 0, history: Vec::new() })
+        Ok(Case { rig, seed, random: Random::new(seed), made: 0, history: Vec::new() })
     }
 
     fn all(&mut self, args: &Args) -> Result<()> {
@@ -129,7 +131,8 @@ impl Case {
         self.rig.mount()?;
         self.settle("the beginning")?;
         for round in 0..args.rounds {
-            let who = [Who::Ours, Who::Theirs, Who::Apart, Who::Both][self.random.below(4) as usize];
+            let others = if is_late(self.seed) { 4 } else { 3 };
+            let who = [Who::Ours, Who::Theirs, Who::Apart, Who::Both][self.random.below(others) as usize];
             self.history.push(format!("round {round}: {who:?}"));
             self.round(who, args.changes).with_context(|| format!("round {round}, {who:?}"))?;
         }
@@ -139,27 +142,41 @@ impl Case {
     fn round(&mut self, who: Who, changes: u64) -> Result<()> {
         let (ours, theirs) = (self.rig.mountpoint(), self.rig.nearline());
         let before = contents(&theirs)?;
-        for _ in 0..changes {
+        let mut wanted = BTreeMap::new();
+        for n in 0..changes {
             let mine = match who {
                 Who::Ours => true,
                 Who::Theirs => false,
-                Who::Apart | Who::Both => self.random.chance(50),
+                Who::Apart => self.random.chance(50),
+                Who::Both => n < changes / 2,
             };
+            if who == Who::Both && n == changes / 2 {
+                wanted = contents(&ours)?;
+                self.history.push("kill".to_owned());
+                self.rig.kill()?;
+                self.rig.finish_kill()?;
+            }
             let dirs = match who {
                 Who::Apart if mine => &DIRS[..1],
                 Who::Apart => &DIRS[1..2],
                 Who::Ours | Who::Theirs | Who::Both => &DIRS[..],
             };
             self.change(if mine { &ours } else { &theirs }, dirs)?;
-            if mine && self.random.chance(3) {
+            if mine && who != Who::Both && self.random.chance(3) {
                 self.kill()?;
             }
         }
         // What either side made in this round, and has still, must be there in the end, under some name.
-        let mut wanted = contents(&ours)?;
         wanted.extend(contents(&theirs)?);
+        if who == Who::Both {
+            self.rig.mount()?;
+        } else {
+            wanted.extend(contents(&ours)?);
+        }
         self.settle(&format!("{who:?}"))?;
-        let after = contents(&theirs)?;
+        let mut after = contents(&theirs)?;
+        // A file of which a part is lost has its first line still.
+        after.extend(contents(&ours)?);
         for (made, at) in wanted.iter().filter(|(made, _)| !before.contains_key(*made)) {
             ensure!(after.contains_key(made), "what was written to {at:?} is nowhere: {made}");
         }
@@ -324,6 +341,11 @@ impl Case {
     }
 }
 
+/// Does this seed publish late, so that both sides can change the same?
+fn is_late(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
 /// What is at each path, the root aside.
 fn listing(root: &Path) -> Result<BTreeMap<PathBuf, fs::Metadata>> {
     let mut found = BTreeMap::new();
@@ -345,9 +367,9 @@ fn listing(root: &Path) -> Result<BTreeMap<PathBuf, fs::Metadata>> {
 fn contents(root: &Path) -> Result<BTreeMap<String, OsString>> {
     let mut found = BTreeMap::new();
     for (path, meta) in listing(root)? {
-        if meta.is_file() {
+        if meta.is_file() && !path.to_string_lossy().contains(".onfs-way-") {
             let mut start = [0; 30];
-            let got = File::open(root.join(&path))?.read(&mut start)?;
+            let got = File::open(root.join(&path))?.read(&mut start).unwrap_or(0);
             let text = String::from_utf8_lossy(&start[..got]).into_owned();
             if let Some((line, _)) = text.split_once('\n') {
                 found.insert(line.to_owned(), path.into_os_string());
