@@ -5,11 +5,14 @@
 //! very directory, which the kernel keeps locked. What does not fit in its line is found by the kernel itself, which
 //! keeps nothing of a linked directory for longer than the interval of looks.
 
-use std::{sync::{Arc, Weak}, thread::JoinHandle};
+use std::{
+    sync::{Arc, Weak},
+    thread::JoinHandle,
+};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use linked::{Held, Host, News};
 use ds::Object;
+use linked::{Held, Host, News};
 use parking_lot::Mutex;
 use types::{Errno, Ino};
 

@@ -27,8 +27,12 @@ impl DataServer {
         if state.removed || state.map.count_in(TierId::Nearline) == 0 {
             return Ok(state.map.lost());
         }
-        let there: Vec<SauIndex> =
-            state.map.iter().filter(|(_, now)| now.valid.contains(TierId::Nearline)).map(|(sau, _)| sau).collect();
+        let there: Vec<SauIndex> = state
+            .map
+            .iter()
+            .filter(|(_, now)| now.valid.contains(TierId::Nearline))
+            .map(|(sau, _)| sau)
+            .collect();
         for sau in there {
             state.map.note_failed(sau, TierId::Nearline);
         }

@@ -34,6 +34,9 @@ const TAKEN_MAX: usize = 32 << 20;
 /// Zeros of this length are not written where nothing was.
 const BLOCK: usize = 64 << 10;
 
+/// Bytes of an object, and where they are in it.
+type Piece = (u64, Vec<u8>);
+
 /// An object as it was at one moment. Until [`DataServer::note_published`] or its end, the object's changes are noted.
 pub struct Snapshot {
     noting: Hold,
@@ -329,7 +332,7 @@ impl DataServer {
         copying: &mut Copying<'_>,
         state: &State,
         (from, offset, end): (SauIndex, u64, u64),
-    ) -> Result<Option<(SauIndex, Option<(u64, Vec<u8>)>)>, Errno> {
+    ) -> Result<Option<(SauIndex, Option<Piece>)>, Errno> {
         let end = end.min(state.size);
         let there = state.map.iter_from(from).next().map(|(sau, _)| sau);
         let copied = copying.copied.range(from..).next().map(|(sau, _)| *sau);

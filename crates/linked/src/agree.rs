@@ -3,12 +3,12 @@
 //! The listing was made without locks. What steps had to do with meanwhile is not judged, and a directory that was not
 //! settled whole is remembered as one that has to be listed again.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
+use std::collections::{BTreeMap, BTreeSet};
 
+use link::{
+    Action, Conflict, Found, LinkRecord, Listing, Op, Ours, Place, Proof, Seen, Trouble, Trust, Why, Xattr,
+    reconcile,
 };
-
-use link::{Action, Conflict, Found, LinkRecord, Listing, Op, Ours, Place, Proof, Seen, Trouble, Trust, Why, Xattr, reconcile};
 use mds::Context;
 use namespace::{Env, RenameMode, Theirs, txn::Txn};
 use types::{Errno, FileKind, Ino};
@@ -64,6 +64,8 @@ struct Pass<'a, 'b> {
     dir: Ino,
     level: &'a Level,
     side: Side,
+    /// Whose name of ours was changed, from and to.
+    aside: BTreeMap<Ino, (Vec<u8>, Vec<u8>)>,
     after: After,
 }
 
@@ -90,7 +92,17 @@ impl Linked {
             let mut change = self.ledger.change();
             let touched = change.pending.touched(look);
             let side = gather(txn, &change.pending, &touched, (dir, level.only))?;
-            let mut pass = Pass { linked: self, txn, env, context, dir, level, side, after: After::default() };
+            let mut pass = Pass {
+                linked: self,
+                txn,
+                env,
+                context,
+                dir,
+                level,
+                side,
+                aside: BTreeMap::new(),
+                after: After::default(),
+            };
             pass.run(&mut change, &touched)?;
             let after = pass.after;
             change.put(txn);
@@ -209,7 +221,8 @@ impl Pass<'_, '_> {
             busy,
         };
         self.note_pending_below(change, &listing);
-        let settled = listing.whole && listing.busy.is_empty() && !self.side.ours.iter().any(|ours| ours.busy);
+        let settled =
+            listing.whole && listing.busy.is_empty() && !self.side.ours.iter().any(|ours| ours.busy);
         self.after.settled = settled;
         let ours = std::mem::take(&mut self.side.ours);
         if settled {
@@ -259,7 +272,9 @@ impl Pass<'_, '_> {
                 self.remember(ino, |record| record.seen.proof = Proof::Void);
                 self.after.again = true;
             }
-            Action::Conflict { why, ino, name, aside } => self.conflict(change, ours, (why, ino, name), aside)?,
+            Action::Conflict { why, ino, name, aside } => {
+                self.conflict(change, ours, (why, ino, name), aside)?
+            }
             Action::Remove { ino, ours: name } => self.remove(change, ours, ino, name)?,
             Action::Renamed { ino, from, to, exchange } => {
                 let mode = if exchange { RenameMode::Exchange } else { RenameMode::NoReplace };
@@ -290,7 +305,7 @@ impl Pass<'_, '_> {
                 records::put_link(self.txn, ino, &record);
             }
             Action::PutBack { ino } => {
-                self.displace(change, ours, ino, None);
+                self.displace(change, ours, ino);
                 self.after.put_back.push(ino);
             }
             Action::Import { name, theirs } => self.after.imports.push((name, theirs)),
@@ -348,9 +363,10 @@ impl Pass<'_, '_> {
     ) -> namespace::Result<()> {
         if let Some((from, to)) = &aside {
             self.rename(from, to, RenameMode::NoReplace)?;
+            self.aside.insert(ino, (from.clone(), to.clone()));
         }
         match why {
-            Why::BothChanged => self.displace(change, ours, ino, aside.as_ref()),
+            Why::BothChanged => self.displace(change, ours, ino),
             Why::NameTaken => {
                 if let Some((from, to)) = &aside {
                     let kind = ours.iter().find(|o| o.ino == ino).map_or(FileKind::Regular, |o| o.kind);
@@ -363,7 +379,8 @@ impl Pass<'_, '_> {
                 records::delete_link(self.txn, ino);
             }
         }
-        let conflict = Conflict { why, ino, when: self.env.now, dir: self.dir, name, kept: aside.map(|(_, to)| to) };
+        let conflict =
+            Conflict { why, ino, when: self.env.now, dir: self.dir, name, kept: aside.map(|(_, to)| to) };
         tracing::warn!(
             dir = %self.dir, name = %conflict.name.escape_ascii(),
             kept = conflict.kept.as_ref().map(|kept| kept.escape_ascii().to_string()), ?why,
@@ -375,13 +392,8 @@ impl Pass<'_, '_> {
     }
 
     /// They have nothing of it any more: it is made anew with the names that it has here.
-    fn displace(
-        &mut self,
-        change: &mut Change<'_>,
-        ours: &[Ours],
-        ino: Ino,
-        aside: Option<&(Vec<u8>, Vec<u8>)>,
-    ) {
+    fn displace(&mut self, change: &mut Change<'_>, ours: &[Ours], ino: Ino) {
+        let aside = self.aside.get(&ino);
         let Some(own) = ours.iter().find(|o| o.ino == ino) else { return };
         let work = change.pending.log.get(ino);
         let mut names = work.map(|work| work.plus.clone()).unwrap_or_default();
@@ -482,4 +494,3 @@ fn standing_name(ours: &Ours) -> Option<&Vec<u8>> {
         link::Standing::RenamedOut { .. } | link::Standing::Deleted { .. } => None,
     }
 }
-

@@ -58,7 +58,9 @@ pub(crate) fn gather<R: Reader + ?Sized>(
         let at = Place::new(dir, &name);
         let gained = work.is_some_and(|work| work.plus.contains(&at));
         let standing = match record {
-            Some(record) if !gained => Standing::Both { ours: name.clone(), theirs: name, agreed: record.seen },
+            Some(record) if !gained => {
+                Standing::Both { ours: name.clone(), theirs: name, agreed: record.seen }
+            }
             Some(record) => match left.get_mut(&ino).and_then(Vec::pop) {
                 Some(theirs) => Standing::Both { ours: name, theirs, agreed: record.seen },
                 None => Standing::RenamedIn { ours: name },
@@ -93,9 +95,18 @@ impl Side {
         Ok(self.records.get(&ino))
     }
 
-    fn push(&mut self, pending: &Pending, touched: &Touched, (ino, kind): (Ino, FileKind), standing: Standing) {
-        let busy = pending.log.is_in_flight(ino) || touched.inos.contains(&ino);
-        let changed = changed(pending.log.get(ino));
+    fn push(
+        &mut self,
+        pending: &Pending,
+        touched: &Touched,
+        (ino, kind): (Ino, FileKind),
+        standing: Standing,
+    ) {
+        let work = pending.log.get(ino);
+        // A step that was begun before a crash, or that failed, may have been made.
+        let begun = work.is_some_and(|work| work.begun.is_some());
+        let busy = begun || pending.log.is_in_flight(ino) || touched.inos.contains(&ino);
+        let changed = changed(work);
         self.ours.push(Ours { ino, kind, standing, changed, busy });
     }
 }

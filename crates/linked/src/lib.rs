@@ -13,8 +13,8 @@ mod look;
 mod own;
 mod pending;
 mod publish;
-mod records;
 mod recorder;
+mod records;
 mod root;
 mod runner;
 mod serve;
@@ -166,7 +166,8 @@ impl Linked {
     /// A change of an inode that is not in the log yet waits until there is room.
     pub(crate) fn wait_for_room(&self, ino: Option<Ino>) -> Result<(), Errno> {
         // Of one that is about to be made: no number is in the log.
-        let must_wait = |pending: &Pending| pending.log.is_full() && ino.is_none_or(|ino| pending.log.must_wait(ino));
+        let must_wait =
+            |pending: &Pending| pending.log.is_full() && ino.is_none_or(|ino| pending.log.must_wait(ino));
         if !must_wait(&self.ledger.lock()) {
             return Ok(());
         }

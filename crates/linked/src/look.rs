@@ -208,7 +208,9 @@ impl Linked {
             Difference::Replaced if found.seen.kind == FileKind::Directory => {
                 self.list_and_agree(dir, &way, found)
             }
-            Difference::Replaced | Difference::OtherKind | Difference::Gone => self.look_at_parent(dir, record),
+            Difference::Replaced | Difference::OtherKind | Difference::Gone => {
+                self.look_at_parent(dir, record)
+            }
         }
     }
 
@@ -334,7 +336,9 @@ impl Linked {
         let xattrs = self.back.abilities().xattrs;
         for (name, found) in &level.entries {
             let is_known = match known.get(name) {
-                Some(ino) => self.record_of(*ino)?.is_some_and(|record| record.seen.is_same_object(&found.seen)),
+                Some(ino) => {
+                    self.record_of(*ino)?.is_some_and(|record| record.seen.is_same_object(&found.seen))
+                }
                 None => false,
             };
             if is_known {
@@ -352,7 +356,9 @@ impl Linked {
                 match self.back.xattrs(&at) {
                     Ok(found) => _ = level.xattrs.insert(name.clone(), found),
                     Err(Errno::ENOENT) => level.whole = false,
-                    Err(errno) => tracing::warn!(path = %show(&at), %errno, "extended attributes cannot be read"),
+                    Err(errno) => {
+                        tracing::warn!(path = %show(&at), %errno, "extended attributes cannot be read")
+                    }
                 }
             }
         }
@@ -388,7 +394,9 @@ impl Linked {
     }
 
     fn take_xattrs(&self, ino: Ino) -> Result<(), Errno> {
-        let Some(record) = self.record_of(ino)?.filter(|_| self.back.abilities().xattrs) else { return Ok(()) };
+        let Some(record) = self.record_of(ino)?.filter(|_| self.back.abilities().xattrs) else {
+            return Ok(());
+        };
         let way = self.way_of_inode(ino, &record)?;
         let theirs = match self.back.xattrs(&way) {
             Ok(theirs) => theirs,

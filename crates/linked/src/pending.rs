@@ -39,7 +39,8 @@ impl Pending {
     /// `now`: what was written and had not come to be due when the last process ended is due.
     pub fn load(settings: Settings, works: Vec<(Ino, Work)>, now: Timestamp) -> Result<Pending, Clash> {
         let unpublished = |work: &Work| work.kind == FileKind::Regular && is_unpublished(work);
-        let moments: Vec<Ino> = works.iter().filter(|(_, work)| unpublished(work)).map(|(ino, _)| *ino).collect();
+        let moments: Vec<Ino> =
+            works.iter().filter(|(_, work)| unpublished(work)).map(|(ino, _)| *ino).collect();
         let mut pending = Pending {
             log: Log::rebuild(settings, works)?,
             publish_at: BTreeSet::new(),
@@ -124,12 +125,13 @@ impl Pending {
             }
         }
     }
-
 }
 
 /// It has data that the back end has not, and that nobody asked for yet.
 pub(crate) fn is_unpublished(work: &Work) -> bool {
-    !work.deleted && (work.writing || work.written > work.published) && work.due.is_none_or(|due| due < work.written)
+    !work.deleted
+        && (work.writing || work.written > work.published)
+        && work.due.is_none_or(|due| due < work.written)
 }
 
 pub(crate) struct Ledger {

@@ -29,12 +29,20 @@ enum How {
     /// No byte was ever written.
     Empty,
     /// Over what is there, of that length.
-    InPlace { there: u64 },
+    InPlace {
+        there: u64,
+    },
 }
 
 impl Linked {
     /// A new version under the name `at`; without `data` an empty file.
-    pub(crate) fn publish(&self, task: &Task<'_>, at: &Place, over: Over, data: bool) -> Result<Done, Trouble> {
+    pub(crate) fn publish(
+        &self,
+        task: &Task<'_>,
+        at: &Place,
+        over: Over,
+        data: bool,
+    ) -> Result<Done, Trouble> {
         let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
         let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
         let mut aside = dir.clone();
@@ -133,5 +141,9 @@ impl Linked {
 
 /// A copy that was stopped or found its source changed is tried again.
 fn of_copy(errno: Errno) -> Trouble {
-    if matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG | Errno::EIO) { Trouble::Refused(errno) } else { Trouble::Later }
+    if matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG | Errno::EIO) {
+        Trouble::Refused(errno)
+    } else {
+        Trouble::Later
+    }
 }

@@ -86,7 +86,9 @@ impl Linked {
             Made::Removed { ino, dir, name } => {
                 pending.log.push(now, *ino, FileKind::Directory, Op::Rmdir { at: at(dir, name) });
             }
-            Made::Attributes { ino, kind, what } => self.note_attributes(now, (*ino, *kind, *what), pending, txn)?,
+            Made::Attributes { ino, kind, what } => {
+                self.note_attributes(now, (*ino, *kind, *what), pending, txn)?
+            }
             Made::Xattr { ino, kind, name } => {
                 if is_known(*ino, pending, txn)? {
                     pending.log.push(now, *ino, *kind, Op::SetXattr { name: name.clone() });

@@ -49,10 +49,8 @@ fn encode(root: &KnownRoot) -> Bytes {
 fn decode(bytes: &[u8]) -> Option<KnownRoot> {
     let [VERSION, rest @ .., empty @ (0 | 1)] = bytes else { return None };
     let (device, fileid) = rest.split_first_chunk::<8>()?;
-    let id = RootId {
-        device: u64::from_le_bytes(*device),
-        fileid: u64::from_le_bytes(fileid.try_into().ok()?),
-    };
+    let id =
+        RootId { device: u64::from_le_bytes(*device), fileid: u64::from_le_bytes(fileid.try_into().ok()?) };
     Some(KnownRoot { id, empty: *empty == 1 })
 }
 
@@ -97,10 +95,11 @@ impl Linked {
         self.root.lock().last = Some((now, verdict));
         match (verdict, found) {
             (Trust::Known, Reachable::Yes { id, empty }) => self.remember_root(KnownRoot { id, empty }),
-            (Trust::Known | Trust::Unreachable, _) => Err(self.root_trouble(Errno::EIO, "it cannot be reached")),
-            (Trust::Unmounted, _) => {
-                Err(self.root_trouble(Errno::EIO, "an empty directory is in its place: is its file system mounted?"))
+            (Trust::Known | Trust::Unreachable, _) => {
+                Err(self.root_trouble(Errno::EIO, "it cannot be reached"))
             }
+            (Trust::Unmounted, _) => Err(self
+                .root_trouble(Errno::EIO, "an empty directory is in its place: is its file system mounted?")),
             (Trust::Stranger, _) => Err(self.root_trouble(
                 Errno::EIO,
                 "another directory is in its place: if it is the same tree, say so with `onfs link accept`",

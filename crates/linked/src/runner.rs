@@ -104,7 +104,9 @@ impl Linked {
                     change.commit();
                     return begun;
                 }
-                Err(errno) => tracing::error!(%errno, "what is to be applied in the linked directory cannot be recorded"),
+                Err(errno) => {
+                    tracing::error!(%errno, "what is to be applied in the linked directory cannot be recorded")
+                }
             }
         }
         // It is as it was, but that they fly.
@@ -127,7 +129,10 @@ impl Linked {
         let batch: Vec<Made> = batch.into_iter().map(|(entry, result)| (entry, settled(result))).collect();
         let now = self.now();
         let recorded = self.ledger.alter(false, |pending| {
-            let entries = batch.iter().flat_map(|(entry, result)| self.note_result(now, pending, entry, result)).collect();
+            let entries = batch
+                .iter()
+                .flat_map(|(entry, result)| self.note_result(now, pending, entry, result))
+                .collect();
             pending.turns += 1;
             ((), entries)
         });

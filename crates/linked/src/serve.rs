@@ -121,7 +121,12 @@ impl Linked {
     }
 
     /// Has the newest version published, and waits for it.
-    pub fn publish_now(&self, ino: Ino, until: Option<Instant>, stop: &dyn Fn() -> bool) -> Result<(), Errno> {
+    pub fn publish_now(
+        &self,
+        ino: Ino,
+        until: Option<Instant>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), Errno> {
         let now = self.now();
         let version = self.ledger.alter(false, |pending| {
             pending.publish(now, ino);
@@ -149,7 +154,9 @@ impl Linked {
             ((), Vec::new())
         })?;
         self.call();
-        self.wait_for(ino, until, stop, &|log| log.get(ino).is_none_or(|work| !is_unpublished(work) && work.due.is_none()))
+        self.wait_for(ino, until, stop, &|log| {
+            log.get(ino).is_none_or(|work| !is_unpublished(work) && work.due.is_none())
+        })
     }
 
     /// Has all that is pending now applied, and waits for it; not for what is written meanwhile.
@@ -190,6 +197,7 @@ impl Linked {
 }
 
 fn say_what_waits(log: &link::Log) {
-    let first = log.works().next().map(|(ino, work)| (ino, work.clone(), log.trouble_of(ino), log.is_in_flight(ino)));
+    let first =
+        log.works().next().map(|(ino, work)| (ino, work.clone(), log.trouble_of(ino), log.is_in_flight(ino)));
     tracing::info!(pending = log.lag().entries, ?first, "waiting for the linked directory");
 }

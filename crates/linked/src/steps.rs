@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use link::{
-    Agreed, Attrs, Entry, Found, LinkRecord, Look, Making, Over, Place, Seen, Source, Staged, Step, Trouble, Verdict,
-    judge,
+    Agreed, Attrs, Entry, Found, LinkRecord, Look, Making, Over, Place, Seen, Source, Staged, Step, Trouble,
+    Verdict, judge,
 };
 use types::{Errno, FileKind, Ino};
 
@@ -54,7 +54,8 @@ impl Linked {
             over: task.over.as_ref().map(|record| &record.seen),
             staged: entry.staged,
         };
-        let look = Look { from: from.as_ref().map(|found| &found.seen), to: to.as_ref().map(|found| &found.seen) };
+        let look =
+            Look { from: from.as_ref().map(|found| &found.seen), to: to.as_ref().map(|found| &found.seen) };
         match judge(entry.kind, &entry.step, agreed, look) {
             Verdict::Do => self.carry_out(&task, from, to),
             Verdict::Done => self.found_done(&task, from, to),
@@ -84,7 +85,11 @@ impl Linked {
             },
         };
         let is_at = task.own.as_ref().map(|record| &record.place);
-        let from = if task.entry.ino == Ino::ROOT { self.back.look(&[])? } else { at(task.entry.step.source().or(is_at))? };
+        let from = if task.entry.ino == Ino::ROOT {
+            self.back.look(&[])?
+        } else {
+            at(task.entry.step.source().or(is_at))?
+        };
         Ok((from, at(task.entry.step.target())?))
     }
 
@@ -124,7 +129,9 @@ impl Linked {
         Ok(match &task.entry.step {
             // Two directories of one name: what is in theirs is not known.
             Step::Create { at, .. } if task.entry.kind == FileKind::Directory => match to {
-                Some(found) => is(at, Some(Found { seen: Seen { proof: link::Proof::Void, ..found.seen }, ..found })),
+                Some(found) => {
+                    is(at, Some(Found { seen: Seen { proof: link::Proof::Void, ..found.seen }, ..found }))
+                }
                 None => nothing(),
             },
             Step::Create { at, .. } => is(at, self.as_staged(task, to)),
@@ -158,8 +165,12 @@ impl Linked {
     fn make(&self, task: &Task<'_>, at: &Place, over: Over) -> Result<Done, Errno> {
         let own = Own::of(&self.ledger.mds, task.entry.ino)?;
         let (dir, way) = self.dir_and_way(at)?;
-        let making =
-            Making { kind: task.entry.kind, rdev: own.attr.rdev, target: &own.target, with: &own.attributes() };
+        let making = Making {
+            kind: task.entry.kind,
+            rdev: own.attr.rdev,
+            target: &own.target,
+            with: &own.attributes(),
+        };
         let seen = match over {
             Over::Nothing => self.back.make(&way, &making)?.seen,
             Over::Replace => {
@@ -220,7 +231,14 @@ impl Linked {
         match found {
             Some(found) if found.seen.is_same_object(&own.seen) => {
                 let now = found.seen;
-                Seen { ctime: now.ctime, nlink: now.nlink, mode: now.mode, uid: now.uid, gid: now.gid, ..own.seen }
+                Seen {
+                    ctime: now.ctime,
+                    nlink: now.nlink,
+                    mode: now.mode,
+                    uid: now.uid,
+                    gid: now.gid,
+                    ..own.seen
+                }
             }
             Some(_) | None => own.seen,
         }
@@ -262,7 +280,11 @@ impl Linked {
         Ok(Done::with(Record::Is(self.record(seen, &own.place)), Vec::new()))
     }
 
-    fn set_xattrs(&self, task: &Task<'_>, names: &std::collections::BTreeSet<Vec<u8>>) -> Result<Done, Errno> {
+    fn set_xattrs(
+        &self,
+        task: &Task<'_>,
+        names: &std::collections::BTreeSet<Vec<u8>>,
+    ) -> Result<Done, Errno> {
         let own = task.own.as_ref().ok_or(Errno::ENOENT)?;
         let way = self.way_of_inode(task.entry.ino, own)?;
         for name in names {

@@ -59,7 +59,8 @@ impl Linked {
         }
         let unmade = self.ledger.lock().log.get(ino).map(|work| work.plus.clone()).unwrap_or_default();
         let names = gather::names_in(&Committed(mds), dir).map_err(records::errno)?;
-        let places = names.into_iter().filter(|(_, named, _)| *named == ino).map(|(name, ..)| Place { dir, name });
+        let places =
+            names.into_iter().filter(|(_, named, _)| *named == ino).map(|(name, ..)| Place { dir, name });
         Ok(places.into_iter().find(|place| place != lost && !unmade.contains(place)))
     }
 }

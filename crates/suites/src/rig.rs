@@ -3,8 +3,8 @@
 //! has a deadline.
 
 use std::{
-    ffi::OsString,
     collections::BTreeSet,
+    ffi::OsString,
     fs::{File, OpenOptions},
     os::unix::net::UnixStream,
     os::unix::process::ExitStatusExt,

@@ -19,7 +19,14 @@ const LAYERS: [&[&str]; 5] = [
 ];
 const PURE: usize = 1;
 /// Edges inside the other layers.
-const WITHIN: [(&str, &str); 6] = [("proto", "net"), ("client", "mds"), ("client", "ds"), ("linked", "mds"), ("linked", "ds"), ("client", "linked")];
+const WITHIN: [(&str, &str); 6] = [
+    ("proto", "net"),
+    ("client", "mds"),
+    ("client", "ds"),
+    ("linked", "mds"),
+    ("linked", "ds"),
+    ("client", "linked"),
+];
 const TESTS: [&str; 3] = ["suites", "benchtool", "tidy"];
 /// Stands below all, and only their tests may use it.
 const FOR_TESTS: &str = "fuzzing";

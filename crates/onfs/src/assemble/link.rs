@@ -1,6 +1,9 @@
 //! Linked near-line: the directory, and who keeps it in step.
 
-use std::{sync::Arc, time::{Duration, Instant}};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use backend::{Deadlined, Directory, Limits, Options};
 use client::Client;
@@ -31,7 +34,9 @@ pub(super) fn open_link(config: &Config, mds: &Arc<Mds>) -> Result<Option<Arc<Li
     refuse_other(&site, given, mds)?;
     let back = open_directory(given)?;
     let linked = Linked::open(settings(given), back, mds.clone()).map_err(|errno| {
-        StartError::Damaged(format!("what is pending for the linked directory cannot be read (onfs fsck tells): {errno}"))
+        StartError::Damaged(format!(
+            "what is pending for the linked directory cannot be read (onfs fsck tells): {errno}"
+        ))
     })?;
     match linked.look_at_root() {
         Trust::Known => {}
@@ -50,7 +55,8 @@ pub(super) fn open_link(config: &Config, mds: &Arc<Mds>) -> Result<Option<Arc<Li
 fn refuse_other(site: &Site, given: &LinkConfig, mds: &Mds) -> Result<(), StartError> {
     if site.is_native() {
         return Err(StartError::Config(
-            "this file system has a near-line tier of its own: a directory can be linked to a new one only".to_owned(),
+            "this file system has a near-line tier of its own: a directory can be linked to a new one only"
+                .to_owned(),
         ));
     }
     let used = mds.statfs_usage().inodes > 1;
@@ -92,4 +98,3 @@ pub(super) fn drain(linked: &Linked, at_most: Duration) {
         tracing::warn!(%errno, pending = linked.status().pending, "not all is in the linked directory yet: the next mount goes on");
     }
 }
-

@@ -89,7 +89,8 @@ fn run(args: &Args) -> Result<ExitCode> {
             let log = std::env::var_os("SUITES_LOGS").map_or_else(|| scratch.clone(), PathBuf::from);
             let saved = save_lines(&log.join(format!("link-seed-{seed}.log")), &case.history);
             let tail = case.rig.log_tail();
-            outcome = outcome.with_context(|| format!("what was done: {saved:?}; the daemon's log ends:\n{tail}"));
+            outcome =
+                outcome.with_context(|| format!("what was done: {saved:?}; the daemon's log ends:\n{tail}"));
         }
         let _ = case.rig.kill().and_then(|()| case.rig.finish_kill());
         tally.record(&format!("seed {seed}, {} rounds", args.rounds), outcome);
@@ -167,11 +168,11 @@ impl Case {
             }
         }
         // What either side made in this round, and has still, must be there in the end, under some name.
-        wanted.extend(contents(&theirs)?);
         if who == Who::Both {
+            wanted.extend(contents(&theirs)?);
             self.rig.mount()?;
         } else {
-            wanted.extend(contents(&ours)?);
+            wanted.extend(made_alone(who, contents(&ours)?, contents(&theirs)?));
         }
         self.settle(&format!("{who:?}"))?;
         let mut after = contents(&theirs)?;
@@ -181,7 +182,8 @@ impl Case {
             ensure!(after.contains_key(made), "what was written to {at:?} is nowhere: {made}");
         }
         if who != Who::Both {
-            let beside = listing(&theirs)?.into_keys().find(|path| path.to_string_lossy().contains("conflict"));
+            let beside =
+                listing(&theirs)?.into_keys().find(|path| path.to_string_lossy().contains("conflict"));
             ensure!(beside.is_none(), "a conflict where there was none: {beside:?}");
         }
         self.remove_conflicts(&theirs)
@@ -263,7 +265,10 @@ impl Case {
             66..=73 => fs::create_dir_all(&dir),
             74..=77 => fs::remove_dir(&dir),
             78..=82 => symlink(format!("to-{}", self.made), &path),
-            83..=88 => fs::set_permissions(&path, fs::Permissions::from_mode(0o600 + self.random.below(0o100) as u32)),
+            83..=88 => fs::set_permissions(
+                &path,
+                fs::Permissions::from_mode(0o600 + self.random.below(0o100) as u32),
+            ),
             89..=92 => self.rewrite(&dir, &path),
             93..=95 => other.parent().map_or(Ok(()), |to| fs::rename(&dir, to)),
             _ => self.set_times(&path),
@@ -353,7 +358,8 @@ fn listing(root: &Path) -> Result<BTreeMap<PathBuf, fs::Metadata>> {
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(root.join(&dir)).with_context(|| format!("list {}", dir.display()))? {
             let path = dir.join(entry?.file_name());
-            let meta = fs::symlink_metadata(root.join(&path)).with_context(|| format!("{}", path.display()))?;
+            let meta =
+                fs::symlink_metadata(root.join(&path)).with_context(|| format!("{}", path.display()))?;
             if meta.is_dir() {
                 dirs.push(path.clone());
             }
@@ -379,14 +385,35 @@ fn contents(root: &Path) -> Result<BTreeMap<String, OsString>> {
     Ok(found)
 }
 
+/// What a side has that the other did not touch in this round.
+fn made_alone(
+    who: Who,
+    ours: BTreeMap<String, OsString>,
+    theirs: BTreeMap<String, OsString>,
+) -> BTreeMap<String, OsString> {
+    let below = |tree: BTreeMap<String, OsString>, top: &str| {
+        let inside = |at: &OsString| Path::new(at).starts_with(top);
+        tree.into_iter().filter(|(_, at)| inside(at)).collect::<BTreeMap<_, _>>()
+    };
+    match who {
+        Who::Ours => ours,
+        Who::Theirs => theirs,
+        Who::Apart => below(ours, DIRS[0]).into_iter().chain(below(theirs, DIRS[1])).collect(),
+        Who::Both => BTreeMap::new(),
+    }
+}
+
 fn is_a_lost_part(path: &Path) -> bool {
-    path.to_string_lossy().contains(".onfs-conflict-") && fs::read(path).is_err_and(|e| e.raw_os_error() == Some(5))
+    path.to_string_lossy().contains(".onfs-conflict-")
+        && fs::read(path).is_err_and(|e| e.raw_os_error() == Some(5))
 }
 
 fn same(ours: &Path, theirs: &Path) -> Result<()> {
     let (mut left, right) = (listing(ours)?, listing(theirs)?);
     // Of a file that both changed, what was never read of theirs may be gone with it: it stays here, and says so.
-    left.retain(|path, meta| right.contains_key(path) || !meta.is_file() || !is_a_lost_part(&ours.join(path)));
+    left.retain(|path, meta| {
+        right.contains_key(path) || !meta.is_file() || !is_a_lost_part(&ours.join(path))
+    });
     let names = |tree: &BTreeMap<PathBuf, fs::Metadata>| tree.keys().cloned().collect::<BTreeSet<_>>();
     let (l, r) = (names(&left), names(&right));
     let only_here: Vec<_> = l.difference(&r).collect();
@@ -397,13 +424,29 @@ fn same(ours: &Path, theirs: &Path) -> Result<()> {
         let kind = |m: &fs::Metadata| (m.is_dir(), m.is_file(), m.is_symlink(), m.file_type().is_fifo());
         ensure!(kind(a) == kind(b), "{}: kinds differ", path.display());
         let attributes = |m: &fs::Metadata| (m.mode(), m.uid(), m.gid());
-        ensure!(attributes(a) == attributes(b), "{}: {:?} here, {:?} there", path.display(), attributes(a), attributes(b));
+        ensure!(
+            attributes(a) == attributes(b),
+            "{}: {:?} here, {:?} there",
+            path.display(),
+            attributes(a),
+            attributes(b)
+        );
         if !a.is_symlink() {
             let times = |m: &fs::Metadata| (m.mtime(), m.mtime_nsec());
-            ensure!(times(a) == times(b), "{}: mtime {:?} here, {:?} there", path.display(), times(a), times(b));
+            ensure!(
+                times(a) == times(b),
+                "{}: mtime {:?} here, {:?} there",
+                path.display(),
+                times(a),
+                times(b)
+            );
         }
         if a.is_symlink() {
-            ensure!(fs::read_link(ours.join(path))? == fs::read_link(theirs.join(path))?, "{}: targets differ", path.display());
+            ensure!(
+                fs::read_link(ours.join(path))? == fs::read_link(theirs.join(path))?,
+                "{}: targets differ",
+                path.display()
+            );
         }
         if a.is_file() {
             ensure!(a.len() == b.len(), "{}: {} bytes here, {} there", path.display(), a.len(), b.len());
