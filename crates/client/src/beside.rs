@@ -1,74 +1,26 @@
 //! Linked near-line: the other side is looked at before names and attributes are used, and the kernel is told what a look
 //! found.
-//!
-//! Invariants: only the thread of this module tells the kernel of names: whoever makes a look may do so for a lookup in the
-//! very directory, which the kernel keeps locked. What does not fit in its line is found by the kernel itself, which
-//! keeps nothing of a linked directory for longer than the interval of looks.
 
-use std::{
-    sync::{Arc, Weak},
-    thread::JoinHandle,
-};
+use std::sync::{Arc, Weak};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
 use ds::Object;
 use linked::{Held, Host, News};
-use parking_lot::Mutex;
+use mds::Found;
 use types::{Errno, Ino};
 
 use crate::{
     Client, FileInUse,
+    inode::Inodes,
     turn::{Answer, Turn},
 };
-
-/// Looks whose news wait for the kernel. Each is about one directory.
-const LINE: usize = 256;
-
-/// Tells the kernel of news.
-pub(crate) struct Messenger {
-    line: Mutex<Option<Sender<News>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Messenger {
-    pub(crate) fn new() -> Messenger {
-        Messenger { line: Mutex::new(None), thread: Mutex::new(None) }
-    }
-
-    pub(crate) fn start(&self, client: Weak<Client>) -> std::io::Result<()> {
-        let (line, news) = bounded::<News>(LINE);
-        *self.line.lock() = Some(line);
-        let thread = std::thread::Builder::new().name("onfs-news".into());
-        *self.thread.lock() = Some(thread.spawn(move || run(&news, &client))?);
-        Ok(())
-    }
-
-    pub(crate) fn shutdown(&self) {
-        drop(self.line.lock().take());
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that tells the kernel of news ended with a panic");
-        }
-    }
-}
-
-fn run(news: &Receiver<News>, client: &Weak<Client>) {
-    for news in news {
-        let Some(client) = client.upgrade() else { return };
-        client.tell_kernel(&news);
-    }
-}
 
 /// What the shell of linked near-line asks of us. Weak: it may outlive us.
 struct AsHost(Weak<Client>);
 
 impl Host for AsHost {
     fn hear(&self, news: News) {
-        if let Some(client) = self.0.upgrade()
-            && let Some(line) = &*client.messenger.line.lock()
-        {
-            let _ = line.try_send(news);
+        if let Some(client) = self.0.upgrade() {
+            client.messenger.pass_on(news);
         }
     }
 
@@ -117,7 +69,7 @@ impl Client {
         self.options.linked.as_ref().is_some_and(|linked| linked.is_due(ino))
     }
 
-    fn tell_kernel(&self, news: &News) {
+    pub(crate) fn tell_kernel(&self, news: &News) {
         let Some(kernel) = self.kernel() else { return };
         for (dir, name) in &news.names {
             // Most were never asked for.
@@ -130,5 +82,13 @@ impl Client {
             self.versions.changed(*ino);
             self.invalidator.ask(ino.get(), 0, u64::MAX >> 1);
         }
+    }
+}
+
+impl Inodes {
+    /// Of a linked file, what theirs has.
+    pub(crate) fn their_size(&self, found: &Found) -> Result<Option<u64>, Errno> {
+        let linked = self.linked.as_ref().filter(|_| found.data.linked);
+        linked.map_or(Ok(None), |linked| linked.their_size(found.attr.ino, found.data))
     }
 }

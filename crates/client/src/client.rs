@@ -14,12 +14,12 @@ use types::{Errno, Ino, Timestamp};
 
 use crate::{
     backing::InUse,
-    beside::Messenger,
     handles::Handles,
     inode::{InodeRef, Inodes},
     invalidate::Invalidator,
     known::{Inventory, Known},
     lingering::Lingering,
+    messenger::Messenger,
     metrics::{ClientStats, Metrics},
     open_file::OpenFile,
     policies::{Policies, Policy},
@@ -153,7 +153,7 @@ impl Client {
             versions: Versions::new(),
             pool,
             invalidator,
-            messenger: Messenger::new(),
+            messenger: Messenger::default(),
             purger: Purger::new(),
             burying: Mutex::new(()),
             policies,
@@ -185,7 +185,9 @@ impl Client {
             .and_then(|()| client.known.start(weak.clone(), client.options.known_max))
             .and_then(|()| client.purger.start(weak.clone()))
             .and_then(|()| match &client.options.linked {
-                Some(_) => client.messenger.start(weak),
+                Some(_) => client.messenger.start(Box::new(move |news| {
+                    weak.upgrade().inspect(|client| client.tell_kernel(news)).is_some()
+                })),
                 None => Ok(()),
             });
         match started {

@@ -54,7 +54,7 @@ pub(crate) struct Inodes {
     attaching: [Mutex<()>; SHARDS],
     mds: Arc<Mds>,
     ds: Arc<DataServer>,
-    linked: Option<Arc<Linked>>,
+    pub(crate) linked: Option<Arc<Linked>>,
     pub settling: Settling<InodeRef>,
 }
 
@@ -144,12 +144,6 @@ impl Inodes {
         };
         let inode = self.attach(&found, &hint)?;
         Ok((inode, found))
-    }
-
-    /// Of a linked file, what theirs has.
-    fn their_size(&self, found: &Found) -> Result<Option<u64>, Errno> {
-        let linked = self.linked.as_ref().filter(|_| found.data.linked);
-        linked.map_or(Ok(None), |linked| linked.their_size(found.attr.ino, found.data))
     }
 
     /// Takes a file into use that was created a moment ago and that nobody else can know: the kernel has its directory

@@ -28,6 +28,7 @@ mod invalidate;
 mod io;
 mod known;
 mod lingering;
+mod messenger;
 mod metrics;
 mod names;
 mod open;

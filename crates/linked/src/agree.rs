@@ -16,7 +16,7 @@ use types::{Errno, FileKind, Ino};
 use crate::{
     Linked, News,
     gather::{self, Side, gather, kept},
-    look::At,
+    looks::At,
     pending::{Change, Touched},
     records::{self, Committed},
 };

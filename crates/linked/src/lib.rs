@@ -8,8 +8,11 @@
 //! Refuses to know: FUSE, and how a back end does what it does.
 
 mod agree;
+mod counters;
+mod done;
 mod gather;
 mod look;
+mod looks;
 mod own;
 mod pending;
 mod publish;
@@ -43,9 +46,9 @@ pub use root::Trouble;
 pub use settings::Settings;
 pub use status::Status;
 
+use counters::Counters;
 use pending::{Ledger, Pending};
 use records::Committed;
-use status::Counters;
 
 /// Directories that are waiting to be visited because a step met something there. More are found by the next who comes by.
 const TO_VISIT: usize = 1024;
@@ -83,7 +86,7 @@ pub struct Linked {
     pub(crate) ledger: Ledger,
     data: OnceLock<Weak<DataServer>>,
     host: OnceLock<Box<dyn Host>>,
-    pub(crate) looks: look::Looks,
+    pub(crate) looks: looks::Looks,
     pub(crate) root: Mutex<root::RootState>,
     pub(crate) conflicts_made: AtomicU64,
     pub(crate) counters: Counters,
@@ -114,7 +117,7 @@ impl Linked {
             ledger: Ledger::new(mds, pending),
             data: OnceLock::new(),
             host: OnceLock::new(),
-            looks: look::Looks::default(),
+            looks: looks::Looks::default(),
             root: Mutex::default(),
             conflicts_made: AtomicU64::new(known.last().map_or(1, |(number, _)| number + 1)),
             counters: Counters::default(),

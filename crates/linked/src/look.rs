@@ -5,85 +5,22 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ops::ControlFlow,
-    time::{Duration, Instant},
 };
 
 use link::{Change as Difference, Found, LinkRecord, Place, compare};
-use parking_lot::{Condvar, Mutex};
 use types::{Errno, FileKind, Ino};
 
 use crate::{
     Linked,
     agree::{After, Level, theirs},
     gather,
+    looks::At,
     records::{self, Committed},
     runner::show,
 };
 
-/// Inodes whose last look is remembered in memory; with more all are forgotten, and looked at again.
-const REMEMBERED: usize = 1 << 20;
 /// Rounds of one look, when a comparison asks for another.
 const ROUNDS: usize = 3;
-
-/// What is looked at: an inode itself, or the names of a directory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) enum At {
-    Itself(Ino),
-    Names(Ino),
-}
-
-/// When we last looked, and who looks now.
-#[derive(Default)]
-pub(crate) struct Looks {
-    last: Mutex<HashMap<At, Instant>>,
-    running: Mutex<BTreeSet<At>>,
-    ended: Condvar,
-}
-
-impl Looks {
-    fn is_due(&self, at: At, interval: Duration) -> bool {
-        self.last.lock().get(&at).is_none_or(|last| last.elapsed() >= interval)
-    }
-
-    pub fn note(&self, at: At) {
-        let mut last = self.last.lock();
-        if last.len() >= REMEMBERED {
-            last.clear();
-        }
-        last.insert(at, Instant::now());
-    }
-
-    pub fn forget(&self, at: At) {
-        self.last.lock().remove(&at);
-    }
-
-    /// `None`: somebody else has just looked.
-    fn begin(&self, at: At, deadline: Duration) -> Option<Running<'_>> {
-        let mut running = self.running.lock();
-        if running.insert(at) {
-            return Some(Running { looks: self, at });
-        }
-        let until = Instant::now() + deadline;
-        while running.contains(&at) {
-            if self.ended.wait_until(&mut running, until).timed_out() {
-                break;
-            }
-        }
-        None
-    }
-}
-
-struct Running<'a> {
-    looks: &'a Looks,
-    at: At,
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.looks.running.lock().remove(&self.at);
-        self.looks.ended.notify_all();
-    }
-}
 
 impl Linked {
     /// Is it time to look at this inode? Asked before each use; costs no call.

@@ -5,22 +5,14 @@
 
 use std::sync::Arc;
 
-use ds::Snapshot;
 use link::{Found, Over, Place, Staged, Trouble, Version};
 use types::Errno;
 
 use crate::{
-    Held, Linked,
+    Linked,
+    done::{Copied, Done, Record, Task},
     own::Own,
-    steps::{Done, Record, Task},
 };
-
-/// What was copied into a version, of a file that is in use until that is recorded.
-pub(crate) struct Copied {
-    pub snapshot: Snapshot,
-    pub held: Box<dyn Held>,
-    pub live: bool,
-}
 
 /// How a version is filled.
 #[derive(Clone, Copy, PartialEq, Eq)]

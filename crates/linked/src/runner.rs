@@ -12,10 +12,9 @@ use types::{Errno, FileKind, Ino, Timestamp};
 
 use crate::{
     Linked,
+    done::{Copied, Done, Record},
     pending::Pending,
-    publish::Copied,
     records,
-    steps::{Done, Record},
 };
 
 /// Steps whose results are recorded in one commit, at the most.

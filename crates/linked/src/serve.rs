@@ -8,7 +8,7 @@ use std::{
 use link::{Change as Difference, Source, Staged, compare};
 use types::{Errno, Ino};
 
-use crate::{Linked, look::At, pending::is_unpublished, records};
+use crate::{Linked, looks::At, pending::is_unpublished, records};
 
 /// Who waits for all to be applied says what there is to wait for.
 const SAID_EVERY: Duration = Duration::from_secs(10);

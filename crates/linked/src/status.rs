@@ -1,31 +1,8 @@
 //! What is said of linked near-line.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use types::Timestamp;
 
 use crate::{Linked, Trouble};
-
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub applied: Counter,
-    pub put_off: Counter,
-    pub refused: Counter,
-    pub listed: Counter,
-    pub renewed: Counter,
-}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {

@@ -2,46 +2,17 @@
 //!
 //! Nothing here holds a lock. A step may have been done before, by a process that ended; [`link::judge`] knows.
 
-use std::sync::Arc;
-
 use link::{
-    Agreed, Attrs, Entry, Found, LinkRecord, Look, Making, Over, Place, Seen, Source, Staged, Step, Trouble,
-    Verdict, judge,
+    Agreed, Attrs, Entry, Found, LinkRecord, Look, Making, Over, Place, Seen, Staged, Step, Trouble, Verdict,
+    judge,
 };
 use types::{Errno, FileKind, Ino};
 
-use crate::{Linked, own::Own, publish::Copied};
-
-/// What became of a step that is done.
-pub(crate) struct Done {
-    pub record: Record,
-    /// Directories that it changed.
-    pub dirs: Vec<Vec<Vec<u8>>>,
-    /// Their file is this version now.
-    pub published: Option<(Copied, Arc<dyn Source>)>,
-    /// Somebody wrote the file when the version was taken, and perhaps does so still.
-    pub live: bool,
-}
-
-impl Done {
-    pub fn with(record: Record, dirs: Vec<Vec<Vec<u8>>>) -> Done {
-        Done { record, dirs, published: None, live: false }
-    }
-}
-
-/// The record of the inode after a step.
-pub(crate) enum Record {
-    Stays,
-    Is(LinkRecord),
-    Goes,
-}
-
-/// A step with what it needs to know, looked up once.
-pub(crate) struct Task<'a> {
-    pub entry: &'a Entry,
-    pub own: Option<LinkRecord>,
-    pub over: Option<LinkRecord>,
-}
+use crate::{
+    Linked,
+    done::{Done, Record, Task},
+    own::Own,
+};
 
 type Way = Vec<Vec<u8>>;
 

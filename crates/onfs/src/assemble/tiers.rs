@@ -129,11 +129,7 @@ pub(super) fn open_tiers(
     let started = DataServer::start(DsOptions {
         memory: Some(memory),
         ssd,
-        nearline: match (nearline, linked) {
-            (Some(device), _) => Nearline::Native(device),
-            (None, Some(linked)) => Nearline::Linked(linked.clone()),
-            (None, None) => Nearline::None,
-        },
+        nearline: slowest(nearline, linked),
         memory_generation: mds.memory_generation(),
         maps: Arc::new(KvMaps::new(store.clone(), first_record(mds))),
         tiering: tiering(config),
@@ -153,6 +149,14 @@ pub(super) fn open_tiers(
             }
             Err(StartError::Failed(format!("the tiers cannot be read: {errno}")))
         }
+    }
+}
+
+fn slowest(native: Option<DeviceTier>, linked: Option<&Arc<Linked>>) -> Nearline {
+    match (native, linked) {
+        (Some(device), _) => Nearline::Native(device),
+        (None, Some(linked)) => Nearline::Linked(linked.clone()),
+        (None, None) => Nearline::None,
     }
 }
 
