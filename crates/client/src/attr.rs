@@ -19,6 +19,7 @@ const ATIME_AGE_SEC: i64 = 24 * 60 * 60;
 
 impl Client {
     pub(crate) fn getattr(&self, turn: Turn, ino: Ino) -> Answer<AttrOut> {
+        self.visit(turn, ino)?;
         match self.mds.find(ino) {
             Ok(found) => self.attr_out(turn, found),
             // Somebody holds it without having it open (O_PATH).

@@ -19,6 +19,7 @@ use crate::{
     invalidate::Invalidator,
     known::{Inventory, Known},
     lingering::Lingering,
+    messenger::Messenger,
     metrics::{ClientStats, Metrics},
     open_file::OpenFile,
     policies::{Policies, Policy},
@@ -56,6 +57,8 @@ pub struct ClientOptions {
     pub in_use: Option<InUse>,
     /// Bytes of each tier that passthrough may pin (`TierId::index()`).
     pub passthrough_budget: [u64; 3],
+    /// Near-line is a linked directory, kept in step by this.
+    pub linked: Option<Arc<linked::Linked>>,
     /// What `user.onfs.control` says: the path of the socket for commands.
     pub control_socket: Option<Vec<u8>>,
     /// What holds where no directory says anything; the data server's settings say the same.
@@ -78,6 +81,7 @@ impl Default for ClientOptions {
             passthrough_min_bytes: 128 << 10,
             in_use: None,
             passthrough_budget: [u64::MAX; 3],
+            linked: None,
             control_socket: None,
             policy: Policy::default(),
         }
@@ -86,7 +90,7 @@ impl Default for ClientOptions {
 
 /// One mounted ONFS, as the transport sees it.
 pub struct Client {
-    this: Weak<Client>,
+    pub(crate) this: Weak<Client>,
     pub(crate) options: ClientOptions,
     pub(crate) mds: Arc<Mds>,
     pub(crate) ds: Arc<DataServer>,
@@ -96,6 +100,7 @@ pub struct Client {
     pub(crate) versions: Versions,
     pub(crate) pool: Pool,
     pub(crate) invalidator: Invalidator,
+    pub(crate) messenger: Messenger,
     pub(crate) purger: Purger,
     burying: Mutex<()>,
     pub(crate) policies: Policies,
@@ -114,6 +119,11 @@ pub struct Client {
 pub struct FileInUse(InodeRef);
 
 impl FileInUse {
+    /// The mds knows its size and time when this returns, unless somebody writes it.
+    pub(crate) fn settle_if_idle(&self) -> Result<(), Errno> {
+        self.0.settle_if_idle()
+    }
+
     pub fn object(&self) -> &Arc<ds::Object> {
         &self.0.object
     }
@@ -137,12 +147,13 @@ impl Client {
         let invalidator = Invalidator::start()?;
         let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
             this: this.clone(),
-            inodes: Arc::new(Inodes::new(mds.clone(), ds.clone())),
+            inodes: Arc::new(Inodes::new(mds.clone(), ds.clone(), options.linked.clone())),
             files: Handles::new(),
             arbiter: Mutex::new(Arbiter::new(options.passthrough_budget)),
             versions: Versions::new(),
             pool,
             invalidator,
+            messenger: Messenger::default(),
             purger: Purger::new(),
             burying: Mutex::new(()),
             policies,
@@ -172,7 +183,13 @@ impl Client {
         let started = (client.lingering.start(weak.clone()))
             .and_then(|()| client.inodes.settling.start(settle))
             .and_then(|()| client.known.start(weak.clone(), client.options.known_max))
-            .and_then(|()| client.purger.start(weak));
+            .and_then(|()| client.purger.start(weak.clone()))
+            .and_then(|()| match &client.options.linked {
+                Some(_) => client.messenger.start(Box::new(move |news| {
+                    weak.upgrade().inspect(|client| client.tell_kernel(news)).is_some()
+                })),
+                None => Ok(()),
+            });
         match started {
             Ok(()) => Ok(client),
             Err(error) => {
@@ -194,6 +211,7 @@ impl Client {
         self.known.shutdown();
         self.inodes.settling.shutdown();
         self.settle_closed();
+        self.messenger.shutdown();
         self.invalidator.shutdown();
         self.purger.shutdown();
     }
@@ -262,6 +280,11 @@ impl Client {
         if let Some(Err(error)) = self.attributes.get().map(|kernel| kernel.inval_inode(ino.get(), -1, 0)) {
             tracing::warn!(%ino, %error, "cached attributes were not dropped");
         }
+    }
+
+    /// What tells the kernel that something of what it has cached is old.
+    pub(crate) fn kernel(&self) -> Option<&fuse::Notifier> {
+        self.attributes.get()
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -87,7 +87,11 @@ impl Client {
         }
         // What went away meanwhile, and what would have to be waited for, goes without attributes: the kernel
         // looks it up when somebody asks.
-        let found = self.mds.find(listed.ino).ok().filter(|found| !found.data.stale_live);
+        let found = self
+            .mds
+            .find(listed.ino)
+            .ok()
+            .filter(|found| !found.data.stale_live && !self.is_to_be_visited(found.attr.ino));
         let completed = found.and_then(|mut found| {
             self.complete(Turn::Transport, &mut found).ok().map(|timeout| (found, timeout))
         });

@@ -3,7 +3,7 @@
 //! Invariants: every request is answered once, here or on a worker; a request that goes to a worker has changed
 //! nothing before, and is served there from its beginning.
 
-use fuse::{Call, EntryOut, Operation};
+use fuse::{Call, EntryOut, OpenFlags, OpenOut, Operation};
 use types::{Errno, Ino};
 
 use crate::{
@@ -139,14 +139,23 @@ impl Client {
                 answer!(self, call, turn, Fsync, self.fsync(turn, fh), |call, ()| call.reply_ok())
             }
             // Directories have no handles: with this answer the kernel stops asking, and caches directories.
+            // What a linked directory has it must not keep.
+            Operation::Opendir { .. } if self.options.linked.is_some() => {
+                let open = OpenOut { fh: 0, flags: OpenFlags::empty(), backing: None };
+                answer!(self, call, turn, Opendir, Ok(()), |call, ()| call.reply_open(&open))
+            }
             Operation::Opendir { .. } => self.refuse(call, turn, Op::Opendir, Errno::ENOSYS),
             Operation::Readdir(args) => {
-                self.count(turn, Op::Readdir);
-                call.reply_dir(|out| self.readdir(at, args.offset, out));
+                let look = self.before_listing(turn, at, args.offset);
+                self.finish(call, turn, Op::Readdir, look, |call, ()| {
+                    call.reply_dir(|out| self.readdir(at, args.offset, out));
+                });
             }
             Operation::Readdirplus(args) => {
-                self.count(turn, Op::Readdirplus);
-                call.reply_dir(|out| self.readdirplus(at, args.offset, args.size as usize, out));
+                let look = self.before_listing(turn, at, args.offset);
+                self.finish(call, turn, Op::Readdirplus, look, |call, ()| {
+                    call.reply_dir(|out| self.readdirplus(at, args.offset, args.size as usize, out));
+                });
             }
             Operation::Releasedir(_) => {
                 answer!(self, call, turn, Releasedir, Ok(()), |call, ()| call.reply_ok())
@@ -216,6 +225,10 @@ impl Client {
             Some(entry) => call.reply_entry(&entry),
             None => call.reply_negative(self.options.entry_timeout),
         });
+    }
+
+    fn before_listing(&self, turn: Turn, dir: Ino, cookie: u64) -> Answer<()> {
+        if cookie == 0 { self.visit_dir(turn, dir) } else { Ok(()) }
     }
 
     fn serve_rename(&self, from: Place<'_>, new_parent: u64, new_name: &[u8], flags: u32) -> Answer<()> {

@@ -23,6 +23,7 @@ use std::{
 };
 
 use ds::{DataServer, Object, ObjectHint, ObjectPolicy};
+use linked::Linked;
 use mds::{Closed, Found, Mds, Settled};
 use parking_lot::{Mutex, MutexGuard};
 use types::{Attr, Errno, FileKind, Ino, S_ISGID, S_ISUID, Timestamp};
@@ -53,6 +54,7 @@ pub(crate) struct Inodes {
     attaching: [Mutex<()>; SHARDS],
     mds: Arc<Mds>,
     ds: Arc<DataServer>,
+    pub(crate) linked: Option<Arc<Linked>>,
     pub settling: Settling<InodeRef>,
 }
 
@@ -93,12 +95,13 @@ pub(crate) struct State {
 }
 
 impl Inodes {
-    pub(crate) fn new(mds: Arc<Mds>, ds: Arc<DataServer>) -> Inodes {
+    pub(crate) fn new(mds: Arc<Mds>, ds: Arc<DataServer>, linked: Option<Arc<Linked>>) -> Inodes {
         Inodes {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
             attaching: std::array::from_fn(|_| Mutex::new(())),
             mds,
             ds,
+            linked,
             settling: Settling::new(),
         }
     }
@@ -137,6 +140,7 @@ impl Inodes {
             // this mount that failed to settle it.
             stale_live: found.data.live,
             memory_generation: found.data.memory_generation,
+            linked: self.their_size(&found)?,
         };
         let inode = self.attach(&found, &hint)?;
         Ok((inode, found))
@@ -150,6 +154,7 @@ impl Inodes {
             written: false,
             stale_live: false,
             memory_generation: found.data.memory_generation,
+            linked: None,
         };
         self.attach(found, &hint)
     }

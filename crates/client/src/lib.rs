@@ -18,6 +18,7 @@
 mod access;
 mod attr;
 mod backing;
+mod beside;
 mod client;
 mod dirs;
 mod dispatch;
@@ -27,6 +28,7 @@ mod invalidate;
 mod io;
 mod known;
 mod lingering;
+mod messenger;
 mod metrics;
 mod names;
 mod open;

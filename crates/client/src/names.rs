@@ -33,6 +33,9 @@ pub(crate) fn caller(header: &Header, umask: u32) -> Caller {
 
 impl Client {
     pub(crate) fn lookup(&self, turn: Turn, at: Place<'_>) -> Answer<EntryOut> {
+        if at.name != b"." && at.name != b".." {
+            self.visit_dir(turn, at.parent)?;
+        }
         let found = match at.name {
             // By a handle: nobody needs to refer to it.
             b"." => {
@@ -46,6 +49,10 @@ impl Client {
                 found => found?,
             },
         };
+        if self.visit(turn, found.attr.ino)? {
+            // It may be gone, or another by now.
+            return self.entry(turn, self.mds.lookup(at.parent, at.name)?);
+        }
         self.entry(turn, found)
     }
 

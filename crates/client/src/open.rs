@@ -39,6 +39,7 @@ pub(crate) struct CreateArgs {
 impl Client {
     pub(crate) fn open(&self, turn: Turn, ino: Ino, flags: u32, kill_suidgid: bool) -> Answer<OpenOut> {
         let access = Access::from_flags(flags)?;
+        self.visit(turn, ino)?;
         let (inode, found) = self.inodes.acquire_if(ino, |found| {
             turn.wait_if(found.data.stale_live || access.truncate && found.attr.size > SAU_BYTES)
         })?;

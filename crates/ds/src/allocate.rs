@@ -43,9 +43,9 @@ impl DataServer {
             let state = object.state.read();
             pieces(offset, len).filter(|p| !state.map.get(p.sau).is_hole()).map(|p| u64::from(p.len)).sum()
         };
-        let room: i64 = self.driver.with(|core, _| {
-            self.present().iter().filter_map(|t| core.tier(t)).map(|t| t.available.max(0)).sum()
-        });
+        let room: i64 = self
+            .driver
+            .with(|core, _| self.own().iter().filter_map(|t| core.tier(t)).map(|t| t.available.max(0)).sum());
         if (len - held) as i64 > room { Err(Errno::ENOSPC) } else { Ok(()) }
     }
 
@@ -62,6 +62,13 @@ impl DataServer {
             let end = (offset + len).min(state.size);
             if offset >= end {
                 return Ok(());
+            }
+            let in_part = |p: &layout::Piece| !p.covers_all(state.size) || state.in_place.is_some();
+            let linked = pieces(offset, end - offset).filter(in_part).find(|p| self.must_lift(&state, p.sau));
+            if let Some(piece) = linked {
+                drop(state);
+                self.lift(object, piece.sau)?;
+                continue;
             }
             self.save_unsaved(object, &mut state)?;
             // What was not saved of the map is undone.
@@ -106,6 +113,7 @@ impl DataServer {
             }
             object.verified.lock().remove(piece.sau);
         }
+        state.note_for_version(offset, len);
         self.record_zeroed(object, state, (changed, struck), freed)?;
         if kept.iter().any(|(tier, _)| !self.may_change(state, *tier)) {
             return Ok(false);
@@ -113,6 +121,9 @@ impl DataServer {
         for (tier, piece) in kept {
             let file = state.files[tier.index()].clone().ok_or(Errno::EIO)?;
             file.clear(piece.offset, u64::from(piece.len))?;
+            if self.linked.is_some() {
+                self.notice_dirty(object, tier);
+            }
             if tier.is_persistent() {
                 state.note_change(tier);
                 self.note_unsynced(object);
@@ -151,7 +162,7 @@ impl DataServer {
     /// The copies that a partly zeroed SAU keeps: the safe one if there is one, so that nothing safe comes to depend on
     /// memory; all of them while the kernel reads one by itself.
     fn copies_to_zero(&self, state: &State, sau: Sau) -> Option<TierSet> {
-        let held = sau.valid.intersect(self.present());
+        let held = sau.valid.intersect(self.own());
         match state.in_place {
             Some(TierId::Memory) if !state.is_mapped() => {
                 return Some(in_place_and_safe(Sau::in_tiers(held))).filter(|h| !h.is_empty());
@@ -196,8 +207,7 @@ impl DataServer {
         if now.is_hole() {
             return Ok((whence == Whence::Hole).then_some(at));
         }
-        let file =
-            now.valid.intersect(self.present()).fastest().and_then(|t| state.files[t.index()].as_ref());
+        let file = now.valid.intersect(self.own()).fastest().and_then(|t| state.files[t.index()].as_ref());
         // Lost bytes count as data: reading them is an error, not zeros.
         let Some(file) = file else { return Ok((whence == Whence::Data).then_some(at)) };
         let found = match whence {

@@ -70,7 +70,7 @@ impl DataServer {
     /// Of the persistent copies one stays, since two would not change at once; and no checksum.
     fn strike_for_both(&self, object: &Object, state: &mut State, piece: Piece) -> Result<(), Stop> {
         let before = state.map.get(piece.sau);
-        let now = Sau::in_tiers(in_place_and_safe(before));
+        let now = Sau::in_tiers(in_place_and_safe(Sau::in_tiers(self.ours(before.valid))));
         if now == before {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use std::{
 };
 use store::ScanEntry;
 use tier::{CoolnessReport, Input, MoveReport, Request, RequestError, RequestReport, TierReport};
-use types::{Errno, Ino, TierId};
+use types::{Errno, Ino, TierId, TierSet};
 
 /// Where an object is.
 #[derive(Clone, PartialEq, Debug)]
@@ -56,12 +56,13 @@ impl DataServer {
         let state = object.state.read();
         let mut bytes = [0; 3];
         let (mut sealed, mut unsealed) = (0, 0);
+        let devices = self.ours(TierSet::PERSISTENT);
         for (sau, s) in state.map.iter() {
             for tier in s.valid.iter() {
                 bytes[tier.index()] += u64::from(sau.bytes_within(state.size));
             }
             sealed += u32::from(s.seal.is_some());
-            unsealed += if is_unsealed(s) { u64::from(sau.bytes_within(state.size)) } else { 0 };
+            unsealed += if is_unsealed(s, devices) { u64::from(sau.bytes_within(state.size)) } else { 0 };
         }
         ObjectReport {
             size: state.size,

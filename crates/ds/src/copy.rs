@@ -5,6 +5,7 @@ use crate::{
     DataServer,
     object::{Moving, Object, State},
     read::verify,
+    theirs::Opened,
 };
 use layout::{Sau, SauIndex, Seal, pieces};
 use std::{ops::ControlFlow, sync::Arc};
@@ -16,6 +17,8 @@ const BATCH: usize = 16;
 /// Noted bytes above which they are copied without holding writers off, for a few rounds.
 const SHORT_BLOCK: u64 = 4 << 20;
 const ROUNDS: usize = 4;
+/// Zeros of this length are not written to a new place.
+const BLOCK: usize = 64 << 10;
 
 /// Why a copy ended early. The object is as it was, but for the batches that were finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +39,13 @@ impl From<Errno> for CopyStop {
             CopyStop::Failed(errno)
         }
     }
+}
+
+/// What became of copies that were to be given up.
+pub(crate) struct Dropped {
+    pub saus: u64,
+    /// There was something that no other tier holds.
+    pub uncovered: bool,
 }
 
 /// What to copy.
@@ -63,10 +73,18 @@ pub(crate) enum Choice {
     Dirty,
 }
 
+/// Where the bytes of a batch come from.
+#[derive(Clone)]
+enum Origin {
+    Tier(Arc<ObjectFd>),
+    /// Their file, and how much of it counts. What is written meanwhile is not there, and near-line is not in its map any more.
+    Linked(Opened, u64),
+}
+
 /// One batch: SAUs with the seal that was computed for each.
 struct Batch {
     source: TierId,
-    from: Arc<ObjectFd>,
+    from: Origin,
     to: Arc<ObjectFd>,
     size: u64,
     saus: Vec<(SauIndex, Sau, Option<Seal>)>,
@@ -93,7 +111,11 @@ impl DataServer {
                 return Err(CopyStop::Cancelled);
             }
             let rest = CopyPlan { most: left, ..plan };
-            let mut batch = match self.begin_batch(object, rest, next) {
+            let linked = match plan.choice {
+                Choice::HeldBy(tier) if self.ours(TierSet::of(tier)).is_empty() => Some(self.theirs(object)?),
+                Choice::HeldBy(_) | Choice::Dirty => None,
+            };
+            let mut batch = match self.begin_batch(object, rest, (next, linked)) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => break,
                 Err(CopyStop::Undurable) => {
@@ -131,7 +153,7 @@ impl DataServer {
         &self,
         object: &Object,
         plan: CopyPlan,
-        from: SauIndex,
+        (from, linked): (SauIndex, Option<Opened>),
     ) -> Result<Option<Batch>, CopyStop> {
         let mut state = object.state.write();
         if state.removed {
@@ -178,7 +200,10 @@ impl DataServer {
             return Ok(None);
         };
         let moving = Moving { first: first.0, end: last.0.end(), written: Vec::new() };
-        let from = state.files[source.index()].clone().ok_or(CopyStop::Failed(Errno::EIO))?;
+        let from = match linked {
+            Some(theirs) => Origin::Linked(theirs, state.linked_len),
+            None => Origin::Tier(state.files[source.index()].clone().ok_or(CopyStop::Failed(Errno::EIO))?),
+        };
         let to = self.file_for_write(object, &mut state, plan.to)?;
         let copied = || saus.iter().filter(|(_, now, _)| !now.valid.contains(plan.to));
         if copied().any(|(sau, ..)| self.still_vouched(&state, plan.to, *sau)) {
@@ -255,8 +280,13 @@ impl DataServer {
     fn make_batch_durable(&self, object: &Object, plan: CopyPlan, batch: &Batch) -> Result<(), Errno> {
         // A seal vouches for the source, too: after a power cut one for bytes that did not come would take the others of
         // the SAU along, which had. What is written from now on is noted, and not sealed.
-        if object.unsynced.tiers().contains(batch.source) {
-            self.sync_to_rely_on(object, &batch.from)?;
+        match &batch.from {
+            Origin::Tier(from) if object.unsynced.tiers().contains(batch.source) => {
+                self.sync_to_rely_on(object, from)?;
+            }
+            Origin::Tier(_) => {}
+            // Bytes of a file that changed while it was read are of no file at all.
+            Origin::Linked(theirs, _) => theirs.check().inspect_err(|_| object.theirs.forget(theirs))?,
         }
         // What is given up was perhaps the last copy that a device has not failed to take. And what has to be synced while
         // writers are held off is less.
@@ -291,14 +321,17 @@ impl DataServer {
     }
 
     fn damaged_source(&self, object: &Object, sau: SauIndex, tier: TierId) -> CopyStop {
+        if self.ours(TierSet::of(tier)).is_empty() {
+            tracing::warn!(name = %object.ino(), sau = sau.get(), "a linked file has other bytes than those that were agreed on");
+            return CopyStop::Failed(Errno::ESTALE);
+        }
         self.counters.damaged_saus.add(1);
         tracing::error!(name = %object.ino(), sau = sau.get(), %tier, "checksum mismatch while copying: the copy is not used");
         CopyStop::Failed(Errno::EIO)
     }
 
-    /// Gives up a tier's copies of SAUs that other tiers hold too, the first ones, up to `most` bytes. `Cancelled`: it
-    /// held something that no other does.
-    pub(crate) fn drop_copies(&self, object: &Object, tier: TierId, most: u64) -> Result<u64, CopyStop> {
+    /// Gives up a tier's copies of SAUs that other tiers hold too, the first ones, up to `most` bytes.
+    pub(crate) fn drop_copies(&self, object: &Object, tier: TierId, most: u64) -> Result<Dropped, CopyStop> {
         self.sync_object_devices(object)?;
         if !object.unsynced.distrusted().is_empty() {
             return Err(CopyStop::Failed(Errno::EIO));
@@ -343,7 +376,7 @@ impl DataServer {
             }
             self.free_condemned(object, &mut state);
         }
-        if uncovered { Err(CopyStop::Cancelled) } else { Ok(dropped.len() as u64) }
+        Ok(Dropped { saus: dropped.len() as u64, uncovered })
     }
 }
 
@@ -410,7 +443,11 @@ pub(crate) fn keeping_mtime<T>(
 /// After a crash the object's time is that of its latest file: a copy is as old as the last write. That may have gone to
 /// another SAU in the copy's own file; when nothing is unsettled, all files have the time that counts.
 fn keep_time(object: &Object, batch: &Batch) {
-    if let Some(time) = object.mtime().or_else(|| batch.from.stat().ok().map(|stat| stat.mtime)) {
+    let source = || match &batch.from {
+        Origin::Tier(from) => from.stat().ok().map(|stat| stat.mtime),
+        Origin::Linked(theirs, _) => Some(theirs.seen.mtime),
+    };
+    if let Some(time) = object.mtime().or_else(source) {
         let _ = batch.to.set_mtime(time);
     }
 }
@@ -442,34 +479,84 @@ fn copy_batch(
         if copier.must_stop() {
             return Err(BatchError::Stopped);
         }
-        let len = u64::from(sau.bytes_within(batch.size));
-        let mut crc = 0;
-        if len > 0 {
-            crc = copy_range(&batch.from, &batch.to, sau.start(), len, true)?;
-            batch.to.start_writeback(sau.start(), len);
-        }
-        let new = Seal { crc, len: len as u32 };
-        if let Some(old) = now.seal {
-            let intact =
-                if old.len == new.len { old.crc == new.crc } else { verify(&batch.from, *sau, old)? };
-            // Over the source of a move writes go on, and end its seal before their first byte.
-            if !intact && object.state.read().map.get(*sau).seal == Some(old) {
-                return Err(BatchError::Damaged(*sau));
+        let len = sau.bytes_within(batch.size);
+        let (new, intact) = match &batch.from {
+            Origin::Tier(from) => copy_sau((from, &batch.to), *sau, len, now.seal)?,
+            Origin::Linked(theirs, linked_len) => {
+                let copied = copy_theirs((theirs, *linked_len), &batch.to, *sau, len, now.seal);
+                copied.inspect_err(|_| object.theirs.forget(theirs))?
             }
+        };
+        if len > 0 {
+            batch.to.start_writeback(sau.start(), u64::from(len));
+        }
+        // Over the source of a move writes go on, and end its seal before their first byte.
+        if !intact && object.state.read().map.get(*sau).seal == now.seal {
+            return Err(BatchError::Damaged(*sau));
         }
         *seal = Some(new);
-        total += len;
+        total += u64::from(len);
     }
     Ok(total)
+}
+
+/// Copies a SAU. Returns the checksum of what was copied, and whether it is what the old one says.
+fn copy_sau(
+    (from, to): (&ObjectFd, &ObjectFd),
+    sau: SauIndex,
+    len: u32,
+    old: Option<Seal>,
+) -> Result<(Seal, bool), Errno> {
+    let mut crc = 0;
+    if len > 0 {
+        crc = copy_range(from, to, sau.start(), u64::from(len), true)?;
+    }
+    let intact = match old {
+        None => true,
+        Some(old) if old.len == len => old.crc == crc,
+        Some(old) => verify(from, sau, old)?,
+    };
+    Ok((Seal { crc, len }, intact))
+}
+
+/// As `copy_sau`, of their file.
+fn copy_theirs(
+    (theirs, linked_len): (&Opened, u64),
+    to: &ObjectFd,
+    sau: SauIndex,
+    len: u32,
+    old: Option<Seal>,
+) -> Result<(Seal, bool), Errno> {
+    let mut bytes = vec![0; len as usize];
+    theirs.read(sau.start(), &mut bytes, linked_len)?;
+    put(to, &bytes, sau.start())?;
+    Ok((Seal { crc: crc32c::crc32c(&bytes), len }, old.is_none_or(|old| is_of(old, &bytes))))
+}
+
+/// Writes into a place that reads as zeros.
+pub(crate) fn put(file: &ObjectFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+    for (n, block) in bytes.chunks(BLOCK).enumerate() {
+        if block.iter().any(|byte| *byte != 0) {
+            file.write_at(block, offset + (n * BLOCK) as u64)?;
+        }
+    }
+    Ok(())
+}
+
+/// Is the seal of these bytes of a SAU? Zeros follow both.
+pub(crate) fn is_of(seal: Seal, bytes: &[u8]) -> bool {
+    let (sealed, behind) = bytes.split_at(bytes.len().min(seal.len as usize));
+    sealed.len() == seal.len as usize && crc32c::crc32c(sealed) == seal.crc && behind.iter().all(|b| *b == 0)
 }
 
 /// Copies what was written in the SAUs that the batch copies, and nothing else: other SAUs in its range may have
 /// come to live in the destination meanwhile.
 fn copy_extent(batch: &Batch, to: TierId, offset: u64, len: u64) -> Result<(), Errno> {
+    let Origin::Tier(from) = &batch.from else { return Ok(()) };
     for piece in pieces(offset, len) {
         let Ok(at) = batch.saus.binary_search_by_key(&piece.sau, |(sau, ..)| *sau) else { continue };
         if !batch.saus[at].1.valid.contains(to) {
-            copy_range(&batch.from, &batch.to, piece.offset, u64::from(piece.len), false)?;
+            copy_range(from, &batch.to, piece.offset, u64::from(piece.len), false)?;
         }
     }
     Ok(())

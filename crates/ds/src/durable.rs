@@ -23,10 +23,12 @@ impl DataServer {
     pub fn is_on_devices(&self, ino: Ino) -> bool {
         if let Some(object) = self.table.get(ino) {
             let state = object.state.read();
-            return !state.condemned.is_empty() || !state.map.tiers_used().without(TierId::Memory).is_empty();
+            let named = self.ours(state.map.tiers_used()).without(TierId::Memory);
+            return !state.condemned.is_empty() || !named.is_empty();
         }
-        let named =
-            |record: layout::ObjectRecord| !record.map.tiers_used().without(TierId::Memory).is_empty();
+        let named = |record: layout::ObjectRecord| {
+            !self.ours(record.map.tiers_used()).without(TierId::Memory).is_empty()
+        };
         // What cannot be read was said, and may name them.
         self.maps.load(ino).map_or(true, |record| record.is_some_and(named))
     }

@@ -106,9 +106,10 @@ impl DataServer {
     fn sync_what_waits(&self, _one_at_a_time: &MutexGuard<'_, ()>) {
         *self.keeper.synced.lock() = Some(Instant::now());
         let objects = std::mem::take(&mut *self.keeper.unsynced.lock());
+        let devices = self.ours(TierSet::PERSISTENT);
         for (ino, object) in &objects {
             // Never waits for an object's lock. Most have what movements copied.
-            if object.state.try_read().is_none_or(|state| has_unsealed(&state.map)) {
+            if object.state.try_read().is_none_or(|state| has_unsealed(&state.map, devices)) {
                 self.note_unsealed(*ino);
             }
         }

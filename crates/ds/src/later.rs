@@ -28,7 +28,7 @@ impl DataServer {
     pub fn flush_later(&self, object: &Object) -> Result<bool, RequestError> {
         let wanted = {
             let state = object.state.read();
-            !state.transient && state.map.is_dirty() && self.has_persistent()
+            !state.transient && state.map.is_dirty() && self.can_be_safe()
         };
         if wanted {
             self.flush_unsaved_later(object.ino())?;
@@ -43,7 +43,7 @@ impl DataServer {
 
     /// Objects with bytes that are only in memory and that a flush may copy.
     pub fn unsaved(&self) -> Vec<Ino> {
-        if self.has_persistent() { self.driver.with(|core, _| core.unsaved().collect()) } else { Vec::new() }
+        if self.can_be_safe() { self.driver.with(|core, _| core.unsaved().collect()) } else { Vec::new() }
     }
 
     /// Returns when the line is not full, or after that time.

@@ -13,32 +13,41 @@ mod driver;
 mod durable;
 mod keeper;
 mod later;
+mod lift;
 mod line;
+mod linked;
 mod load;
 mod mapped;
 mod maps;
 mod metrics;
 mod mover;
+mod noting;
 mod object;
 mod open;
+mod part;
 mod place;
 mod read;
 mod seal;
 mod space;
+mod stub;
 mod sync;
 mod table;
+mod theirs;
 mod truncate;
 mod unsynced;
+mod version;
 mod write;
 
 pub use allocate::{AllocateMode, Whence};
 pub use commands::{ObjectReport, TierStatus};
+pub use linked::{Linked, Stub};
 pub use load::ObjectHint;
 pub use maps::{Entries, FirstRecord, KvMaps, MapStore, load_record};
 pub use metrics::{Counters, CountersNow};
 pub use object::{LiveAttr, Object, OpenKind};
 pub use read::Attempt;
 pub use tier::{MoveReport, ObjectPolicy, RequestError, RequestReport};
+pub use version::Snapshot;
 
 use driver::{Driver, Job};
 use object::Home;
@@ -61,7 +70,7 @@ pub struct DsOptions {
     /// The tmpfs of the memory tier, if there is one, and the store in it.
     pub memory: Option<(MemoryTier, TierStore)>,
     pub ssd: Option<DeviceTier>,
-    pub nearline: Option<DeviceTier>,
+    pub nearline: Nearline,
     /// Number of the memory tier's life: one more for each fresh one.
     pub memory_generation: u32,
     pub maps: Arc<dyn MapStore>,
@@ -81,6 +90,15 @@ pub struct DsOptions {
     pub held: bool,
 }
 
+/// The slowest tier.
+pub enum Nearline {
+    None,
+    /// A directory of ours.
+    Native(DeviceTier),
+    /// Somebody else's.
+    Linked(Arc<dyn Linked>),
+}
+
 /// A tier on a device.
 pub struct DeviceTier {
     pub store: TierStore,
@@ -91,6 +109,8 @@ pub struct DeviceTier {
 /// One node's objects.
 pub struct DataServer {
     pub(crate) stores: [Option<TierStore>; 3],
+    /// Near-line, if it is somebody else's: then it has no store.
+    pub(crate) linked: Option<Arc<dyn Linked>>,
     pub(crate) memory: Mutex<Option<MemoryTier>>,
     pub(crate) memory_generation: u32,
     /// What the user set for each tier; `u64::MAX` where the device alone limits it.
@@ -124,13 +144,21 @@ pub struct DataServer {
 impl DataServer {
     /// Takes stock of the tiers and starts the threads that move data.
     pub fn start(options: DsOptions) -> Result<Arc<DataServer>, Errno> {
-        let (driver, jobs) = Driver::new(options.tiering);
+        let (nearline, linked) = match options.nearline {
+            Nearline::None => (None, None),
+            Nearline::Native(device) => (Some(device), None),
+            Nearline::Linked(linked) => (None, Some(linked)),
+        };
+        let mut tiering = options.tiering;
+        if linked.is_some() {
+            tiering.movements_only = tiering.movements_only.with(TierId::Nearline);
+        }
+        let (driver, jobs) = Driver::new(tiering);
         let driver = Arc::new(driver);
         let (memory, memory_store) = options.memory.map_or((None, None), |(m, s)| (Some(m), Some(s)));
         let limit = |tier: &Option<DeviceTier>| tier.as_ref().and_then(|t| t.limit).unwrap_or(u64::MAX);
-        let limits =
-            [memory.as_ref().map_or(0, MemoryTier::limit), limit(&options.ssd), limit(&options.nearline)];
-        let stores = [memory_store, options.ssd.map(|t| t.store), options.nearline.map(|t| t.store)];
+        let limits = [memory.as_ref().map_or(0, MemoryTier::limit), limit(&options.ssd), limit(&nearline)];
+        let stores = [memory_store, options.ssd.map(|t| t.store), nearline.map(|t| t.store)];
         let mut devices = [0; 3];
         for (device, store) in devices.iter_mut().zip(&stores) {
             *device = store.as_ref().map_or(Ok(0), TierStore::device)?;
@@ -138,6 +166,7 @@ impl DataServer {
         let policies = Arc::default();
         let server = Arc::new(DataServer {
             stores,
+            linked,
             devices,
             device_free: Default::default(),
             memory: Mutex::new(memory),
@@ -224,9 +253,9 @@ impl DataServer {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// The tiers that are mounted.
+    /// The tiers that are mounted, a linked one among them.
     pub fn present(&self) -> TierSet {
-        let mut set = TierSet::EMPTY;
+        let mut set = if self.linked.is_some() { TierSet::of(TierId::Nearline) } else { TierSet::EMPTY };
         for tier in TierId::ALL {
             if self.stores[tier.index()].is_some() {
                 set = set.with(tier);
@@ -239,8 +268,9 @@ impl DataServer {
         self.first_persistent().is_some()
     }
 
+    /// Of ours.
     pub(crate) fn first_persistent(&self) -> Option<TierId> {
-        self.present().intersect(TierSet::PERSISTENT).fastest()
+        self.own().intersect(TierSet::PERSISTENT).fastest()
     }
 
     pub fn memory_generation(&self) -> u32 {

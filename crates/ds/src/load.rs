@@ -3,6 +3,7 @@
 use crate::{
     DataServer,
     copy::{copy_range, keeping_mtime, reach},
+    linked::Stub,
     object::{Mapped, Object, State, Verified},
     seal::has_unsealed,
 };
@@ -22,6 +23,9 @@ pub struct ObjectHint {
     pub stale_live: bool,
     /// Life of the memory tier in which the file was last opened for writing.
     pub memory_generation: u32,
+    /// The inode is linked, and this is the size of their file: without an object record all of it, up to `size`, is in
+    /// near-line.
+    pub linked: Option<u64>,
 }
 
 impl DataServer {
@@ -92,10 +96,10 @@ impl DataServer {
         let mut state = State::empty();
         state.transient = self.policies.lock().get(&ino).is_some_and(|p| p.transient);
         state.pinned = self.pins.lock().get(&ino).copied();
-        if hint.is_some_and(|h| !h.written) {
+        if hint.is_some_and(|h| !h.written && (h.linked.is_none() || self.linked.is_none())) {
             state.size = hint.map_or(0, |h| h.size);
             // A kill between the making of a file and its record leaves the file, and nothing of it counts.
-            state.unprobed = self.present();
+            state.unprobed = self.own();
             return Ok(Object::new(ino, state, Verified::default(), self.home()));
         }
         let record = self.maps.load(ino)?;
@@ -105,30 +109,33 @@ impl DataServer {
         let times = self.open_files(ino, &mut state, record.as_ref(), settled)?;
         let mapped = record.as_ref().is_some_and(|r| r.mapped);
         let synced_size = record.as_ref().map_or(0, |r| r.synced_size);
+        state.linked_len = record.as_ref().map_or(0, |r| r.linked_len);
+        let stub = self.stub_of(ino, &state, hint)?;
         let old = record.as_ref().is_none_or(|r| r.memory_generation != self.memory_generation);
         self.load_map(ino, &mut state, record);
         state.size = known_size(&state, hint);
+        let (is_stub, old_cut) = (stub.is_some(), self.load_stub(&mut state, stub));
         state.size = pending.map_or(state.size, |size| state.size.min(size));
         state.synced_size = synced_size.min(state.size);
         if let Some(size) = pending {
             state.map.truncate_to(size);
         }
-        if settled {
+        // Of a stub nothing counts that is here.
+        if settled || is_stub {
             cut_to_size(&mut state)?;
         }
+        let old_cut = old_cut || state.linked_len > state.size;
+        state.linked_len = state.linked_len.min(state.size);
         clear_holes(&mut state)?;
         if mapped {
             absorb_after_crash(&mut state);
-            // Programs outlive the daemon, and so do their mappings.
-            if state.files.iter().flatten().any(|file| file.is_used_elsewhere().unwrap_or(true)) {
-                state.mapped = Some(Mapped::left_over());
-            }
         }
-        if has_unsealed(&state.map) {
+        if has_unsealed(&state.map, self.ours(TierSet::PERSISTENT)) {
             self.note_found_unsealed(ino);
         }
         // What is lost must be known to be lost before the file is written in the present life of the memory tier.
-        state.unsaved = pending.is_some() || mapped || (old && state.map.lost() > 0);
+        // And how much of a linked file counts, before it is made longer again.
+        state.unsaved = pending.is_some() || mapped || (old && state.map.lost() > 0) || old_cut;
         state.map.keep();
         // A file that the map does not name may be the beginning of a copy, with the time of that.
         let named = TierId::ALL.into_iter().filter(|t| state.map.count_in(*t) > 0 || state.map.is_empty());
@@ -188,6 +195,25 @@ impl DataServer {
         Ok(times)
     }
 
+    /// Of an object without a record, what it is if it is linked.
+    fn stub_of(&self, ino: Ino, state: &State, hint: Option<&ObjectHint>) -> Result<Option<Stub>, Errno> {
+        let Some(linked) = self.linked.as_ref().filter(|_| !state.recorded) else { return Ok(None) };
+        match hint {
+            Some(hint) => Ok(hint.linked.map(|theirs| Stub { size: hint.size, theirs })),
+            None => linked.stub(ino),
+        }
+    }
+
+    /// The map of a stub. Returns whether their file has more than ours: then this is recorded before ours grows.
+    fn load_stub(&self, state: &mut State, stub: Option<Stub>) -> bool {
+        let Some(Stub { size, theirs }) = stub else { return false };
+        state.stub = true;
+        state.size = state.size.max(size);
+        state.linked_len = size.min(theirs);
+        state.map.fill(state.linked_len, TierId::Nearline);
+        theirs > size
+    }
+
     fn load_map(&self, ino: Ino, state: &mut State, record: Option<ObjectRecord>) {
         // Without a record nothing was ever written: the record comes before the first byte.
         let mut known = 0;
@@ -198,7 +224,8 @@ impl DataServer {
                 state.map.forget_memory();
             }
         }
-        for tier in self.present().iter() {
+        // A linked file that is missing is not lost: it may be back.
+        for tier in self.own().iter() {
             if state.files[tier.index()].is_none() && state.map.count_in(tier) > 0 {
                 tracing::error!(%ino, %tier, "the object's file is missing in this tier");
                 let gone: Vec<_> =
@@ -236,8 +263,11 @@ impl DataServer {
     }
 }
 
-fn attached(ino: Ino, state: &State) -> Input {
-    Input::Attached { ino, bytes: state.charged, dirty: dirty_tiers(state) }
+/// A linked near-line has bytes that can come up, and is charged for none.
+pub(crate) fn attached(ino: Ino, state: &State) -> Input {
+    let mut bytes = state.charged;
+    bytes[TierId::Nearline.index()] += state.linked_bytes();
+    Input::Attached { ino, bytes, dirty: dirty_tiers(state) }
 }
 
 /// A crash came before what was given up was freed: readers in place would see it in the holes of the map.
@@ -264,11 +294,14 @@ fn clear_holes(state: &mut State) -> Result<(), Errno> {
 
 /// Where the metadata do not know it, how far the files reach.
 fn known_size(state: &State, hint: Option<&ObjectHint>) -> u64 {
+    // What was written may be nowhere but in near-line by now.
+    let linked = if state.map.count_in(TierId::Nearline) > 0 { state.linked_len } else { 0 };
+    let reached = mapped_len(state).max(linked);
     match hint {
         Some(h) if !h.stale_live => h.size,
         // Writes told nobody else; a size that was set is in the metadata.
-        Some(h) => mapped_len(state).max(h.size),
-        None => mapped_len(state),
+        Some(h) => reached.max(h.size),
+        None => reached,
     }
 }
 
@@ -324,6 +357,10 @@ fn absorb_after_crash(state: &mut State) {
             }
         }
         let _ = state.map.set(sau, Sau::in_tiers(valid));
+    }
+    // Programs outlive the daemon, and so do their mappings.
+    if state.files.iter().flatten().any(|file| file.is_used_elsewhere().unwrap_or(true)) {
+        state.mapped = Some(Mapped::left_over());
     }
 }
 

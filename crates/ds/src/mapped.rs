@@ -27,6 +27,7 @@ impl DataServer {
     /// none if it fails.
     pub fn begin_mapped_writes(&self, object: &Object) -> Result<(), Errno> {
         if !object.state.read().is_mapped() {
+            self.lift_promised(object)?;
             // The checksums of a copy that is under way would be of bytes that change.
             let _copier = object.stop_copier();
             // Copies must not lose theirs before they are durable. One that a device does not take is distrusted.
@@ -53,7 +54,7 @@ impl DataServer {
         mapped.note_mtime(mtime, self.is_recent(mtime));
         let size = state.size;
         self.take_holes_in(object, &mut state, tier, size)?;
-        strike_seals(object, &mut state);
+        self.strike_word(object, &mut state);
         let before = state.mapped.replace(mapped);
         match self.save_map(object, &mut state) {
             Ok(saved) => state.struck = saved,
@@ -63,7 +64,41 @@ impl DataServer {
             }
         }
         self.note_mapped(object, true);
+        if let Some(version) = &mut state.version {
+            version.note_mapped();
+        }
+        if self.linked.is_some() {
+            self.notice_dirty(object, tier);
+        }
         Ok(true)
+    }
+
+    /// A linked near-line's copies end with the first store, and what an fsync promised must not come to depend on memory.
+    fn lift_promised(&self, object: &Object) -> Result<(), Errno> {
+        loop {
+            let next = {
+                let state = object.state.read();
+                if self.linked.is_none() || state.in_place.is_none() {
+                    return Ok(());
+                }
+                state.map.iter().map(|(sau, _)| sau).find(|sau| self.must_lift(&state, *sau))
+            };
+            match next {
+                Some(sau) => self.lift(object, sau)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Nothing vouches any more for what programs may store to: no seal, and no file that we cannot bring up to it.
+    fn strike_word(&self, object: &Object, state: &mut State) {
+        let stays = |now: Sau| Sau::in_tiers(self.ours(now.valid));
+        let vouched: Vec<_> = state.map.iter().filter(|(_, now)| !now.lost && *now != stays(*now)).collect();
+        let mut verified = object.verified.lock();
+        for (sau, now) in vouched {
+            let _ = state.map.set(sau, stays(now));
+            verified.remove(sau);
+        }
     }
 
     /// A store may come to any place of the file: what was a hole is the file's in place from now on, and where an fsync promised
@@ -312,15 +347,6 @@ impl DataServer {
 
 fn has_others(now: Sau, from: TierId) -> bool {
     now.valid.contains(from) && now.valid != TierSet::of(from)
-}
-
-fn strike_seals(object: &Object, state: &mut State) {
-    let sealed: Vec<_> = state.map.iter().filter(|(_, now)| now.seal.is_some()).collect();
-    let mut verified = object.verified.lock();
-    for (sau, now) in sealed {
-        let _ = state.map.set(sau, Sau::in_tiers(now.valid));
-        verified.remove(sau);
-    }
 }
 
 /// Writes to `copy` what differs from `source`.

@@ -2,7 +2,7 @@
 
 use crate::{
     DataServer,
-    copy::{Choice, Copier, CopyPlan, CopyStop},
+    copy::{Choice, Copier, CopyPlan, CopyStop, Dropped},
     driver::{Job, Work},
     load::dirty_tiers,
     object::Object,
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tier::{Input, MoveFailure};
-use types::{Errno, TierId};
+use types::{Errno, Ino, TierId, TierSet};
 
 /// How long a mover waits for the object's present copier.
 const COPIER_PATIENCE: Duration = Duration::from_millis(200);
@@ -61,6 +61,11 @@ impl DataServer {
         let object = self
             .attach_for_move(job.ino)
             .map_err(|errno| if errno == Errno::ENOENT { MoveFailure::Gone } else { MoveFailure::Io })?;
+        if let Work::Move { from, to, keep_source, most } = job.work
+            && self.ours(TierSet::of(to)).is_empty()
+        {
+            return self.publish_for_core(&object, job, (from, keep_source, most));
+        }
         let Some(_copier) = object.copying.try_lock_for(COPIER_PATIENCE) else {
             return Err(MoveFailure::Busy);
         };
@@ -94,9 +99,44 @@ impl DataServer {
         })
     }
 
+    /// A movement to a linked near-line: what it has not is published, then the source's copies are given up. Returns the
+    /// bytes that were not there before.
+    fn publish_for_core(
+        &self,
+        object: &Object,
+        job: &Job,
+        (from, keep_source, most): (TierId, bool, u64),
+    ) -> Result<u64, MoveFailure> {
+        if object.in_passthrough() && !keep_source {
+            return Err(MoveFailure::Busy);
+        }
+        let unpublished = self.unpublished(object);
+        if let Some(linked) = self.linked.as_ref().filter(|_| unpublished > 0) {
+            let stop = || job.stop.load(Ordering::Acquire) || self.stopping();
+            linked.publish(job.ino, &stop).map_err(|errno| not_published(job.ino, errno))?;
+            self.counters.moved_bytes.add(unpublished);
+        }
+        if !keep_source {
+            let Some(_copier) = object.copying.try_lock_for(COPIER_PATIENCE) else {
+                return Err(MoveFailure::Busy);
+            };
+            match self.drop_copies(object, from, most) {
+                // All of it was written since: not at once again.
+                Ok(Dropped { saus: 0, uncovered: true }) => return Err(MoveFailure::Busy),
+                Ok(Dropped { .. }) => {}
+                Err(CopyStop::Gone) => return Err(MoveFailure::Gone),
+                Err(CopyStop::Cancelled | CopyStop::Undurable) => return Err(MoveFailure::Busy),
+                Err(CopyStop::NoSpace | CopyStop::Failed(_)) => return Err(MoveFailure::Io),
+            }
+        }
+        self.tell_clean(object);
+        Ok(unpublished)
+    }
+
     fn drop_for_core(&self, object: &Object, tier: TierId, most: u64) -> Result<u64, MoveFailure> {
         match self.drop_copies(object, tier, most) {
-            Ok(_) => Ok(0),
+            Ok(Dropped { uncovered: false, .. }) => Ok(0),
+            Ok(Dropped { uncovered: true, .. }) => Err(MoveFailure::Uncovered),
             Err(CopyStop::Gone) => Err(MoveFailure::Gone),
             Err(CopyStop::Cancelled | CopyStop::Undurable) => Err(MoveFailure::Uncovered),
             Err(CopyStop::NoSpace | CopyStop::Failed(_)) => Err(MoveFailure::Io),
@@ -107,10 +147,29 @@ impl DataServer {
     pub(crate) fn tell_clean(&self, object: &Object) {
         let state = object.state.read();
         let dirty = dirty_tiers(&state);
+        if self.linked.is_some() {
+            // The next write over what is clean now is news.
+            object.noticed.store(0, Ordering::Relaxed);
+        }
         for tier in self.present().iter() {
             if !dirty.contains(tier) {
                 self.driver.tell(Input::Clean { ino: object.ino(), tier });
             }
         }
     }
+}
+
+fn not_published(ino: Ino, errno: Errno) -> MoveFailure {
+    let known = [
+        (Errno::EINTR, MoveFailure::Cancelled),
+        (Errno::EBUSY, MoveFailure::Busy),
+        (Errno::ENOSPC, MoveFailure::NoSpace),
+        (Errno::EDQUOT, MoveFailure::NoSpace),
+        (Errno::ENOENT, MoveFailure::Gone),
+    ];
+    let reason = known.into_iter().find(|(one, _)| *one == errno).map(|(_, reason)| reason);
+    reason.unwrap_or_else(|| {
+        tracing::warn!(%ino, %errno, "an object was not published: tried again later");
+        MoveFailure::Io
+    })
 }

@@ -5,9 +5,11 @@
 //! - I-DS-2: a tier that the map does not name is not valid after a crash either: the map is saved before the
 //!   first byte that makes another copy old. A map that could not be saved goes back to what was.
 //! - I-DS-3: in a SAU where a tier is valid, its file holds zeros (or ends) from the object's size on.
+//!   A linked near-line's file has what it has: it counts up to `State::linked_len`, and readers put zeros behind that. It is
+//!   no tier's file in what follows, nor in I-DS-1: nobody here changes it, so it is read without the lock.
 //! - I-DS-4: a range of a device copy is changed, cut or punched only after the map that no longer vouches for it is durable.
 
-use crate::unsynced::Unsynced;
+use crate::{noting::Noting, theirs::Theirs, unsynced::Unsynced};
 use layout::{SauIndex, SauMap};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::{
@@ -41,6 +43,8 @@ pub struct Object {
     pub(crate) home: Weak<dyn Home>,
     pub(crate) state: RwLock<State>,
     pub(crate) unsynced: Arc<Unsynced>,
+    /// Of a linked near-line.
+    pub(crate) theirs: Theirs,
     /// Held by whoever copies SAUs of this object: a move, a flush, an fsync.
     pub(crate) copying: Mutex<()>,
     /// How many wait for the present copier to stop.
@@ -82,6 +86,14 @@ pub(crate) struct State {
     pub for_movement: bool,
     /// A record of the map is stored. Without one, nothing was ever written.
     pub recorded: bool,
+    /// The map is that of a linked file without a record: the first change saves one.
+    pub stub: bool,
+    /// How much of their file counts, where near-line is linked; behind it the object has zeros. Never more than `size`.
+    pub linked_len: u64,
+    /// How often near-line's SAUs came to be those of another file.
+    pub era: u64,
+    /// A version is being copied, or was and is not published yet.
+    pub version: Option<Noting>,
     /// The record is not what the object is, and could not be saved: whatever changes the object saves it first.
     pub unsaved: bool,
     pub size: u64,
@@ -201,6 +213,7 @@ impl Object {
             me: me.clone(),
             home,
             unsynced: state.unsynced.clone(),
+            theirs: Theirs::default(),
             state: RwLock::new(state),
             copying: Mutex::new(()),
             wanting: AtomicU32::new(0),
@@ -306,6 +319,10 @@ impl State {
             known: false,
             for_movement: false,
             recorded: false,
+            stub: false,
+            linked_len: 0,
+            era: 0,
+            version: None,
             unsaved: false,
             size: 0,
             found_mtime: None,
@@ -367,8 +384,23 @@ impl State {
     pub fn is_moving(&self, offset: u64, len: u64) -> bool {
         self.moving.as_ref().is_some_and(|m| offset < m.end && offset + len > m.first.start())
     }
-    /// Notes a write for the copier, if there is one at work on these bytes.
+    /// Must a change of the map be saved even if it writes nothing?
+    pub fn must_record(&self) -> bool {
+        self.recorded || self.stub
+    }
+    /// Bytes that a linked near-line has.
+    pub fn linked_bytes(&self) -> u64 {
+        (u64::from(self.map.count_in(TierId::Nearline)) * types::SAU_BYTES).min(self.linked_len)
+    }
+    /// These bytes changed: for who copies a version.
+    pub fn note_for_version(&mut self, offset: u64, len: u64) {
+        if let Some(version) = &mut self.version {
+            version.note(offset, len);
+        }
+    }
+    /// Notes a write for the copiers, if there are any at work on these bytes.
     pub fn note_for_copier(&mut self, offset: u64, len: u64) {
+        self.note_for_version(offset, len);
         if self.is_moving(offset, len)
             && let Some(moving) = &mut self.moving
         {

@@ -233,12 +233,14 @@ impl DataServer {
     /// Saves the map. The number says when it is durable. If that fails the map is again what the record says, so that
     /// nobody takes for recorded what is not.
     pub(crate) fn save_map(&self, object: &Object, state: &mut State) -> Result<u64, Errno> {
+        let far = state.map.count_in(TierId::Nearline) > 0;
         let record = layout::ObjectRecord {
             map: std::mem::take(&mut state.map),
             memory_generation: self.memory_generation,
             pending_truncate: state.pending.map(|(size, _)| size),
             mapped: state.mapped.is_some(),
             synced_size: state.synced_size,
+            linked_len: if far { state.linked_len } else { 0 },
         };
         let first = object.first_write.load(Ordering::Acquire);
         let saved = if first {
@@ -260,7 +262,7 @@ impl DataServer {
         if first {
             object.first_write.store(false, Ordering::Release);
         }
-        state.recorded = true;
+        (state.recorded, state.stub) = (true, false);
         Ok(lsn)
     }
 
@@ -283,6 +285,8 @@ impl DataServer {
             let mut state = object.state.write();
             state.removed = true;
             state.condemned.clear();
+            state.version = None;
+            object.theirs.replace(None);
             state.files = [None, None, None];
             TierId::ALL.into_iter().for_each(|tier| state.unsynced.forget(tier));
             state.map = layout::SauMap::new();

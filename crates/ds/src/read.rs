@@ -1,13 +1,15 @@
 //! Reads: each SAU from the fastest tier that holds it, checked against its seal the first time that it comes
-//! from a device.
+//! from a device. What only a linked near-line has is read from there without the object's lock: a call to a back end may take long,
+//! and nobody changes the bytes that it was asked for.
 
 use crate::{
     DataServer,
+    linked::unreachable,
     object::{Object, State},
 };
 use layout::{ReadPlace, SauIndex, Seal, pieces, read_place};
 use store::ObjectFd;
-use types::{Errno, TierId};
+use types::{Errno, TierId, TierSet};
 
 /// The outcome of a call that must not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +24,13 @@ struct Span {
     place: ReadPlace,
     offset: u64,
     len: usize,
+}
+
+/// What is still to be read of their file, how much of that counts, and which it is.
+struct Linked {
+    spans: Vec<Span>,
+    len: u64,
+    era: u64,
 }
 
 /// A copy that cannot be used.
@@ -52,6 +61,11 @@ impl DataServer {
                 ReadPlace::Zeros => part.fill(0),
                 ReadPlace::Lost | ReadPlace::Absent => return Err(Errno::EIO),
                 ReadPlace::Tier(TierId::Memory) => read_file(&state, TierId::Memory, span.offset, part)?,
+                ReadPlace::Tier(tier) if self.ours(TierSet::of(tier)).is_empty() => {
+                    if !object.theirs.try_read(span.offset, part, state.linked_len) {
+                        return Ok(Attempt::WouldWait);
+                    }
+                }
                 ReadPlace::Tier(tier) => {
                     // A device that fails is the waiting call's concern: another tier may have the bytes.
                     if self.first_unverified(object, &state, tier, &span).is_some()
@@ -70,13 +84,45 @@ impl DataServer {
     /// `EIO` when any byte of the range is lost, or fails its checksum or cannot be read in every tier that holds it: never
     /// a short read, which callers would take for the end of the file.
     pub fn read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        self.read_both(object, (offset, buf), unreachable)
+    }
+
+    /// As `read`; what a linked file fails with is as it came.
+    pub(crate) fn read_as_it_is(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        self.read_both(object, (offset, buf), |errno| errno)
+    }
+
+    fn read_both(
+        &self,
+        object: &Object,
+        (offset, buf): (u64, &mut [u8]),
+        failed: impl Fn(Errno) -> Errno,
+    ) -> Result<usize, Errno> {
+        loop {
+            let (wanted, linked) = self.read_ours(object, offset, buf)?;
+            for span in &linked.spans {
+                let at = (span.offset - offset) as usize;
+                let part = &mut buf[at..at + span.len];
+                self.read_theirs(object, span.offset, part, linked.len).map_err(&failed)?;
+            }
+            // Another file came to be theirs meanwhile, perhaps, and bytes of both would be those of neither.
+            if linked.spans.is_empty() || object.state.read().era == linked.era {
+                return Ok(wanted);
+            }
+        }
+    }
+
+    fn read_ours(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<(usize, Linked), Errno> {
         // Each round either finishes or takes one bad copy out of the map, so it ends.
         loop {
+            let mut linked = Linked { spans: Vec::new(), len: 0, era: 0 };
             let bad = {
                 let state = object.state.read();
                 let wanted = readable(&state, offset, buf.len())?;
-                match self.read_spans(object, &state, offset, &mut buf[..wanted])? {
-                    None => return Ok(wanted),
+                (linked.len, linked.era) = (state.linked_len, state.era);
+                let buf = &mut buf[..wanted];
+                match self.read_spans(object, &state, (offset, buf), &mut linked.spans)? {
+                    None => return Ok((wanted, linked)),
                     Some(bad) => bad,
                 }
             };
@@ -84,12 +130,28 @@ impl DataServer {
         }
     }
 
-    fn read_spans(
+    /// What our tiers have of a range within the object, while its state is locked; zeros stand for the rest.
+    pub(crate) fn read_under(
         &self,
         object: &Object,
         state: &State,
         offset: u64,
         buf: &mut [u8],
+    ) -> Result<(), Errno> {
+        buf.fill(0);
+        match self.read_spans(object, state, (offset, buf), &mut Vec::new())? {
+            None => Ok(()),
+            Some(Damaged { why: Damage::Unreadable(errno), .. }) => Err(errno),
+            Some(Damaged { why: Damage::Changed(_), .. }) => Err(Errno::EIO),
+        }
+    }
+
+    fn read_spans(
+        &self,
+        object: &Object,
+        state: &State,
+        (offset, buf): (u64, &mut [u8]),
+        linked: &mut Vec<Span>,
     ) -> Result<Option<Damaged>, Errno> {
         for span in self.spans(state, offset, buf.len()) {
             let at = (span.offset - offset) as usize;
@@ -97,6 +159,7 @@ impl DataServer {
             match span.place {
                 ReadPlace::Zeros => part.fill(0),
                 ReadPlace::Lost | ReadPlace::Absent => return Err(Errno::EIO),
+                ReadPlace::Tier(tier) if self.ours(TierSet::of(tier)).is_empty() => linked.push(span),
                 ReadPlace::Tier(tier) => {
                     while let Some((sau, seal)) = self.first_unverified(object, state, tier, &span) {
                         let file = state.files[tier.index()].as_ref().ok_or(Errno::EIO)?;

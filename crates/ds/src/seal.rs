@@ -141,8 +141,9 @@ impl DataServer {
     /// The first SAUs without a seal, of about so many bytes.
     fn wanted(&self, state: &State, most: u64) -> Vec<Wanted> {
         let (mut wanted, mut bytes) = (Vec::new(), 0);
-        for (sau, before) in state.map.iter().filter(|(_, now)| is_unsealed(*now)) {
-            let tier = before.valid.intersect(self.present()).fastest();
+        let devices = self.ours(TierSet::PERSISTENT);
+        for (sau, before) in state.map.iter().filter(|(_, now)| is_unsealed(*now, devices)) {
+            let tier = before.valid.intersect(self.own()).fastest();
             let file = tier.and_then(|tier| state.files[tier.index()].clone());
             let len = sau.bytes_within(state.size);
             let Some(file) = file.filter(|_| len > 0) else { continue };
@@ -161,11 +162,11 @@ fn may_seal(state: &State) -> bool {
     trusted && !state.removed && state.mapped.is_none() && state.moving.is_none()
 }
 
-/// Does a device hold it, without a checksum?
-pub(crate) fn is_unsealed(now: Sau) -> bool {
-    now.seal.is_none() && !now.valid.intersect(TierSet::PERSISTENT).is_empty()
+/// Does one of these devices hold it, without a checksum?
+pub(crate) fn is_unsealed(now: Sau, devices: TierSet) -> bool {
+    now.seal.is_none() && !now.valid.intersect(devices).is_empty()
 }
 
-pub(crate) fn has_unsealed(map: &SauMap) -> bool {
-    map.iter().any(|(_, now)| is_unsealed(now))
+pub(crate) fn has_unsealed(map: &SauMap, devices: TierSet) -> bool {
+    map.iter().any(|(_, now)| is_unsealed(now, devices))
 }

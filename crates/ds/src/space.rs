@@ -13,6 +13,9 @@ use store::ScanEntry;
 use tier::{Input, ObjectPolicy};
 use types::{Errno, Ino, SAU_BYTES, TierId, TierSet};
 
+/// More than any back end has, and little enough to add to.
+const BOUNDLESS: u64 = 1 << 60;
+
 impl DataServer {
     /// Charges the object for what its file in a tier really takes. Space asked for ahead is given back.
     pub(crate) fn settle_charge(&self, object: &Object, state: &mut State, tier: TierId) {
@@ -76,7 +79,8 @@ impl DataServer {
 
     /// A tier that holds nothing of a closed object loses its file, unless it is the object's last one.
     fn remove_if_empty(&self, object: &Object, state: &mut State, tier: TierId) {
-        let others = TierId::ALL.iter().any(|t| *t != tier && state.files[t.index()].is_some());
+        let linked = self.linked.is_some() && state.map.count_in(TierId::Nearline) > 0;
+        let others = linked || TierId::ALL.iter().any(|t| *t != tier && state.files[t.index()].is_some());
         let waiting = state.condemned.iter().any(|c| c.tier == tier);
         if object.is_open() || !others || waiting || state.map.count_in(tier) > 0 {
             return;
@@ -118,6 +122,10 @@ impl DataServer {
     /// Counts what the tiers hold, and tells the core of every object that can move.
     pub(crate) fn take_stock(&self) -> Result<(), Errno> {
         let mut movable: HashMap<Ino, [u64; 3]> = HashMap::new();
+        if self.linked.is_some() {
+            // What moves there takes no space of ours.
+            self.driver.tell(Input::Space { tier: TierId::Nearline, limit: BOUNDLESS, used: 0 });
+        }
         let slowest = self.present().iter().last();
         for tier in self.present().iter() {
             let Some(store) = &self.stores[tier.index()] else { continue };
@@ -146,7 +154,7 @@ impl DataServer {
         for (ino, bytes) in movable {
             let dirty = match self.maps.load(ino) {
                 Ok(Some(record)) => {
-                    if has_unsealed(&record.map) {
+                    if has_unsealed(&record.map, self.ours(TierSet::PERSISTENT)) {
                         self.note_found_unsealed(ino);
                     }
                     self.dirty_of(record)

@@ -3,7 +3,7 @@
 use crate::{
     DataServer,
     copy::{Choice, Copier, CopyPlan, CopyStop, copy_range},
-    object::Object,
+    object::{Object, State},
 };
 use parking_lot::MutexGuard;
 use std::time::Duration;
@@ -16,6 +16,8 @@ const YIELDS: usize = 20;
 /// How often room is looked for, and for how long moves are given to make some, before a copy finds none.
 const RELIEFS: usize = 5;
 const RELIEF_PAUSE: Duration = Duration::from_millis(200);
+/// How long somebody else's publication is waited for before the next attempt.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 struct SyncCopier<'a> {
     object: &'a Object,
@@ -64,12 +66,16 @@ impl DataServer {
         sync_mode: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Errno> {
-        let Some(first) = self.first_persistent() else { return Ok(()) };
+        let Some(first) = self.first_persistent() else { return self.publish_to_be_safe(object) };
         self.counters.syncs.add(1);
         self.absorb_mapped_writes(object)?;
         self.renew_distrusted(object)?;
-        if !self.copy_to_devices(object, (first, sync_mode), progress)? {
-            return Ok(());
+        match self.copy_to_devices(object, (first, sync_mode), progress) {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            // What near-line has needs no room here.
+            Err(Errno::ENOSPC) if self.linked.is_some() => self.publish_to_be_safe(object)?,
+            Err(errno) => return Err(errno),
         }
         self.sync_object_devices(object)?;
         // Some other sync failed since they were made anew.
@@ -77,6 +83,33 @@ impl DataServer {
             return Err(Errno::EIO);
         }
         self.promise_holes(object)
+    }
+
+    /// A linked near-line is the one place that outlives the machine, or has room.
+    fn publish_to_be_safe(&self, object: &Object) -> Result<(), Errno> {
+        let Some(linked) = &self.linked else { return Ok(()) };
+        let mut attempts = 0;
+        while attempts < ATTEMPTS {
+            if object.state.read().transient || self.is_published(object) {
+                return Ok(());
+            }
+            // One that is under way is waited for, however long it takes.
+            attempts += usize::from(object.state.read().version.is_none());
+            match linked.publish(object.ino(), &|| self.stopping()) {
+                Ok(()) => {
+                    self.tell_clean(object);
+                    return Ok(());
+                }
+                // Somebody else is at it.
+                Err(Errno::EBUSY) if !self.stopping() => self.sleep(BUSY_PAUSE),
+                Err(errno @ (Errno::ENOSPC | Errno::EDQUOT)) => return Err(errno),
+                Err(errno) => {
+                    tracing::error!(ino = %object.ino(), %errno, "bytes could not be published to be safe");
+                    return Err(Errno::EIO);
+                }
+            }
+        }
+        Err(Errno::EIO)
     }
 
     /// Copies what only memory has. `false`: nothing is to be made durable.
@@ -178,13 +211,18 @@ impl DataServer {
         let mut whole = true;
         loop {
             // One at a time, as for what is mapped.
-            let state = object.state.write();
+            let mut state = object.state.write();
             let held = |s: &layout::Sau| !s.valid.intersect(tiers).is_empty();
             let Some((sau, now)) = state.map.iter_from(next).find(|(_, s)| held(s)) else {
                 return Ok(whole);
             };
-            let good = tiers.iter().fold(now.valid, TierSet::without).intersect(self.present()).fastest();
+            let good = tiers.iter().fold(now.valid, TierSet::without).intersect(self.present());
+            let good = self.ours(good).fastest().or(good.fastest());
             whole &= good.is_some();
+            if good.is_some_and(|good| self.ours(TierSet::of(good)).is_empty()) {
+                self.drop_for_linked(object, &mut state, sau, now.valid.intersect(tiers))?;
+                continue;
+            }
             let len = u64::from(sau.bytes_within(state.size));
             for to in now.valid.intersect(tiers).iter() {
                 let files =
@@ -207,6 +245,26 @@ impl DataServer {
         }
     }
 
+    /// A linked near-line has what these tiers perhaps did not take: it is not copied here again before it is wanted.
+    fn drop_for_linked(
+        &self,
+        object: &Object,
+        state: &mut State,
+        sau: layout::SauIndex,
+        tiers: TierSet,
+    ) -> Result<(), Errno> {
+        if state.in_place.is_some_and(|tier| tiers.contains(tier)) {
+            return Err(Errno::EIO);
+        }
+        for tier in tiers.iter() {
+            state.map.note_dropped(sau, tier).map_err(|_| Errno::EIO)?;
+        }
+        let saved = self.save_map(object, state)?;
+        object.verified.lock().remove(sau);
+        tiers.iter().for_each(|tier| self.give_up(object, state, tier, sau, saved));
+        Ok(())
+    }
+
     /// The zeros of the file's holes are as safe as its bytes: what is written there later must not put them at risk.
     fn promise_holes(&self, object: &Object) -> Result<(), Errno> {
         let mut state = object.state.write();
@@ -216,7 +274,8 @@ impl DataServer {
         let promised = state.synced_size;
         state.synced_size = state.size;
         let saus = state.size.div_ceil(types::SAU_BYTES);
-        if u64::from(state.map.used()) < saus {
+        // Near-line's bytes, too, where it is linked: what is written over them goes where they were safe.
+        if u64::from(state.map.used()) < saus || self.linked.is_some() {
             self.save_map(object, &mut state).inspect_err(|_| state.synced_size = promised)?;
         }
         Ok(())
@@ -229,7 +288,7 @@ impl DataServer {
             // Of a sparse file memory holds less than the SAUs that it is in.
             state.map.bytes_at_risk(state.size).min(state.charged[TierId::Memory.index()])
         };
-        for tier in self.present().iter().filter(|t| *t >= first && !refused.contains(*t)) {
+        for tier in self.own().iter().filter(|t| *t >= first && !refused.contains(*t)) {
             let need = Need { ino: object.ino(), bytes, sync: true, waited: Duration::MAX };
             if self.driver.admit(tier, need) == Admit::Yes {
                 object.state.write().charged[tier.index()] += bytes;

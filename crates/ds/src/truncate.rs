@@ -19,7 +19,8 @@ impl DataServer {
         let Some(state) = object.state.try_read() else { return true };
         let between_saus =
             size.is_multiple_of(SAU_BYTES) && !state.in_place.is_some_and(TierId::is_persistent);
-        let on_device = |(_, s): (SauIndex, layout::Sau)| !s.valid.without(TierId::Memory).is_empty();
+        let on_device =
+            |(_, s): (SauIndex, layout::Sau)| !self.ours(s.valid).without(TierId::Memory).is_empty();
         state.size > SAU_BYTES
             || state.moving.is_some()
             || size < state.size && !between_saus && state.map.iter_from(SauIndex::of(size)).any(on_device)
@@ -72,9 +73,9 @@ impl DataServer {
             return self.drop_tail(object, state, size).map(|()| true);
         }
         // The record says what must be finished after a crash; on a device it is begun only when that is durable.
-        let on_device =
-            state.map.iter_from(SauIndex::of(size)).any(|(_, s)| !s.valid.without(TierId::Memory).is_empty());
-        if state.recorded {
+        let is_there = |valid| !self.ours(valid).without(TierId::Memory).is_empty();
+        let on_device = state.map.iter_from(SauIndex::of(size)).any(|(_, s)| is_there(s.valid));
+        if state.must_record() {
             if state.pending.is_none_or(|(to, _)| to != size) {
                 state.pending = Some((size, u64::MAX));
                 let saved = self.save_map(object, state)?;
@@ -91,9 +92,9 @@ impl DataServer {
         // It is done. A crash would do it once more, so the record is saved before anything else is.
         state.map.truncate_to(size);
         state.map.keep();
-        state.size = size;
+        note_cut(state, size);
         state.pending = None;
-        state.unsaved = state.recorded;
+        state.unsaved = state.must_record();
         object.set_mtime(Some(self.now()));
         if on_device {
             // Once the record does not say any more that a cut was begun, nobody would repeat it.
@@ -117,9 +118,15 @@ impl DataServer {
             given_up.extend(state.reaching(sau).without(TierId::Memory).iter().map(|tier| (tier, sau)));
         }
         state.map.truncate_to(size);
-        let saved = if state.recorded { self.save_map(object, state)? } else { 0 };
+        let linked_len = state.linked_len;
+        state.linked_len = linked_len.min(size);
+        let saved = if state.must_record() {
+            self.save_map(object, state).inspect_err(|_| state.linked_len = linked_len)?
+        } else {
+            0
+        };
         state.map.keep();
-        state.size = size;
+        note_cut(state, size);
         object.set_mtime(Some(self.now()));
         for (tier, sau) in given_up {
             self.give_up(object, state, tier, sau, saved);
@@ -190,8 +197,16 @@ impl DataServer {
     }
 }
 
+fn note_cut(state: &mut State, size: u64) {
+    state.size = size;
+    state.linked_len = state.linked_len.min(size);
+    if let Some(version) = &mut state.version {
+        version.note_cut(size);
+    }
+}
+
 /// Does a device file have bytes that the durable map may still name?
-fn has_condemned(state: &State, tier: TierId) -> bool {
+pub(crate) fn has_condemned(state: &State, tier: TierId) -> bool {
     tier.is_persistent() && state.condemned.iter().any(|c| c.tier == tier)
 }
 

@@ -9,7 +9,7 @@ use crate::{
     durable::{changes_vouched, vouches},
     object::{Condemned, Object, State},
 };
-use layout::{FILE_BYTES_MAX, Piece, Sau, WritePlace, WriteWish, pieces, write_place};
+use layout::{FILE_BYTES_MAX, Piece, Sau, SauIndex, WritePlace, WriteWish, pieces, write_place};
 use std::time::{Duration, Instant};
 use types::{Errno, TierId, TierSet};
 
@@ -28,6 +28,8 @@ pub(crate) enum Stop {
     Undurable,
     /// The copy that is to stay is one that a device perhaps did not take.
     Distrusted,
+    /// A linked near-line has the SAU: see `lift.rs`.
+    Lift(SauIndex),
     WouldWait,
     Failed(Errno),
 }
@@ -73,9 +75,14 @@ impl DataServer {
             Err(Stop::Failed(Errno::EMFILE)) => Ok(Attempt::WouldWait),
             Err(Stop::Failed(Errno::ENOSPC)) if done > 0 => Ok(Attempt::WouldWait),
             Err(Stop::Failed(errno)) => written(done, errno).map(Attempt::Done),
-            Err(Stop::WouldWait | Stop::Copier | Stop::Undurable | Stop::Distrusted | Stop::Wait { .. }) => {
-                Ok(Attempt::WouldWait)
-            }
+            Err(
+                Stop::WouldWait
+                | Stop::Copier
+                | Stop::Undurable
+                | Stop::Distrusted
+                | Stop::Lift(_)
+                | Stop::Wait { .. },
+            ) => Ok(Attempt::WouldWait),
         }
     }
 
@@ -102,36 +109,38 @@ impl DataServer {
             }
             let mut state = object.state.write();
             let patience = Patience { may_wait: true, waited: begun.elapsed() };
-            match self.write_pieces(object, &mut state, (offset, data), patience, done) {
+            let written = self.write_pieces(object, &mut state, (offset, data), patience, done);
+            drop(state);
+            match written {
                 Ok(()) => {
-                    drop(state);
                     start_writeback(object, offset, data.len());
                     return Ok(());
                 }
-                // Objects that wait for a sync keep their files open, and the space of what they gave up.
-                Err(Stop::Failed(Errno::EMFILE | Errno::ENOSPC)) if !relieved => {
-                    drop(state);
-                    relieved = true;
-                    self.settle_waiting()?;
-                }
-                Err(Stop::Failed(errno)) => return Err(errno),
-                Err(Stop::WouldWait) => return Err(Errno::EIO),
-                Err(Stop::Undurable) => {
-                    drop(state);
-                    self.make_durable()?;
-                }
-                Err(Stop::Distrusted) => {
-                    drop(state);
-                    self.renew_distrusted(object)?;
-                }
-                Err(Stop::Copier) => {
-                    drop(state);
-                    drop(object.stop_copier());
-                }
-                Err(Stop::Wait { tier, for_at_most }) => {
-                    drop(state);
-                    self.driver.wait_for_room(tier, for_at_most);
-                }
+                Err(stop) => self.wait_out(object, stop, &mut relieved)?,
+            }
+        }
+    }
+
+    /// Returns when what stopped a write may be over, or why it is not going to be. The caller holds no lock of the object.
+    pub(crate) fn wait_out(&self, object: &Object, stop: Stop, relieved: &mut bool) -> Result<(), Errno> {
+        match stop {
+            // Objects that wait for a sync keep their files open, and the space of what they gave up.
+            Stop::Failed(Errno::EMFILE | Errno::ENOSPC) if !*relieved => {
+                *relieved = true;
+                self.settle_waiting()
+            }
+            Stop::Failed(errno) => Err(errno),
+            Stop::WouldWait => Err(Errno::EIO),
+            Stop::Undurable => self.make_durable(),
+            Stop::Distrusted => self.renew_distrusted(object),
+            Stop::Copier => {
+                drop(object.stop_copier());
+                Ok(())
+            }
+            Stop::Lift(sau) => self.lift(object, sau),
+            Stop::Wait { tier, for_at_most } => {
+                self.driver.wait_for_room(tier, for_at_most);
+                Ok(())
             }
         }
     }
@@ -142,7 +151,8 @@ impl DataServer {
         let state = if may_wait { Some(object.state.read()) } else { object.state.try_read() };
         let Some(state) = state else { return Ok(false) };
         let len = data.len() as u64;
-        if offset + len > state.size || state.is_moving(offset, len) || len == 0 || state.unsaved {
+        let noted = state.is_moving(offset, len) || state.version.is_some();
+        if offset + len > state.size || noted || len == 0 || state.unsaved {
             return Ok(false);
         }
         let Some(tier) = state.map.get(layout::SauIndex::of(offset)).valid.fastest() else {
@@ -251,20 +261,26 @@ impl DataServer {
             self.keep_promise(object, state, piece, patience)?;
         }
         let sau = state.map.get(piece.sau);
+        let whole = piece.covers_all(state.size.max(piece.end()));
+        if self.must_lift(state, piece.sau) && !(whole && self.ours(sau.valid).is_empty()) {
+            return Err(Stop::Lift(piece.sau));
+        }
         let used = state.used_space();
         let wish = WriteWish {
             room: TierSet::EMPTY,
-            present: self.present(),
+            present: self.own(),
             sync: state.sync_mode && state.in_place.is_none() && self.has_persistent(),
-            whole: piece.covers_all(state.size.max(piece.end())),
+            whole,
         };
         let tier = match write_place(sau, wish) {
             // What a persistent tier holds, perhaps since an fsync, must not come to depend on memory again.
-            WritePlace::Over(TierId::Memory) if state.in_place.is_none() && (wish.sync || is_safe(sau)) => {
+            WritePlace::Over(TierId::Memory)
+                if state.in_place.is_none() && (wish.sync || self.is_safe(sau)) =>
+            {
                 self.leave_memory(object, state, piece, patience)?
             }
             WritePlace::Over(tier)
-                if state.in_place == Some(tier) && !tier.is_persistent() && is_safe(sau) =>
+                if state.in_place == Some(tier) && !tier.is_persistent() && self.is_safe(sau) =>
             {
                 self.write_through(object, state, piece, bytes, patience)?;
                 tier
@@ -285,6 +301,9 @@ impl DataServer {
         };
         let now = state.map.get(piece.sau);
         if !now.valid.contains(tier) {
+            if self.linked.is_some() && now.valid.contains(TierId::Nearline) && tier.is_persistent() {
+                self.rely_on_overwrite(object, state, tier, patience)?;
+            }
             state.map.note_replaced(piece.sau, tier);
             self.save_map(object, state)?;
         }
@@ -298,6 +317,26 @@ impl DataServer {
         state.note_for_copier(piece.offset, u64::from(piece.len));
         self.notice_dirty(object, tier);
         Ok(())
+    }
+
+    /// Does a persistent tier of ours hold the SAU?
+    fn is_safe(&self, sau: Sau) -> bool {
+        !self.ours(sau.valid).intersect(TierSet::PERSISTENT).is_empty()
+    }
+
+    /// All of a SAU that a linked near-line had was written over: the record without near-line's is to come with the bytes.
+    fn rely_on_overwrite(
+        &self,
+        object: &Object,
+        state: &State,
+        tier: TierId,
+        patience: Patience,
+    ) -> Result<(), Stop> {
+        if !patience.may_wait {
+            return Err(Stop::WouldWait);
+        }
+        let file = state.files[tier.index()].as_ref().ok_or(Errno::EIO)?;
+        Ok(self.sync_to_rely_on(object, file)?)
     }
 
     /// Into a SAU that nothing of is kept: finds a tier, and records it.
@@ -439,7 +478,7 @@ impl DataServer {
         piece: Piece,
         patience: Patience,
     ) -> Result<TierId, Stop> {
-        let held = state.map.get(piece.sau).valid.intersect(TierSet::PERSISTENT).intersect(self.present());
+        let held = state.map.get(piece.sau).valid.intersect(TierSet::PERSISTENT).intersect(self.own());
         // Over a slow copy each write would wait for the slow device; where there is a faster one the SAU moves there.
         if let Some(tier) = held.fastest().filter(|t| Some(*t) == self.first_persistent()) {
             return self.write_over(object, state, piece, tier, patience);
@@ -520,6 +559,9 @@ impl DataServer {
         sau: layout::SauIndex,
         saved: u64,
     ) {
+        if self.ours(TierSet::of(tier)).is_empty() {
+            return;
+        }
         state.condemned.push(Condemned { tier, sau, after: saved });
         self.note_condemned(object);
     }
@@ -542,11 +584,6 @@ fn start_writeback(object: &Object, offset: u64, len: usize) {
 /// What a write that failed half-way answers.
 fn written(done: usize, errno: Errno) -> Result<usize, Errno> {
     if done > 0 { Ok(done) } else { Err(errno) }
-}
-
-/// Does a persistent tier hold the SAU?
-fn is_safe(sau: Sau) -> bool {
-    !sau.valid.intersect(TierSet::PERSISTENT).is_empty()
 }
 
 fn check_range(offset: u64, len: usize) -> Result<(), Errno> {

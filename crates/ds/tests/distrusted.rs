@@ -25,7 +25,7 @@ fn site() -> (Site, Faults) {
 /// Object 2, open for writing.
 fn create(site: &Site, bytes: &[u8]) -> Arc<Object> {
     let memory_generation = site.generation();
-    let new = ObjectHint { size: 0, written: false, stale_live: false, memory_generation };
+    let new = ObjectHint { size: 0, written: false, stale_live: false, memory_generation, linked: None };
     let object = site.server().attach(ino(2), &new).unwrap();
     site.server().open(&object, WRITER);
     site.server().write(&object, 0, bytes).unwrap();

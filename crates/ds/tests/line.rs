@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MANY: u64 = 1100;
 
 fn hint(site: &Site, size: u64, written: bool) -> ObjectHint {
-    ObjectHint { size, written, stale_live: false, memory_generation: site.generation() }
+    ObjectHint { size, written, stale_live: false, memory_generation: site.generation(), linked: None }
 }
 
 fn write_file(site: &Site, n: u64) -> Arc<Object> {

@@ -26,7 +26,8 @@ const GIB: u64 = 1 << 30;
 
 fn attach(site: &Site, size: u64, written: bool) -> Result<Arc<Object>, Errno> {
     let memory_generation = site.generation();
-    site.server().attach(ino(2), &ObjectHint { size, written, stale_live: false, memory_generation })
+    site.server()
+        .attach(ino(2), &ObjectHint { size, written, stale_live: false, memory_generation, linked: None })
 }
 
 fn byte_at(site: &Site, object: &Object, offset: u64) -> u8 {
@@ -93,7 +94,7 @@ fn what_only_memory_held_is_lost_in_every_part() {
     drop(object);
     let before = site.generation();
     site.reboot();
-    let hint = ObjectHint { size, written: true, stale_live: false, memory_generation: before };
+    let hint = ObjectHint { size, written: true, stale_live: false, memory_generation: before, linked: None };
     let object = site.server().attach(ino(2), &hint).unwrap();
     assert_eq!(site.server().report(&object).lost_saus, 6);
     drop(object);

@@ -48,6 +48,7 @@ fn attach(site: &Site, file: &mut Model, stale: bool) -> Arc<Object> {
         written: true,
         stale_live: stale,
         memory_generation: file.generation,
+        linked: None,
     };
     let object = site.server().attach(ino(file.n), &hint).unwrap();
     site.server().open(&object, RW);

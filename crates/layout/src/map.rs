@@ -154,6 +154,14 @@ impl SauMap {
         true
     }
 
+    /// All SAUs of a file of this size are in `tier` alone, and nothing is behind it.
+    pub fn fill(&mut self, size: u64, tier: TierId) {
+        self.truncate_to(size);
+        for n in 0..u32::try_from(size.div_ceil(SAU_BYTES)).unwrap_or(SAUS_MAX).min(SAUS_MAX) {
+            self.store(SauIndex::of(u64::from(n) * SAU_BYTES), Sau::in_tiers(TierSet::of(tier)));
+        }
+    }
+
     /// The SAUs that are not holes, in order.
     pub fn iter(&self) -> impl Iterator<Item = (SauIndex, Sau)> + '_ {
         self.iter_from(SauIndex::ZERO)

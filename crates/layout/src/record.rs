@@ -5,8 +5,8 @@
 //!
 //! Little-endian:
 //! ```text
-//! head: version u8 = 2 | memory_generation u32 | flags u8 (1: pending_truncate follows, 2: mapped, 4: synced_size follows)
-//!       | [pending_truncate u64] | [synced_size u64, not 0] | number of chunks that follow u32 | runs | crc
+//! head: version u8 = 2 | memory_generation u32 | flags u8 (1: pending_truncate follows, 2: mapped, 4: synced_size follows,
+//!       8: linked_len follows) | [pending_truncate u64] | [synced_size u64, not 0] | [linked_len u64, not 0] | number of chunks that follow u32 | runs | crc
 //! chunk: version u8 = 2 | its number u32, from 1 | runs, at least one | crc
 //! runs: runs u32 | run*: count u32 (not 0), state u8, if sealed: count times (crc u32, len u32)
 //! state: bits 0..3 valid, bit 3 lost, bit 4 sealed
@@ -22,6 +22,7 @@ const VERSION: u8 = 2;
 const HAS_TRUNCATE: u8 = 1;
 const MAPPED: u8 = 2;
 const HAS_SYNCED: u8 = 4;
+const HAS_LINKED: u8 = 8;
 const LOST: u8 = 1 << 3;
 const SEALED: u8 = 1 << 4;
 
@@ -37,6 +38,9 @@ pub struct ObjectRecord {
     pub mapped: bool,
     /// Holes below this offset were promised by an fsync: what is written there later must not depend on memory alone.
     pub synced_size: u64,
+    /// Where near-line is a linked directory: so many bytes of the file there count, and zeros follow. It may be longer, since
+    /// a cut of ours does not change it.
+    pub linked_len: u64,
 }
 
 /// Why stored bytes are not a record.
@@ -66,12 +70,15 @@ impl ObjectRecord {
         out.extend(self.memory_generation.to_le_bytes());
         let truncate = if self.pending_truncate.is_some() { HAS_TRUNCATE } else { 0 };
         let synced = if self.synced_size > 0 { HAS_SYNCED } else { 0 };
-        out.push(truncate | synced | if self.mapped { MAPPED } else { 0 });
+        let linked = if self.linked_len > 0 { HAS_LINKED } else { 0 };
+        out.push(truncate | synced | linked | if self.mapped { MAPPED } else { 0 });
         if let Some(size) = self.pending_truncate {
             out.extend(size.to_le_bytes());
         }
-        if self.synced_size > 0 {
-            out.extend(self.synced_size.to_le_bytes());
+        for size in [self.synced_size, self.linked_len] {
+            if size > 0 {
+                out.extend(size.to_le_bytes());
+            }
         }
         out.extend(self.map.further_chunks().to_le_bytes());
         encode_runs(self.map.in_chunk(0), &mut out);
@@ -93,19 +100,18 @@ impl ObjectRecord {
         let mut input = Input(checked(bytes)?);
         let memory_generation = input.u32()?;
         let flags = input.u8()?;
-        if flags & !(HAS_TRUNCATE | MAPPED | HAS_SYNCED) != 0 {
+        if flags & !(HAS_TRUNCATE | MAPPED | HAS_SYNCED | HAS_LINKED) != 0 {
             return Err(DecodeError::Field);
         }
         let pending_truncate = if flags & HAS_TRUNCATE != 0 { Some(input.u64()?) } else { None };
-        let synced_size = if flags & HAS_SYNCED != 0 { input.u64()? } else { 0 };
-        if flags & HAS_SYNCED != 0 && synced_size == 0 {
-            return Err(DecodeError::Field);
-        }
+        let synced_size = input.size_if(flags & HAS_SYNCED != 0)?;
+        let linked_len = input.size_if(flags & HAS_LINKED != 0)?;
         let missing = input.u32()?;
         let mut map = SauMap::new();
         decode_runs(&mut input, &mut map, 0)?;
         let mapped = flags & MAPPED != 0;
-        let record = ObjectRecord { map, memory_generation, pending_truncate, mapped, synced_size };
+        let record =
+            ObjectRecord { map, memory_generation, pending_truncate, mapped, synced_size, linked_len };
         Ok(Partial { record, missing, last: 0 })
     }
 }
@@ -257,5 +263,12 @@ impl Input<'_> {
     }
     fn u64(&mut self) -> Result<u64, DecodeError> {
         self.take().map(u64::from_le_bytes)
+    }
+    /// A size that is stored only if it is not 0.
+    fn size_if(&mut self, stored: bool) -> Result<u64, DecodeError> {
+        match if stored { self.u64()? } else { return Ok(0) } {
+            0 => Err(DecodeError::Field),
+            size => Ok(size),
+        }
     }
 }

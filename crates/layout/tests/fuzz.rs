@@ -17,7 +17,15 @@ fn record() -> ObjectRecord {
         map.note_copied(at(n), TierId::Ssd, Some(Seal { crc: 0x1122_3344, len: 5 + n })).unwrap();
     }
     assert!(map.set(at(5), Sau::LOST));
-    ObjectRecord { map, memory_generation: 3, pending_truncate: Some(1 << 33), mapped: true, synced_size: 77 }
+    let pending_truncate = Some(1 << 33);
+    ObjectRecord {
+        map,
+        memory_generation: 3,
+        pending_truncate,
+        mapped: true,
+        synced_size: 77,
+        linked_len: 66,
+    }
 }
 
 fn mend(bytes: &mut Vec<u8>) {

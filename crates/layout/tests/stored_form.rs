@@ -36,6 +36,7 @@ fn any_record() -> impl Strategy<Value = ObjectRecord> {
                 pending_truncate,
                 mapped: memory_generation % 2 == 1,
                 synced_size: u64::from(memory_generation / 2),
+                linked_len: u64::from(memory_generation % 3),
             }
         },
     )
@@ -58,7 +59,7 @@ fn golden_bytes() {
     map.note_copied(at(4), TierId::Nearline, Some(Seal { crc: 0x1122_3344, len: 5 })).unwrap();
     map.note_replaced(at(2 * 256 + 1), TierId::Ssd);
     let record =
-        ObjectRecord { map, memory_generation: 7, pending_truncate: Some(9), mapped: false, synced_size: 0 };
+        ObjectRecord { map, memory_generation: 7, pending_truncate: Some(9), ..ObjectRecord::default() };
     let golden = with_checksum(vec![
         2, 7, 0, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, // version, generation, flags, truncation
         1, 0, 0, 0, // one chunk follows
@@ -83,6 +84,9 @@ fn golden_bytes() {
     assert_eq!(partial.finish(), Ok(record));
     let empty = ObjectRecord::default().encode();
     assert_eq!(empty, with_checksum(vec![2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    let linked = ObjectRecord { synced_size: 3, linked_len: 5, ..ObjectRecord::default() };
+    let golden = [&[2, 0, 0, 0, 0, 12, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0][..], &[0; 8]].concat();
+    assert_eq!(linked.encode(), with_checksum(golden));
 }
 
 #[test]

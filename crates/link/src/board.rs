@@ -57,6 +57,14 @@ impl Board {
         names_in(&self.landing, dir)
     }
 
+    pub(crate) fn leaving_in(&self, dir: Ino) -> impl Iterator<Item = (&Place, &Ino)> {
+        names_in(&self.leaving, dir)
+    }
+
+    pub(crate) fn is_wanted_in(&self, dir: Ino) -> bool {
+        names_in(&self.wanted, dir).next().is_some()
+    }
+
     /// The step that the inode can do next.
     pub(crate) fn next_step(&self, ino: Ino, parent: &dyn Fn(Ino) -> Option<Ino>) -> Next {
         let Some(work) = self.works.get(&ino) else { return Next::Idle };

@@ -10,6 +10,7 @@
 //! Refuses to know: files, paths, clocks, threads, which data are where. Times come in as arguments.
 #![forbid(unsafe_code)]
 
+mod back_end;
 mod board;
 mod conflict;
 mod log;
@@ -23,6 +24,7 @@ mod sides;
 mod step;
 mod work;
 
+pub use back_end::{Abilities, Attributes, BackEnd, Found, Making, Over, Source, Version, Way, Xattr};
 pub use conflict::{Conflict, Why, beside};
 pub use log::{Clash, Entry, Lag, Log, Settings};
 pub use place::{Place, is_on_the_way};

@@ -137,9 +137,14 @@ impl Log {
         self.edit(ino, Some((now, kind)), |work| work.change(op));
     }
 
+    /// Whether a new inode has to wait until something was applied.
+    pub fn is_full(&self) -> bool {
+        self.board.works.len() >= self.settings.entries_max
+    }
+
     /// Whether a change of this inode has to wait until something was applied. One that makes the log no longer need not.
     pub fn must_wait(&self, ino: Ino) -> bool {
-        self.board.works.len() >= self.settings.entries_max && !self.board.works.contains_key(&ino)
+        self.is_full() && !self.board.works.contains_key(&ino)
     }
 
     /// What has to be stored, or deleted if there is nothing, since the last call.
@@ -150,6 +155,16 @@ impl Log {
 
     pub fn get(&self, ino: Ino) -> Option<&Work> {
         self.board.works.get(&ino)
+    }
+
+    /// Grows with each inode that comes into the log ([`Work::seq`]).
+    pub fn newest(&self) -> u64 {
+        self.next_seq - 1
+    }
+
+    /// The oldest work's.
+    pub fn oldest(&self) -> Option<u64> {
+        self.by_seq.first().map(|(seq, _)| *seq)
     }
 
     pub fn lag(&self) -> Lag {
@@ -163,9 +178,50 @@ impl Log {
         self.pauses.iter().map(|(ino, pause)| (*ino, pause.trouble))
     }
 
+    /// Why it waits, if it waits for something other than its turn.
+    pub fn trouble_of(&self, ino: Ino) -> Option<Trouble> {
+        self.pauses.get(&ino).map(|pause| pause.trouble)
+    }
+
     /// Names in a directory that begun steps give: for [`crate::Listing::busy`].
     pub fn under_way(&self, dir: Ino) -> BTreeSet<Vec<u8>> {
         self.board.landing_in(dir).map(|(at, _)| at.name.clone()).collect()
+    }
+
+    /// Who is to leave a name in a directory, and the name: they have it still.
+    pub fn left_in(&self, dir: Ino) -> impl Iterator<Item = (Ino, &[u8])> {
+        self.board.leaving_in(dir).map(|(at, ino)| (*ino, at.name.as_slice()))
+    }
+
+    /// Is somebody to get a name in a directory, or does a begun step give one?
+    pub fn gains_in(&self, dir: Ino) -> bool {
+        self.board.is_wanted_in(dir) || self.board.landing_in(dir).next().is_some()
+    }
+
+    /// Is a step of it with the shell?
+    pub fn is_in_flight(&self, ino: Ino) -> bool {
+        self.board.flights.contains_key(&ino)
+    }
+
+    /// All that has something to apply.
+    pub fn works(&self) -> impl Iterator<Item = (Ino, &Work)> {
+        self.board.works.iter().map(|(ino, work)| (*ino, work))
+    }
+
+    /// What is stored of an inode counts, and not what was done to it since: a commit failed.
+    pub fn restore(&mut self, ino: Ino, stored: Option<Work>) {
+        if let Some(work) = self.board.take(ino) {
+            self.by_seq.remove(&(work.seq, ino));
+            self.candidates.remove(&(work.seq, ino));
+        }
+        self.stop_waiting(ino);
+        if let Some(work) = stored {
+            self.by_seq.insert((work.seq, ino));
+            self.board.put(ino, work);
+            self.candidate(ino);
+        }
+        self.changed.remove(&ino);
+        self.wake(ino);
     }
 
     /// When [`Log::ready`] may have something that it had not.

@@ -36,6 +36,9 @@ impl Attrs {
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
+    pub const fn contains(self, other: Attrs) -> bool {
+        self.0 & other.0 == other.0
+    }
 }
 
 /// What is done in the back end at once. Values are those that the inode has when the step begins.

@@ -1,12 +1,18 @@
 //! The data state of files, and what their bytes cost their project.
 
+use link::Attrs;
 use namespace::{
-    DataState, Settled, data, inode, quota,
+    DataState, Env, Settled, data, inode, quota,
     txn::{Bytes, Txn},
 };
 use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
 
-use crate::{server::Mds, slots::SlotSet};
+use crate::{
+    attributes::telling,
+    recorder::Change,
+    server::Mds,
+    slots::{SlotSet, SlotTxn},
+};
 
 /// A file that was closed a moment ago.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +32,8 @@ impl Mds {
         if data::is_begun(&inode, &env) {
             return Ok(inode.data(env.epoch));
         }
-        self.change_when_full(SlotSet::of(ino), |txn, env| data::begin_write(txn, env, ino))
+        self.admit(Some(ino))?;
+        self.change_when_full(SlotSet::of(ino), |txn, env| begin(txn, env, ino))
     }
 
     /// As [`Mds::begin_write`], with entries of the same inode (keys and what they get) in the same commit, whose number
@@ -42,7 +49,7 @@ impl Mds {
                         None => txn.delete(key),
                     }
                 }
-                data::begin_write(txn, env, ino)
+                begin(txn, env, ino)
             },
             |_| self.store.last_lsn().0,
         )
@@ -52,7 +59,7 @@ impl Mds {
     pub fn settle(&self, ino: Ino, settled: &Settled) -> Result<(), Errno> {
         let grown = self.change_when_full(SlotSet::of(ino), |txn, env| {
             let before = inode::load(txn, ino)?.size;
-            data::settle(txn, env, ino, settled)?;
+            settle(txn, env, ino, settled)?;
             Ok(settled.size.saturating_sub(before))
         })?;
         self.reservations.settle(ino, grown, settled.still_open);
@@ -70,7 +77,7 @@ impl Mds {
                         continue;
                     }
                     if let Some(settled) = settled {
-                        data::settle(txn, env, *ino, settled)?;
+                        settle(txn, env, *ino, settled)?;
                     }
                     if let Some(atime) = atime {
                         data::touch(txn, *ino, *atime)?;
@@ -86,8 +93,10 @@ impl Mds {
 
     /// A write takes file capabilities away, and with `set_id` set-id bits.
     pub fn kill_privileges(&self, ino: Ino, set_id: bool) -> Result<(), Errno> {
-        self.change_when_full(SlotSet::of(ino), |txn, env| data::kill_privileges(txn, env, ino, set_id))
-            .map(|_| ())
+        self.change_when_full(SlotSet::of(ino), |txn, env| {
+            telling(txn, ino, Attrs::NONE, |txn| data::kill_privileges(txn, env, ino, set_id))
+        })
+        .map(|_| ())
     }
 
     /// Whether the file may grow to `new_size`: `EDQUOT` if its project has no room. What open files have grown by counts
@@ -111,4 +120,18 @@ impl Mds {
         let quota = || quota::get(self.reader(), inode.project).map_err(|e| self.errno(e));
         self.reservations.reserve(ino, inode.project, new_size - inode.size, quota).map(Some)
     }
+}
+
+fn begin(txn: &mut SlotTxn<'_>, env: &Env, ino: Ino) -> namespace::Result<DataState> {
+    if txn.is_told() && !data::is_begun(&inode::load(txn, ino)?, env) {
+        txn.tell(|| Change::Written { ino });
+    }
+    telling(txn, ino, Attrs::NONE, |txn| data::begin_write(txn, env, ino))
+}
+
+fn settle(txn: &mut SlotTxn<'_>, env: &Env, ino: Ino, settled: &Settled) -> namespace::Result<()> {
+    if txn.is_told() && !settled.still_open && inode::load(txn, ino)?.live_epoch != 0 {
+        txn.tell(|| Change::Settled { ino });
+    }
+    data::settle(txn, env, ino, settled).map(|_| ())
 }

@@ -9,6 +9,7 @@ use types::{Attr, Errno, FileKind, Ino, LocalId};
 
 use crate::{
     numbers::Fresh,
+    recorder::Change,
     server::Mds,
     slots::{SlotSet, SlotTxn},
 };
@@ -84,10 +85,12 @@ impl Mds {
         name: &[u8],
         node: &NewNode<'_>,
     ) -> Result<Found, Errno> {
+        self.admit(None)?;
         let at = Place { dir: parent, name };
         self.make(SlotSet::of(parent), |txn, env| {
             let fresh = self.numbers.fresh(txn, parent.ugsd())?;
             let found = namespace::create(txn, env, caller, at, node, fresh.ino)?;
+            tell_created(txn, (fresh.ino, node.kind), at, found.data.live);
             Ok((found, Some(fresh)))
         })
     }
@@ -98,7 +101,9 @@ impl Mds {
             SlotSet::of(parent),
             |txn, env| {
                 let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-                Ok((namespace::create_unnamed(txn, env, caller, parent, mode, fresh.ino)?, fresh))
+                let found = namespace::create_unnamed(txn, env, caller, parent, mode, fresh.ino)?;
+                txn.tell(|| Change::Unnamed { ino: fresh.ino });
+                Ok((found, fresh))
             },
             |(found, _)| self.orphans.expect(found.attr.ino),
             |(found, fresh), committed| {
@@ -116,16 +121,21 @@ impl Mds {
 
     /// Below the root, the new directory is a UGSD of its own.
     pub fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attr, Errno> {
+        self.admit(None)?;
         let at = Place { dir: parent, name };
         self.make(SlotSet::of(parent), |txn, env| {
             let ugsd = if parent == Ino::ROOT { alloc::new_ugsd(txn)? } else { None };
-            if let Some(ugsd) = ugsd {
-                // The first run finds that this UGSD's slot is not locked, the second has it.
-                let ino = Ino::new(ugsd, LocalId::TOP);
-                return Ok((namespace::mkdir(txn, env, caller, at, mode, ino)?, None));
-            }
-            let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-            Ok((namespace::mkdir(txn, env, caller, at, mode, fresh.ino)?, Some(fresh)))
+            // The first run finds that a new UGSD's slot is not locked, the second has it.
+            let (ino, fresh) = match ugsd {
+                Some(ugsd) => (Ino::new(ugsd, LocalId::TOP), None),
+                None => {
+                    let fresh = self.numbers.fresh(txn, parent.ugsd())?;
+                    (fresh.ino, Some(fresh))
+                }
+            };
+            let attr = namespace::mkdir(txn, env, caller, at, mode, ino)?;
+            tell_created(txn, (ino, FileKind::Directory), at, false);
+            Ok((attr, fresh))
         })
     }
 
@@ -133,8 +143,12 @@ impl Mds {
     /// it gone if it is. What is gone and still referred to keeps its attributes ([`Mds::gone`]).
     pub fn unlink(&self, parent: Ino, name: &[u8], is_open: &dyn Fn(Ino) -> bool) -> Result<Unlinked, Errno> {
         let at = Place { dir: parent, name };
-        let unlinked =
-            self.change_when_full(SlotSet::of(parent), |txn, env| namespace::unlink(txn, env, at, is_open))?;
+        self.admit_named(at)?;
+        let unlinked = self.change_when_full(SlotSet::of(parent), |txn, env| {
+            let unlinked = namespace::unlink(txn, env, at, is_open)?;
+            tell_unlinked(txn, at, &unlinked);
+            Ok(unlinked)
+        })?;
         match unlinked.gone {
             Some(attr) => {
                 self.inodes.fetch_sub(1, Ordering::Relaxed);
@@ -159,16 +173,27 @@ impl Mds {
     /// Returns the directory that was removed.
     pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<Ino, Errno> {
         let at = Place { dir: parent, name };
-        let ino = self.change_when_full(SlotSet::of(parent), |txn, env| namespace::rmdir(txn, env, at))?;
+        self.admit_named(at)?;
+        let ino = self.change_when_full(SlotSet::of(parent), |txn, env| {
+            let ino = namespace::rmdir(txn, env, at)?;
+            txn.tell(|| Change::Removed { ino, dir: parent, name: name.to_vec() });
+            Ok(ino)
+        })?;
         self.orphans.orphaned(ino);
         Ok(ino)
     }
 
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<Renamed, Errno> {
         let (from, to) = (Place { dir: from.0, name: from.1 }, Place { dir: to.0, name: to.1 });
+        self.admit_named(from)?;
+        self.admit_named(to)?;
         let set = SlotSet::of(from.dir).with(to.dir.ugsd().slot());
         // The way from the target to the root is read under lock too, so that two renames cannot make a circle.
-        let renamed = self.change(set, |txn, env| namespace::rename(txn, env, from, to, mode))?;
+        let renamed = self.change(set, |txn, env| {
+            let renamed = namespace::rename(txn, env, from, to, mode)?;
+            tell_renamed(txn, from, to, &renamed);
+            Ok(renamed)
+        })?;
         if let Some(replaced) = renamed.replaced {
             self.lost_name(replaced);
         }
@@ -176,9 +201,15 @@ impl Mds {
     }
 
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, Errno> {
+        self.admit(Some(ino))?;
         let at = Place { dir: parent, name };
         let set = SlotSet::of(parent).with(ino.ugsd().slot());
-        let attr = self.change(set, |txn, env| namespace::link(txn, env, ino, at))?;
+        let attr = self.change(set, |txn, env| {
+            let attr = namespace::link(txn, env, ino, at)?;
+            let (kind, nlink) = (attr.kind, attr.nlink);
+            txn.tell(|| Change::Linked { ino, kind, dir: parent, name: name.to_vec(), nlink });
+            Ok(attr)
+        })?;
         if attr.nlink == 1 {
             self.orphans.named(ino);
         }
@@ -205,5 +236,39 @@ impl Mds {
         })?;
         self.inodes.fetch_add(1, Ordering::Relaxed);
         Ok(made)
+    }
+}
+
+fn tell_created(txn: &mut SlotTxn<'_>, (ino, kind): (Ino, FileKind), at: Place<'_>, writing: bool) {
+    txn.tell(|| Change::Created { ino, kind, dir: at.dir, name: at.name.to_vec(), writing });
+}
+
+/// By an unlinking, or a rename over it.
+fn tell_unlinked(txn: &mut SlotTxn<'_>, at: Place<'_>, unlinked: &Unlinked) {
+    let Unlinked { ino, kind, nlink_left, gone } = *unlinked;
+    let (dir, name) = (at.dir, || at.name.to_vec());
+    if kind == FileKind::Directory {
+        txn.tell(|| Change::Removed { ino, dir, name: name() });
+    } else {
+        txn.tell(|| Change::Unlinked { ino, kind, dir, name: name(), last: nlink_left == 0 });
+    }
+    if gone.is_some() {
+        txn.tell(|| Change::Gone { ino });
+    }
+}
+
+fn tell_renamed(txn: &mut SlotTxn<'_>, from: Place<'_>, to: Place<'_>, renamed: &Renamed) {
+    let Renamed { source, replaced, exchanged } = renamed;
+    if let Some(replaced) = replaced {
+        tell_unlinked(txn, to, replaced);
+    }
+    let place = |at: Place<'_>| (at.dir, at.name.to_vec());
+    if let Some(moved) = source {
+        let (ino, kind) = (moved.ino, moved.kind);
+        txn.tell(|| Change::Renamed { ino, kind, from: place(from), to: place(to) });
+    }
+    if let Some(moved) = exchanged {
+        let (ino, kind) = (moved.ino, moved.kind);
+        txn.tell(|| Change::Renamed { ino, kind, from: place(to), to: place(from) });
     }
 }

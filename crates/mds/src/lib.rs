@@ -4,6 +4,8 @@
 //! - I-MDS-1: an operation holds the locks of the slots of all the inodes that it changes, until it is committed.
 //! - I-MDS-2: an inode number is given out once, also over crashes.
 //! - I-MDS-3: an inode is purged only when it has no name and the kernel does not refer to it.
+//! - I-MDS-4: a [`Recorder`] is told of every change, in the transaction that makes it, and of those of one inode in the order
+//!   of their commits.
 //!
 //! It refuses to decide: what POSIX says is in `namespace`, durability in `kv`. It knows nothing of file data beyond the
 //! data state in the inode.
@@ -18,9 +20,11 @@ mod fsck;
 mod maintenance;
 mod numbers;
 mod orphans;
+mod recorder;
 mod reservations;
 mod server;
 mod slots;
+mod transact;
 
 pub use clock::{Clock, SystemClock};
 pub use data::Closed;
@@ -34,4 +38,6 @@ pub use namespace::{
     quota::{Limits, Quota},
     txn::Bytes,
 };
+pub use recorder::{Change, Recorded, Recorder};
 pub use server::{Mds, MdsOptions};
+pub use transact::Context;

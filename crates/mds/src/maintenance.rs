@@ -10,7 +10,7 @@ use namespace::{
 };
 use types::{Errno, Ino, ProjectId, UgsdId};
 
-use crate::{count, orphans::Replay, server::Mds, slots::SlotSet};
+use crate::{count, orphans::Replay, recorder::Change, server::Mds, slots::SlotSet};
 
 /// Inodes purged in one commit.
 const PURGE_BATCH: usize = 256;
@@ -114,6 +114,7 @@ impl Mds {
             let mut purged = 0;
             for ino in batch {
                 if !self.orphans.is_held(*ino) && orphan::purge(txn, *ino)? == Purged::Gone {
+                    txn.tell(|| Change::Gone { ino: *ino });
                     purged += 1;
                 }
             }

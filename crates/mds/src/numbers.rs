@@ -27,6 +27,21 @@ pub(crate) struct Fresh {
     rest: Range<u64>,
 }
 
+impl Fresh {
+    fn out_of<T: Txn + ?Sized>(
+        txn: &mut T,
+        ugsd: UgsdId,
+        known: Option<Range<u64>>,
+    ) -> namespace::Result<Fresh> {
+        let range = match known.filter(|range| !range.is_empty()) {
+            Some(range) => range,
+            None => alloc::reserve(txn, ugsd, RANGE)?,
+        };
+        let local = LocalId::new(range.start).ok_or(Errno::ENOSPC)?;
+        Ok(Fresh { ino: Ino::new(ugsd, local), rest: range.start + 1..range.end })
+    }
+}
+
 impl Numbers {
     pub(crate) fn new() -> Numbers {
         Numbers { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
@@ -37,13 +52,13 @@ impl Numbers {
     }
 
     pub(crate) fn fresh<T: Txn + ?Sized>(&self, txn: &mut T, ugsd: UgsdId) -> namespace::Result<Fresh> {
-        let known = self.shard(ugsd).lock().get(&ugsd).filter(|range| !range.is_empty()).cloned();
-        let range = match known {
-            Some(range) => range,
-            None => alloc::reserve(txn, ugsd, RANGE)?,
-        };
-        let local = LocalId::new(range.start).ok_or(Errno::ENOSPC)?;
-        Ok(Fresh { ino: Ino::new(ugsd, local), rest: range.start + 1..range.end })
+        let known = self.shard(ugsd).lock().get(&ugsd).cloned();
+        Fresh::out_of(txn, ugsd, known)
+    }
+
+    /// One more in the transaction that found `last`.
+    pub(crate) fn another<T: Txn + ?Sized>(&self, txn: &mut T, last: &Fresh) -> namespace::Result<Fresh> {
+        Fresh::out_of(txn, last.ino.ugsd(), Some(last.rest.clone()))
     }
 
     /// The commit that used `fresh` succeeded.

@@ -4,19 +4,19 @@ use std::{
     fs::File,
     io::Read,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
 };
 
 use kv::MetaStore;
 use namespace::{
-    Env, NameHasher,
+    Env, NameHasher, Place,
     superblock::{self, FORMAT, FormatOptions, Stored, Superblock},
     txn::Reader,
 };
 use parking_lot::Mutex;
-use types::{Errno, Timestamp};
+use types::{Errno, Ino, Timestamp};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -24,6 +24,7 @@ use crate::{
     error::{Error, Reporter},
     numbers::Numbers,
     orphans::{Orphans, Replay},
+    recorder::{Recorded, Recorder},
     reservations::Reservations,
     slots::{SlotLocks, SlotSet, SlotTxn},
 };
@@ -63,6 +64,7 @@ pub struct Mds {
     pub(crate) inodes: AtomicI64,
     pub(crate) inodes_saved: AtomicI64,
     pub(crate) quota_changes: AtomicU64,
+    pub(crate) recorder: OnceLock<Arc<dyn Recorder>>,
     reporter: Reporter,
     clock: Arc<dyn Clock>,
     names: NameHasher,
@@ -106,6 +108,7 @@ impl Mds {
             inodes: AtomicI64::new(inodes),
             inodes_saved: AtomicI64::new(inodes),
             quota_changes: AtomicU64::new(0),
+            recorder: OnceLock::new(),
             reporter: Reporter::default(),
             clock,
             names: NameHasher::new(&superblock.hash_key),
@@ -146,6 +149,24 @@ impl Mds {
         // Only a count for people, and the error was logged.
         let _ = self.save_count_sometimes();
         self.store.sync().map_err(|e| self.reporter.store_errno(e))
+    }
+
+    /// Once, before the first operation; `EBUSY` after.
+    pub fn set_recorder(&self, recorder: Arc<dyn Recorder>) -> Result<(), Errno> {
+        self.recorder.set(recorder).map_err(|_| Errno::EBUSY)
+    }
+
+    pub(crate) fn admit(&self, ino: Option<Ino>) -> Result<(), Errno> {
+        self.recorder.get().map_or(Ok(()), |recorder| recorder.admit(ino))
+    }
+
+    /// As [`Mds::admit`], of what has a name, if something has it: otherwise the operation says what is wrong.
+    pub(crate) fn admit_named(&self, at: Place<'_>) -> Result<(), Errno> {
+        let Some(recorder) = self.recorder.get() else { return Ok(()) };
+        match namespace::lookup(self.reader(), &self.env(), at) {
+            Ok(found) => recorder.admit(Some(found.attr.ino)),
+            Err(_) => Ok(()),
+        }
     }
 
     fn env_at(&self, now: Timestamp) -> Env {
@@ -201,25 +222,51 @@ impl Mds {
     pub(crate) fn change_around<V, W>(
         &self,
         mut set: SlotSet,
-        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<V>,
+        mut operation: impl FnMut(&mut SlotTxn<'_>, &Env) -> namespace::Result<V>,
         before: impl Fn(&V),
         then: impl FnOnce(V, Result<(), Errno>) -> Result<W, Errno>,
     ) -> Result<W, Errno> {
+        let recorder = self.recorder.get().map(|recorder| &**recorder);
         loop {
             let guards = self.locks.write(&set);
-            let mut txn = SlotTxn::new(self.store.begin(), &set, &self.locks);
-            let result = operation(&mut txn, &self.env_at(self.clock.now()));
-            if let Some(slot) = txn.missing() {
+            let mut txn = SlotTxn::new(self.store.begin(), &set, &self.locks, recorder.is_some());
+            let env = self.env_at(self.clock.now());
+            let result = operation(&mut txn, &env);
+            let recorded = match (&result, recorder) {
+                (Ok(_), Some(recorder)) if txn.missing().is_empty() => record(recorder, &env, &mut txn),
+                (Ok(_) | Err(_), _) => Ok(None),
+            };
+            let missing = txn.missing();
+            if !missing.is_empty() {
+                if let Ok(Some(recorded)) = recorded {
+                    recorded.ended(false);
+                }
                 drop(txn);
                 drop(guards);
-                set = set.with(slot);
+                set = missing.into_iter().fold(set, SlotSet::with);
                 continue;
             }
             let value = result.map_err(|e| self.errno(e))?;
+            let recorded = recorded?;
             before(&value);
             let committed = txn.commit().map_err(|e| self.errno(e.into()));
+            if let Some(recorded) = recorded {
+                recorded.ended(committed.is_ok());
+            }
             return then(value, committed);
         }
+    }
+}
+
+/// Tells of what the transaction changed, if it did.
+fn record<'a>(
+    recorder: &'a dyn Recorder,
+    env: &Env,
+    txn: &mut SlotTxn<'_>,
+) -> Result<Option<Box<dyn Recorded + 'a>>, Errno> {
+    match txn.take_changes() {
+        changes if changes.is_empty() => Ok(None),
+        changes => recorder.record(env.now, &changes, txn).map(Some),
     }
 }
 
@@ -255,7 +302,6 @@ fn format_options(options: &MdsOptions) -> Result<FormatOptions, Error> {
 mod tests {
     use kv::{Engine, MemoryEngine, MetaStoreOptions, SystemDisk};
     use namespace::{inode, txn::Txn};
-    use types::Ino;
 
     use super::*;
 

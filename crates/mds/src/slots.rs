@@ -1,13 +1,10 @@
 //! Locks of the slots, and the transaction that keeps to them.
 //!
-//! Invariants: slot locks are taken in rising order, then possibly the quota lock, which is last; a transaction
-//! reads and writes only under the locks of its slots. One that comes upon another slot is given up, and run
-//! again with that slot locked too: transaction functions need no knowledge of it.
+//! Invariants: slot locks are taken in rising order, then possibly the quota lock, then those of who is told; a transaction
+//! reads and writes only under the locks of its slots. One that comes upon others is given up, and run
+//! again with those locked too: transaction functions need no knowledge of it.
 
-use std::{
-    cell::{Cell, RefCell},
-    ops::ControlFlow,
-};
+use std::{cell::RefCell, ops::ControlFlow};
 
 use kv::MetaTxn;
 use namespace::{
@@ -16,6 +13,8 @@ use namespace::{
 };
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use types::{Ino, SLOTS, Slot, UgsdId};
+
+use crate::recorder::Change;
 
 /// Slots in rising order. Nearly always one or two.
 #[derive(Clone, Debug)]
@@ -96,19 +95,38 @@ pub(crate) struct SlotTxn<'a> {
     inner: MetaTxn<'a>,
     set: &'a SlotSet,
     locks: &'a SlotLocks,
-    missing: Cell<Option<Slot>>,
+    missing: RefCell<Vec<Slot>>,
     quotas: RefCell<Option<MutexGuard<'a, ()>>>,
+    /// For who is told of them; `None` when nobody is.
+    changes: Option<Vec<Change>>,
 }
 
 impl<'a> SlotTxn<'a> {
-    /// The caller holds the locks of `set`.
-    pub(crate) fn new(inner: MetaTxn<'a>, set: &'a SlotSet, locks: &'a SlotLocks) -> SlotTxn<'a> {
-        SlotTxn { inner, set, locks, missing: Cell::new(None), quotas: RefCell::new(None) }
+    /// The caller holds the locks of `set`. `told`: somebody is told of its changes.
+    pub(crate) fn new(inner: MetaTxn<'a>, set: &'a SlotSet, locks: &'a SlotLocks, told: bool) -> SlotTxn<'a> {
+        let changes = if told { Some(Vec::new()) } else { None };
+        SlotTxn { inner, set, locks, missing: RefCell::default(), quotas: RefCell::new(None), changes }
     }
 
-    /// A slot that it needed and did not hold. What it read and wrote then counts for nothing.
-    pub(crate) fn missing(&self) -> Option<Slot> {
-        self.missing.get()
+    /// Slots that it needed and did not hold. If there are any, what it read and wrote counts for nothing.
+    pub(crate) fn missing(&self) -> Vec<Slot> {
+        self.missing.borrow().clone()
+    }
+
+    /// Whether it is worth finding out what changed.
+    pub(crate) fn is_told(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    /// One of its changes, in order.
+    pub(crate) fn tell(&mut self, change: impl FnOnce() -> Change) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change());
+        }
+    }
+
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// It is taken on a full disk, too: see [`kv::WriteSet::use_reserve`].
@@ -118,8 +136,16 @@ impl<'a> SlotTxn<'a> {
 
     /// Commits under all its locks, and lets the quota lock go.
     pub(crate) fn commit(self) -> Result<(), KvError> {
-        debug_assert!(self.missing.get().is_none());
+        debug_assert!(self.missing.borrow().is_empty());
         self.inner.commit().map(|_| ())
+    }
+
+    /// Takes the quota lock now, and not when a quota is first touched.
+    pub(crate) fn lock_quotas(&self) {
+        let mut quotas = self.quotas.borrow_mut();
+        if quotas.is_none() {
+            *quotas = Some(self.locks.quotas.lock());
+        }
     }
 
     /// Whether `key` may be touched now.
@@ -128,16 +154,18 @@ impl<'a> SlotTxn<'a> {
         match parsed.ugsd() {
             Some(ugsd) if self.set.contains(ugsd.slot()) => Ok(()),
             Some(ugsd) => {
-                self.missing.set(Some(ugsd.slot()));
+                let mut missing = self.missing.borrow_mut();
+                if !missing.contains(&ugsd.slot()) {
+                    missing.push(ugsd.slot());
+                }
                 Err(KvError::Io(String::new()))
             }
             None if parsed.kind == key::QUOTA => {
-                let mut quotas = self.quotas.borrow_mut();
-                if quotas.is_none() {
-                    *quotas = Some(self.locks.quotas.lock());
-                }
+                self.lock_quotas();
                 Ok(())
             }
+            // Under a lock of the one who is told, which comes after all of ours.
+            None if parsed.is_linked() => Ok(()),
             None => Err(KvError::Corrupt(format!("key {} is nobody's", key::describe(key)))),
         }
     }

@@ -46,7 +46,7 @@ pub fn create<T: Txn + ?Sized>(
     if dentry::get_at(txn, &entry)?.is_some() {
         return refuse(Errno::EEXIST);
     }
-    let target = check_target(node)?;
+    let target = check_target(node.kind, node.target)?;
     let wish = Wish { ino, kind: node.kind, mode: node.mode };
     let mut inode = newborn::conceive(txn, env, caller, (at.dir, &dir), wish)?;
     match node.kind {
@@ -91,11 +91,12 @@ fn go_live(env: &Env, inode: &mut Inode) {
     inode.memory_generation = env.memory_generation;
 }
 
-fn check_target<'a>(node: &NewNode<'a>) -> Result<&'a [u8]> {
-    if node.kind != FileKind::Symlink {
+/// Of anything but a symbolic link it is empty.
+pub(crate) fn check_target(kind: FileKind, target: Option<&[u8]>) -> Result<&[u8]> {
+    if kind != FileKind::Symlink {
         return Ok(b"");
     }
-    match node.target {
+    match target {
         None => refuse(Errno::EINVAL),
         Some([]) => refuse(Errno::ENOENT),
         Some(target) if target.len() > SYMLINK_MAX => refuse(Errno::ENAMETOOLONG),
@@ -104,7 +105,7 @@ fn check_target<'a>(node: &NewNode<'a>) -> Result<&'a [u8]> {
     }
 }
 
-fn symlink_record(target: &[u8]) -> Bytes {
+pub(crate) fn symlink_record(target: &[u8]) -> Bytes {
     let mut record = Vec::with_capacity(1 + target.len());
     record.push(SYMLINK_VERSION);
     record.extend_from_slice(target);

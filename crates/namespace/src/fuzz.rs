@@ -127,11 +127,15 @@ fn fuzz_key() {
         key::orphan(ino).to_vec(),
         key::quota(ProjectId(7)).to_vec(),
         key::pin(ino).to_vec(),
+        key::link(ino).to_vec(),
+        key::work(ino).to_vec(),
+        key::conflict(7).to_vec(),
     ];
     fuzz("key", &good, as_it_is, |bytes| {
         let _ = (key::describe(bytes), key::ino_of(bytes));
         if let Some(parsed) = key::Parsed::new(bytes) {
             let _ = (parsed.dentry(), parsed.ugsd(), key::ino_of(parsed.rest));
+            assert!(!parsed.is_linked() || parsed.ugsd().is_none());
         }
     });
 }

@@ -33,6 +33,9 @@ bitflags::bitflags! {
         const WRITTEN = 8;
         /// A directory with a policy of its own.
         const POLICY = 16;
+        /// A regular file of which the linked directory may have data: without an object record all of it is there. With
+        /// [`InodeFlags::WRITTEN`].
+        const LINKED = 32;
     }
 }
 
@@ -74,6 +77,8 @@ pub struct DataState {
     pub live: bool,
     /// Live since an earlier mount: ask the data server, then settle.
     pub stale_live: bool,
+    /// The linked directory may have some of it; without an object record it has all.
+    pub linked: bool,
     pub memory_generation: u32,
 }
 
@@ -114,6 +119,7 @@ impl Inode {
             written: self.flags.contains(InodeFlags::WRITTEN),
             live: self.live_epoch != 0,
             stale_live: self.live_epoch != 0 && self.live_epoch != epoch,
+            linked: self.flags.contains(InodeFlags::LINKED),
             memory_generation: self.memory_generation,
         }
     }

@@ -25,6 +25,12 @@ pub const QUOTA: u8 = b'Q';
 pub const PIN: u8 = b'P';
 /// What a directory says about where data is kept.
 pub const POLICY: u8 = b'Y';
+/// What the linked directory had of an inode; its content is that of who keeps the two in step.
+pub const LINK: u8 = b'L';
+/// What the linked directory lacks of an inode; theirs as well.
+pub const WORK: u8 = b'W';
+/// What was changed on both sides; theirs as well.
+pub const CONFLICT: u8 = b'C';
 
 /// A key, built without touching the heap.
 #[derive(Clone)]
@@ -97,6 +103,40 @@ pub fn object(ino: Ino) -> Key {
     Key::new(ino.get(), OBJECT)
 }
 
+/// The first key after an object's record.
+pub fn object_end(ino: Ino) -> Key {
+    Key::new(ino.get(), OBJECT + 1)
+}
+
+pub fn link(ino: Ino) -> Key {
+    Key::new(ino.get(), LINK)
+}
+
+/// Not beside its inode: a mount reads all of them, and only them.
+pub fn work(ino: Ino) -> Key {
+    Key::new(0, WORK).with(&ino.get().to_be_bytes())
+}
+
+pub fn work_start() -> Key {
+    Key::new(0, WORK)
+}
+
+pub fn work_end() -> Key {
+    Key::new(0, WORK + 1)
+}
+
+pub fn conflict(number: u64) -> Key {
+    Key::new(0, CONFLICT).with(&number.to_be_bytes())
+}
+
+pub fn conflict_start() -> Key {
+    Key::new(0, CONFLICT)
+}
+
+pub fn conflict_end() -> Key {
+    Key::new(0, CONFLICT + 1)
+}
+
 fn ugsd_raw(ugsd: UgsdId) -> u64 {
     u64::from(ugsd.get()) << 40
 }
@@ -157,7 +197,7 @@ pub fn policy_end() -> Key {
     Key::new(0, POLICY + 1)
 }
 
-/// The inode that the rest of an orphan's, a pin's or a policy's key names.
+/// The inode that the rest of an orphan's, a pin's, a policy's or a work's key names.
 pub fn ino_of(rest: &[u8]) -> Option<Ino> {
     Ino::from_raw(u64::from_be_bytes(rest.try_into().ok()?))
 }
@@ -177,15 +217,28 @@ impl<'a> Parsed<'a> {
         let (kind, rest) = rest.split_first()?;
         Some(Parsed { raw_ino: u64::from_be_bytes(*ino), kind: *kind, rest })
     }
+    /// Whether it is a record of who keeps a linked directory in step, under a lock of theirs.
+    pub fn is_linked(&self) -> bool {
+        match self.kind {
+            LINK => Ino::from_raw(self.raw_ino).is_some(),
+            WORK | CONFLICT => self.raw_ino == 0,
+            _ => false,
+        }
+    }
+    /// The number of a conflict, for its keys.
+    pub fn conflict(&self) -> Option<u64> {
+        let number = self.rest.try_into().ok().map(u64::from_be_bytes);
+        number.filter(|_| self.raw_ino == 0 && self.kind == CONFLICT)
+    }
     /// The hash and the name, for dentry keys.
     pub fn dentry(&self) -> Option<(u64, &'a [u8])> {
         let (hash, name) = self.rest.split_first_chunk::<8>()?;
         Some((u64::from_be_bytes(*hash), name))
     }
-    /// The UGSD whose slot guards the key. `None` for quota records, which no slot guards, and for
-    /// numbers that are not a UGSD's.
+    /// The UGSD whose slot guards the key. `None` for quota records and those of a linked directory, which no slot
+    /// guards, and for numbers that are not a UGSD's.
     pub fn ugsd(&self) -> Option<UgsdId> {
-        if self.raw_ino == 0 && self.kind == QUOTA {
+        if (self.raw_ino == 0 && self.kind == QUOTA) || self.is_linked() {
             return None;
         }
         UgsdId::new((self.raw_ino >> 40) as u32)
@@ -199,7 +252,10 @@ pub fn describe(key: &[u8]) -> String {
         Some(p) => {
             let ino = format!("{}:{}", p.raw_ino >> 40, p.raw_ino & ((1 << 40) - 1));
             let kind = char::from(p.kind).escape_default();
-            let names_inode = p.kind == ORPHAN || (p.raw_ino == 0 && (p.kind == PIN || p.kind == POLICY));
+            let names_inode = p.kind == ORPHAN || (p.raw_ino == 0 && matches!(p.kind, PIN | POLICY | WORK));
+            if let Some(number) = p.conflict() {
+                return format!("{ino} {kind} {number}");
+            }
             match (p.dentry().filter(|_| p.kind == DENTRY), ino_of(p.rest).filter(|_| names_inode)) {
                 (Some((hash, name)), _) => format!("{ino} {kind} {hash:015x} \"{}\"", name.escape_ascii()),
                 (None, Some(of)) => format!("{ino} {kind} {of}"),
@@ -234,6 +290,9 @@ mod tests {
         assert_eq!(&*pin(ino), b"\0\0\0\0\0\0\0\0P\x01\x02\x03\x04\x05\x06\x07\x08");
         assert_eq!(&*policy(ino), b"\0\0\0\0\0\0\0\0Y\x01\x02\x03\x04\x05\x06\x07\x08");
         assert_eq!(&*quota(ProjectId(0x0a0b0c0d)), b"\0\0\0\0\0\0\0\0Q\x0a\x0b\x0c\x0d");
+        assert_eq!(&*link(ino), b"\x01\x02\x03\x04\x05\x06\x07\x08L");
+        assert_eq!(&*work(ino), b"\0\0\0\0\0\0\0\0W\x01\x02\x03\x04\x05\x06\x07\x08");
+        assert_eq!(&*conflict(0x0102), b"\0\0\0\0\0\0\0\0C\0\0\0\0\0\0\x01\x02");
     }
 
     /// Goal: any name fits, and any bytes can be taken apart. Method: the longest name; hostile keys.
@@ -247,5 +306,32 @@ mod tests {
         }
         assert_eq!(Parsed::new(&key[..12]).unwrap().dentry(), None);
         assert_eq!(describe(&dentry(Ino::ROOT, 16, b"a\n")), "0:1 D 000000000000010 \"a\\n\"");
+    }
+
+    /// Goal: what belongs to a linked directory is told from the rest, and lies in its range. Method: one key of each type,
+    /// and such types under numbers where they cannot be.
+    #[test]
+    fn keys_of_a_linked_directory_are_known() {
+        let ino = Ino::new(UgsdId::new(5).unwrap(), LocalId::new(7).unwrap());
+        for key in [link(ino), work(ino), conflict(9)] {
+            let parsed = Parsed::new(&key).unwrap();
+            assert!(parsed.is_linked() && parsed.ugsd().is_none(), "{key:?}");
+        }
+        for (raw, kind) in [(0, LINK), (5 << 40, LINK), (5 << 40 | 7, WORK), (5 << 40 | 7, CONFLICT)] {
+            assert!(!Parsed::new(&Key::new(raw, kind)).unwrap().is_linked());
+        }
+        for key in [inode(ino), object(ino), orphan(ino), superblock(), pin(ino), policy(ino)] {
+            assert!(!Parsed::new(&key).unwrap().is_linked());
+        }
+        let within = |key: &Key, from: &Key, to: &Key| **from <= **key && **key < **to;
+        assert!(within(&conflict(u64::MAX), &conflict_start(), &conflict_end()));
+        assert!(
+            within(&work(ino), &work_start(), &work_end()) && !within(&pin(ino), &work_start(), &work_end())
+        );
+        assert!(within(&object(ino), &object(ino), &object_end(ino)));
+        assert!(!within(&symlink(ino), &object(ino), &object_end(ino)));
+        assert_eq!(Parsed::new(&conflict(9)).unwrap().conflict(), Some(9));
+        assert_eq!(describe(&conflict(9)), "0:0 C 9");
+        assert_eq!(describe(&work(ino)), format!("0:0 W {ino}"));
     }
 }

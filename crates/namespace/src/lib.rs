@@ -17,6 +17,7 @@ pub mod dentry;
 mod error;
 #[cfg(test)]
 mod fuzz;
+pub mod import;
 pub mod inode;
 pub mod key;
 pub mod link;
@@ -41,6 +42,7 @@ use types::{Ino, Timestamp};
 pub use create::{NewNode, create, create_unnamed};
 pub use data::Settled;
 pub use error::{Error, Result};
+pub use import::{Keep, Theirs, import, import_xattrs, refresh, refresh_stub, retarget, set_linked};
 pub use inode::{DataState, Found, Inode, InodeFlags};
 pub use link::link;
 pub use lookup::{damaged as lookup_damaged, find, lookup, parent, readlink};

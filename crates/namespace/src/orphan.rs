@@ -150,7 +150,7 @@ fn delete_parts<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> Result
     Ok(())
 }
 
-fn delete_range<T: Txn + ?Sized>(txn: &mut T, from: &[u8], to: &[u8]) -> Result<()> {
+pub(crate) fn delete_range<T: Txn + ?Sized>(txn: &mut T, from: &[u8], to: &[u8]) -> Result<()> {
     let mut keys: Vec<Vec<u8>> = Vec::new();
     txn.scan(from, to, &mut |key, _| {
         keys.push(key.to_vec());

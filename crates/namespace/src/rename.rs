@@ -24,8 +24,12 @@ pub enum RenameMode {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renamed {
+    /// What has the new name now. Nothing if both were names of one inode: then nothing changed.
+    pub source: Option<Dentry>,
     /// What was at the target, if it was replaced.
     pub replaced: Option<Unlinked>,
+    /// What has the old name now, if both stay.
+    pub exchanged: Option<Dentry>,
 }
 
 /// Deeper trees than this are damage: a circle of parents.
@@ -76,7 +80,7 @@ pub fn rename<T: Txn + ?Sized>(
         (RenameMode::NoReplace, Some(_)) => refuse(Errno::EEXIST),
         (RenameMode::Exchange, None) => refuse(Errno::ENOENT),
         (RenameMode::Replace | RenameMode::Exchange, Some(target)) if target.ino == source.ino => {
-            Ok(Renamed { replaced: None })
+            Ok(Renamed { source: None, replaced: None, exchanged: None })
         }
         (RenameMode::Exchange, Some(target)) => exchange(txn, env, dirs, (from, source), (to, target)),
         (RenameMode::Replace | RenameMode::NoReplace, target) => {
@@ -119,7 +123,7 @@ fn replace<T: Txn + ?Sized>(
     inode.ctime = env.now;
     inode::store(txn, source.ino, &inode);
     dirs.store(txn, env, from.dir, to.dir);
-    Ok(Renamed { replaced })
+    Ok(Renamed { source: Some(source), replaced, exchanged: None })
 }
 
 fn check_replace<T: Txn + ?Sized>(txn: &T, source: FileKind, target: Dentry) -> Result<()> {
@@ -136,7 +140,7 @@ fn drop_target<T: Txn + ?Sized>(txn: &mut T, env: &Env, dirs: &mut Dirs, target:
     if inode.is_dir() {
         rmdir::remove(txn, env, target.ino, &mut inode);
         mkdir::lose_subdir(dirs.to());
-        return Ok(Unlinked { ino: target.ino, nlink_left: 0, gone: None });
+        return Ok(Unlinked { ino: target.ino, kind: inode.kind, nlink_left: 0, gone: None });
     }
     Ok(unlink::lose_name(txn, env, target.ino, &mut inode))
 }
@@ -178,7 +182,7 @@ fn exchange<T: Txn + ?Sized>(
         inode::store(txn, ino, inode);
     }
     dirs.store(txn, env, from.dir, to.dir);
-    Ok(Renamed { replaced: None })
+    Ok(Renamed { source: Some(source), replaced: None, exchanged: Some(target) })
 }
 
 /// Whether directory `dir` is `top` or below it.

@@ -101,7 +101,7 @@ fn truncate<T: Txn + ?Sized>(txn: &mut T, env: &Env, inode: &mut Inode, size: u6
     Ok(())
 }
 
-fn chmod<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &mut Inode, mode: u32) -> Result<()> {
+pub(crate) fn chmod<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &mut Inode, mode: u32) -> Result<()> {
     if inode.kind == FileKind::Symlink {
         return refuse(Errno::EOPNOTSUPP);
     }

@@ -14,6 +14,7 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unlinked {
     pub ino: Ino,
+    pub kind: FileKind,
     /// At 0 it is an orphan now, or gone. Of an inode whose record is damaged it is 1.
     pub nlink_left: u32,
     /// It is gone with all that was stored about it, and was this.
@@ -44,7 +45,7 @@ pub fn unlink<T: Txn + ?Sized>(
     let mut inode = match inode::load_named(txn, entry.ino) {
         // The name can be got rid of. What else it has, and its object, nobody knows: they stay.
         Err(Error::Store(KvError::Corrupt(_))) => {
-            return Ok(Unlinked { ino: entry.ino, nlink_left: 1, gone: None });
+            return Ok(Unlinked { ino: entry.ino, kind: entry.kind, nlink_left: 1, gone: None });
         }
         other => other?,
     };
@@ -53,7 +54,7 @@ pub fn unlink<T: Txn + ?Sized>(
         inode.nlink = 0;
         inode.ctime = env.now;
         orphan::delete(txn, entry.ino, &inode)?;
-        Unlinked { ino: entry.ino, nlink_left: 0, gone: Some(inode.attr(entry.ino)) }
+        Unlinked { ino: entry.ino, kind: inode.kind, nlink_left: 0, gone: Some(inode.attr(entry.ino)) }
     } else {
         lose_name(txn, env, entry.ino, &mut inode)
     };
@@ -68,5 +69,5 @@ pub(crate) fn lose_name<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, inode
     if inode.nlink == 0 {
         orphan::add(txn, env, ino, orphan::Origin::Unlinked);
     }
-    Unlinked { ino, nlink_left: inode.nlink, gone: None }
+    Unlinked { ino, kind: inode.kind, nlink_left: inode.nlink, gone: None }
 }

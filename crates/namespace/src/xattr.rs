@@ -21,7 +21,8 @@ const VERSION: u8 = 1;
 const LIST_MAX: usize = 65_536;
 /// Bytes of all names and values of one inode: each setting reads them all, while others of its UGSD wait.
 const ALL_BYTES_MAX: usize = 1 << 20;
-const CAPABILITY: &[u8] = b"security.capability";
+/// File capabilities.
+pub const CAPABILITY: &[u8] = b"security.capability";
 /// Names that the client answers itself.
 const VIRTUAL: &[u8] = b"user.onfs.";
 
@@ -179,9 +180,14 @@ pub fn remove<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, name: &[u8]) ->
     Ok(())
 }
 
+/// Whether [`CAPABILITY`] is there.
+pub fn has_capability<R: Reader + ?Sized>(reader: &R, ino: Ino, inode: &Inode) -> Result<bool> {
+    Ok(inode.flags.contains(InodeFlags::XATTR) && reader.get(&key::xattr(ino, CAPABILITY))?.is_some())
+}
+
 /// File capabilities do not survive a change of the file. Changes `inode`, which the caller stores.
 pub(crate) fn kill_capability<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &mut Inode) -> Result<()> {
-    if inode.flags.contains(InodeFlags::XATTR) && txn.get(&key::xattr(ino, CAPABILITY))?.is_some() {
+    if has_capability(txn, ino, inode)? {
         remove_plain(txn, ino, inode, CAPABILITY)?;
     }
     Ok(())
@@ -209,48 +215,96 @@ fn set_access<T: Txn + ?Sized>(
     value: &[u8],
     how: SetXattr,
 ) -> Result<()> {
+    match take_access(inode, value, how.kill_sgid)? {
+        Some(access) => store_acl(txn, ino, acl::ACCESS, &access),
+        None => txn.delete(&key::xattr(ino, acl::ACCESS)),
+    }
+    Ok(())
+}
+
+/// Gives the inode's mode and flags what an access ACL says. Returns what is to be stored: nothing if the mode can say it.
+fn take_access(inode: &mut Inode, value: &[u8], kill_sgid: bool) -> Result<Option<Acl>> {
     if inode.kind == FileKind::Symlink {
         return refuse(Errno::EOPNOTSUPP);
     }
     let access = Acl::parse(value)?;
     if let Some(access) = &access {
         inode.mode = inode.mode & !0o777 | access.mode();
-        if how.kill_sgid {
+        if kill_sgid {
             inode.mode &= !S_ISGID;
         }
     }
-    match access {
-        Some(access) if !access.is_minimal() => {
-            store_acl(txn, ino, acl::ACCESS, &access);
-            inode.flags |= InodeFlags::ACL_ACCESS;
-        }
-        Some(_) | None => {
-            txn.delete(&key::xattr(ino, acl::ACCESS));
-            inode.flags.remove(InodeFlags::ACL_ACCESS);
-        }
-    }
-    Ok(())
+    let stored = access.filter(|access| !access.is_minimal());
+    inode.flags.set(InodeFlags::ACL_ACCESS, stored.is_some());
+    Ok(stored)
 }
 
 fn set_default<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &mut Inode, value: &[u8]) -> Result<()> {
-    if inode.kind == FileKind::Symlink {
-        return refuse(Errno::EOPNOTSUPP);
-    }
-    match Acl::parse(value)? {
-        Some(_) if !inode.is_dir() => return refuse(Errno::EACCES),
-        Some(default) => {
-            store_acl(txn, ino, acl::DEFAULT, &default);
-            inode.flags |= InodeFlags::ACL_DEFAULT;
-        }
-        None => {
-            txn.delete(&key::xattr(ino, acl::DEFAULT));
-            inode.flags.remove(InodeFlags::ACL_DEFAULT);
-        }
+    match take_default(inode, value)? {
+        Some(default) => store_acl(txn, ino, acl::DEFAULT, &default),
+        None => txn.delete(&key::xattr(ino, acl::DEFAULT)),
     }
     Ok(())
 }
 
-/// `ENOSPC` when the list of names would be longer than anybody can read, or all of it larger than an inode may have.
+/// As `take_access`, of a default ACL.
+fn take_default(inode: &mut Inode, value: &[u8]) -> Result<Option<Acl>> {
+    if inode.kind == FileKind::Symlink {
+        return refuse(Errno::EOPNOTSUPP);
+    }
+    let default = Acl::parse(value)?;
+    if default.is_some() && !inode.is_dir() {
+        return refuse(Errno::EACCES);
+    }
+    inode.flags.set(InodeFlags::ACL_DEFAULT, default.is_some());
+    Ok(default)
+}
+
+/// One attribute of many that are to replace all others: its record, if it has one. Changes the inode's mode and flags.
+pub(crate) fn take_one(
+    inode: &mut Inode,
+    room: &mut Room,
+    (name, value): (&[u8], &[u8]),
+) -> Result<Option<Bytes>> {
+    if value.len() > XATTR_SIZE_MAX {
+        return refuse(Errno::E2BIG);
+    }
+    let acl = match classify(name)? {
+        Class::Virtual => return refuse(Errno::EPERM),
+        Class::Plain => {
+            room.take(name, 1 + value.len())?;
+            inode.flags |= InodeFlags::XATTR;
+            return Ok(Some(record(value)));
+        }
+        Class::Access => take_access(inode, value, false)?,
+        Class::Default => take_default(inode, value)?,
+    };
+    Ok(acl.map(|acl| record(&acl.encode())))
+}
+
+/// What attributes other than ACLs take of what one inode may have.
+#[derive(Default)]
+pub(crate) struct Room {
+    /// Bytes of the list of their names.
+    names: usize,
+    /// Of names and records.
+    all: usize,
+}
+
+impl Room {
+    /// `ENOSPC` when the list of names would be longer than anybody can read, or all of it larger than an inode may have.
+    fn take(&mut self, name: &[u8], record: usize) -> Result<()> {
+        let (names, all) = (self.names + name.len() + 1, self.all + name.len() + record);
+        // Room for the two ACLs stays.
+        if names + acl::ACCESS.len() + acl::DEFAULT.len() + 2 > LIST_MAX || all > ALL_BYTES_MAX {
+            return refuse(Errno::ENOSPC);
+        }
+        (self.names, self.all) = (names, all);
+        Ok(())
+    }
+}
+
+/// See [`Room::take`].
 fn check_room<T: Txn + ?Sized>(
     txn: &T,
     ino: Ino,
@@ -260,17 +314,15 @@ fn check_room<T: Txn + ?Sized>(
     if !inode.flags.contains(InodeFlags::XATTR) {
         return Ok(());
     }
-    let (mut names, mut all) = (name.len() + 1, name.len() + value.len());
+    let mut room = Room::default();
     visit_records(txn, ino, &mut |other, record| {
         if other != name {
-            names += other.len() + 1;
-            all += other.len() + record.len();
+            room.names += other.len() + 1;
+            room.all += other.len() + record.len();
         }
         ControlFlow::Continue(())
     })?;
-    // Room for the two ACLs stays.
-    let names_fit = names + acl::ACCESS.len() + acl::DEFAULT.len() + 2 <= LIST_MAX;
-    if names_fit && all <= ALL_BYTES_MAX { Ok(()) } else { refuse(Errno::ENOSPC) }
+    room.take(name, value.len())
 }
 
 fn visit_names<R: Reader + ?Sized>(
@@ -282,7 +334,7 @@ fn visit_names<R: Reader + ?Sized>(
 }
 
 /// Names, and their records as they are stored.
-fn visit_records<R: Reader + ?Sized>(
+pub(crate) fn visit_records<R: Reader + ?Sized>(
     reader: &R,
     ino: Ino,
     visit: Visit<'_>,
@@ -304,11 +356,15 @@ fn load<R: Reader + ?Sized>(reader: &R, ino: Ino, name: &[u8]) -> Result<Option<
     }
 }
 
-fn store<T: Txn + ?Sized>(txn: &mut T, ino: Ino, name: &[u8], value: &[u8]) {
+fn record(value: &[u8]) -> Bytes {
     let mut record = Vec::with_capacity(1 + value.len());
     record.push(VERSION);
     record.extend_from_slice(value);
-    txn.put(&key::xattr(ino, name), Bytes::from(record));
+    Bytes::from(record)
+}
+
+fn store<T: Txn + ?Sized>(txn: &mut T, ino: Ino, name: &[u8], value: &[u8]) {
+    txn.put(&key::xattr(ino, name), record(value));
 }
 
 /// A stored ACL; one that is not valid is damage.

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use fuzzing::{as_it_is, fuzz_costly};
 use namespace::{
-    DirEntry, Inode, InodeFlags, NewNode, Place, RenameMode, SetAttr, SetXattr,
+    DirEntry, Inode, InodeFlags, Keep, NewNode, Place, RenameMode, SetAttr, SetXattr,
     check::{self, Finding},
     data,
     dentry::Dentry,
@@ -18,7 +18,7 @@ use namespace::{
     txn::{Bytes, Txn},
     xattr,
 };
-use support::{Fs, Store, USER, regular};
+use support::{Fs, Store, USER, regular, theirs};
 use types::{FileKind, Ino, ProjectId, TierId};
 
 struct Tree {
@@ -183,6 +183,57 @@ fn pins_and_policies_are_of_inodes_that_exist() {
 }
 
 #[test]
+fn records_of_a_linked_directory_are_of_inodes_or_wait() {
+    let Tree { mut fs, dir, file, link, .. } = tree();
+    let gone = |n| Ino::from_raw(file.get() + n).unwrap();
+    let any = Bytes::from_static(b"not ours");
+    // Of what is there, of what is gone here alone, of what was never there.
+    for ino in [file, gone(1000)] {
+        fs.store.put(&key::link(ino), any.clone());
+        fs.store.put(&key::work(ino), any.clone());
+    }
+    fs.store.put(&key::work(gone(1001)), any.clone());
+    fs.store.put(&key::conflict(7), any.clone());
+    edit(&mut fs, file, |i| i.flags |= InodeFlags::LINKED | InodeFlags::WRITTEN);
+    let used = file.get() + 1001;
+    let next = fs.next;
+    assert_eq!(fs.findings(), [Finding::AllocatorBehind { ugsd: Ino::ROOT.ugsd(), next, used }]);
+    assert_eq!(repair(&mut fs), [], "the numbers of what waits are not given out again");
+    // A stray of an inode that is gone goes without what is remembered.
+    fs.store.put(&key::symlink(gone(1000)), Bytes::from_static(b"\x01x"));
+    fs.store.put(&key::xattr(gone(1000), b"user.a"), Bytes::from_static(b"\x01x"));
+    fs.store.put(&key::inode(gone(900)), any.clone());
+    fs.store.put(&key::link(gone(900)), any.clone());
+    assert_eq!(
+        fs.findings(),
+        [Finding::Damaged { key: key::inode(gone(900)).to_vec() }, Finding::Stray { ino: gone(1000) }]
+    );
+    assert_eq!(repair(&mut fs).len(), 1, "a damaged inode stays, and keeps what is remembered of it");
+    assert!(fs.store.0.contains_key(&key::link(gone(1000))[..]));
+    assert!(fs.store.0.contains_key(&key::link(gone(900))[..]));
+    fs.store.delete(&key::inode(gone(900)));
+    fs.store.delete(&key::link(gone(900)));
+    // Without a work; flags where they cannot be, or without the other; keys out of form.
+    fs.store.put(&key::link(gone(999)), any.clone());
+    edit(&mut fs, dir, |i| i.flags |= InodeFlags::LINKED);
+    edit(&mut fs, link, |i| i.flags |= InodeFlags::LINKED);
+    edit(&mut fs, file, |i| i.flags.remove(InodeFlags::WRITTEN));
+    let longer = |key: &key::Key| [&**key, b"?"].concat();
+    let bad = [longer(&key::link(file)), longer(&key::work(file)), longer(&key::conflict(1))];
+    bad.iter().for_each(|key| fs.store.put(key, any.clone()));
+    let flags = |ino, stored, counted| Finding::WrongFlags { ino, stored, counted };
+    let (linked, with) = (InodeFlags::LINKED, InodeFlags::XATTR | InodeFlags::LINKED);
+    let mut wanted = vec![
+        Finding::StrayLink { ino: gone(999) },
+        flags(dir, linked, InodeFlags::empty()),
+        flags(link, linked, InodeFlags::empty()),
+        flags(file, with, with | InodeFlags::WRITTEN),
+    ];
+    wanted.extend(bad.map(|key| Finding::Damaged { key }));
+    expect(fs, &wanted);
+}
+
+#[test]
 fn a_purged_directory_takes_its_policy_and_quota_along() {
     let mut fs = Fs::new();
     let dir = fs.dir(Ino::ROOT, "dir");
@@ -320,7 +371,16 @@ fn use_everything(fs: &mut Fs, dir: Ino, sub: Ino) {
                 let _ = fs.run(|t, env| data::begin_write(t, env, ino));
                 let _ = fs.run(|t, env| quota::assign(t, env, ino, ProjectId(9)));
                 let _ = fs.run(|t, env| namespace::link(t, env, ino, to));
+                let there = theirs(found.attr.kind, 9);
+                let _ = fs.run(|t, env| namespace::refresh(t, env, ino, &there, Keep::empty()));
+                let _ = fs.run(|t, env| namespace::refresh_stub(t, env, ino, &there, Keep::empty()));
+                let _ = fs.run(|t, env| namespace::retarget(t, env, ino, b"x"));
+                let _ =
+                    fs.run(|t, _| namespace::import_xattrs(t, ino, &[(b"user.c".to_vec(), b"3".to_vec())]));
             }
+            let new = Ino::from_raw(98).unwrap();
+            let file = theirs(FileKind::Regular, 9);
+            let _ = fs.run(|t, env| namespace::import(t, env, at, &file, b"", new));
             let _ = fs.run(|t, env| namespace::rename(t, env, at, to, RenameMode::Exchange));
             let _ = fs.run(|t, env| namespace::rename(t, env, at, to, RenameMode::Replace));
             let _ = fs.run(|t, env| namespace::mkdir(t, env, &USER, at, 0o755, Ino::from_raw(99).unwrap()));

@@ -6,12 +6,12 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use namespace::{
-    Error, NameHasher, NewNode, Place, RenameMode, SetAttr, SetXattr, Settled, data, orphan,
+    Error, Keep, NameHasher, NewNode, Place, RenameMode, SetAttr, SetXattr, Settled, data, orphan,
     quota::{self, Limits},
     xattr,
 };
 use proptest::prelude::*;
-use support::{Fs, HASH_KEY, USER, regular};
+use support::{Fs, HASH_KEY, USER, regular, theirs};
 use types::{Errno, FileKind, Ino, ProjectId};
 
 const PROJECT: ProjectId = ProjectId(9);
@@ -35,6 +35,9 @@ enum Op {
     RemoveXattr(usize, u8),
     Assign(usize, bool),
     Purge(usize),
+    Import(usize, usize, u8, u16),
+    Refresh(usize, u8, u16, bool),
+    ImportXattrs(usize, u8),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -49,13 +52,16 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (n.clone(), name.clone()).prop_map(|(a, b)| Op::Unlink(a, b)),
         2 => (n.clone(), name.clone()).prop_map(|(a, b)| Op::Rmdir(a, b)),
         3 => (n.clone(), n.clone(), name.clone()).prop_map(|(a, b, c)| Op::Link(a, b, c)),
-        9 => (n.clone(), name.clone(), n.clone(), name, 0u8..3).prop_map(|(a, b, c, d, e)| Op::Rename(a, b, c, d, e)),
+        9 => (n.clone(), name.clone(), n.clone(), name.clone(), 0u8..3).prop_map(|(a, b, c, d, e)| Op::Rename(a, b, c, d, e)),
         1 => (n.clone(), any::<u16>()).prop_map(|(a, b)| Op::Truncate(a, b % 1500)),
         1 => (n.clone(), any::<u16>()).prop_map(|(a, b)| Op::Settle(a, b % 1500)),
         1 => (n.clone(), 0u8..3).prop_map(|(a, b)| Op::SetXattr(a, b)),
         1 => (n.clone(), 0u8..3).prop_map(|(a, b)| Op::RemoveXattr(a, b)),
         1 => (n.clone(), any::<bool>()).prop_map(|(a, b)| Op::Assign(a, b)),
-        2 => n.prop_map(Op::Purge),
+        2 => n.clone().prop_map(Op::Purge),
+        3 => (n.clone(), name, 0u8..3, any::<u16>()).prop_map(|(a, b, c, d)| Op::Import(a, b, c, d % 1500)),
+        2 => (n.clone(), 0u8..16, any::<u16>(), any::<bool>()).prop_map(|(a, b, c, d)| Op::Refresh(a, b, c % 1500, d)),
+        1 => (n, 0u8..8).prop_map(|(a, b)| Op::ImportXattrs(a, b)),
     ]
 }
 
@@ -121,10 +127,23 @@ impl Model {
         if parent.entries.contains_key(name) {
             return Err(Errno::EEXIST);
         }
+        self.room_for_inode(parent.project)?;
+        self.import(dir, name, ino, (kind, 0))
+    }
+
+    fn import(&mut self, dir: Ino, name: &str, ino: Ino, (kind, size): (FileKind, u64)) -> Answer {
+        new_name(name)?;
+        let parent = self.live_dir(dir)?;
+        if parent.entries.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
         let project = parent.project;
-        self.room_for_inode(project)?;
         let mut node = Node::new(kind, dir, project);
-        node.size = if kind == FileKind::Symlink { 6 } else { 0 };
+        node.size = match kind {
+            FileKind::Symlink => 6,
+            FileKind::Regular => size,
+            _ => 0,
+        };
         self.nodes.insert(ino, node);
         self.enter(dir, name, ino);
         Ok(())
@@ -402,6 +421,7 @@ impl Pair {
                 assert_eq!(got.map(|_| ()), self.model.resize(ino, size, false));
             }
             Op::SetXattr(..) | Op::RemoveXattr(..) | Op::Assign(..) | Op::Purge(..) => self.apply_rest(op),
+            Op::Import(..) | Op::Refresh(..) | Op::ImportXattrs(..) => self.apply_theirs(op),
         }
     }
 
@@ -434,6 +454,54 @@ impl Pair {
                 if self.model.nodes.get(&ino).is_some_and(|n| n.nlink == 0) {
                     self.model.nodes.remove(&ino);
                 }
+            }
+            _ => unreachable!(),
+        }
+    }
+
+    fn apply_theirs(&mut self, op: &Op) {
+        match op {
+            Op::Import(dir, name, kind, size) => {
+                let (dir, name, ino) = (self.pick(*dir), NAMES[*name], self.fs.fresh());
+                let kind = [FileKind::Regular, FileKind::Directory, FileKind::Symlink][usize::from(*kind)];
+                let (at, theirs) = (Place { dir, name: name.as_bytes() }, theirs(kind, u64::from(*size)));
+                let got =
+                    answer(self.fs.run(|t, env| namespace::import(t, env, at, &theirs, b"target", ino)));
+                let made = self.model.import(dir, name, ino, (kind, u64::from(*size)));
+                assert_eq!(got.map(|_| ()), made);
+                self.note(ino);
+            }
+            Op::Refresh(ino, keep, size, stub) => {
+                let (ino, keep) = (self.pick(*ino), Keep::from_bits_truncate(*keep));
+                let kind = self.model.nodes.get(&ino).map_or(FileKind::Regular, |node| node.kind);
+                let theirs = theirs(kind, u64::from(*size));
+                let got = answer(self.fs.run(|t, env| match stub {
+                    true => namespace::refresh_stub(t, env, ino, &theirs, keep),
+                    false => namespace::refresh(t, env, ino, &theirs, keep),
+                }));
+                let wanted = match self.model.nodes.get_mut(&ino) {
+                    _ if *stub && kind != FileKind::Regular => Err(Errno::EINVAL),
+                    None => Err(Errno::ESTALE),
+                    Some(node) => {
+                        if kind == FileKind::Regular && !keep.contains(Keep::SIZE) {
+                            node.size = theirs.size;
+                        }
+                        Ok(())
+                    }
+                };
+                assert_eq!(got.map(|_| ()), wanted);
+            }
+            Op::ImportXattrs(ino, set) => {
+                let ino = self.pick(*ino);
+                let names = (0..3u8).filter(|n| set & (1 << n) != 0);
+                let list: Vec<_> = names
+                    .clone()
+                    .map(|n| (format!("trusted.{n}").into_bytes(), b"theirs".to_vec()))
+                    .collect();
+                let got = answer(self.fs.run(|t, _| namespace::import_xattrs(t, ino, &list)));
+                let node = self.model.nodes.get_mut(&ino).ok_or(Errno::ESTALE);
+                let replaced = node.map(|node| node.attributes = names.collect());
+                assert_eq!(got, replaced.map(|()| 0));
             }
             _ => unreachable!(),
         }

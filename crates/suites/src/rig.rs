@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeSet,
+    ffi::OsString,
     fs::{File, OpenOptions},
     os::unix::net::UnixStream,
     os::unix::process::ExitStatusExt,
@@ -30,6 +31,8 @@ pub struct RigOptions {
     pub extra: Vec<String>,
     /// Bytes of a disk (ext4 in a file) for the state and the device tiers, whose power can be cut.
     pub disk: Option<u64>,
+    /// The near-line directory is linked.
+    pub link: bool,
 }
 
 pub struct Rig {
@@ -63,6 +66,14 @@ impl Rig {
 
     pub fn mountpoint(&self) -> PathBuf {
         self.options.scratch.join("mnt")
+    }
+    pub fn nearline(&self) -> PathBuf {
+        self.devices().join("nearline")
+    }
+    fn nearline_option(&self) -> OsString {
+        let mut option = OsString::from(if self.options.link { "link:" } else { "" });
+        option.push(self.nearline());
+        option
     }
     pub fn state(&self) -> PathBuf {
         self.devices().join("state")
@@ -103,7 +114,7 @@ impl Rig {
             .arg("--ssd")
             .arg(devices.join("ssd"))
             .arg("--nearline")
-            .arg(devices.join("nearline"))
+            .arg(self.nearline_option())
             .arg("--state")
             .arg(devices.join("state"))
             .args(&self.options.extra)

@@ -13,13 +13,20 @@ use crate::root;
 const LAYERS: [&[&str]; 5] = [
     &["types"],
     &["namespace", "lease", "layout", "link", "tier", "replica", "member", "cache"],
-    &["net", "proto", "kv", "store", "fuse"],
-    &["mds", "ds", "client", "coord", "monitor"],
+    &["net", "proto", "kv", "store", "fuse", "backend"],
+    &["mds", "ds", "linked", "client", "coord", "monitor"],
     &["onfs"],
 ];
 const PURE: usize = 1;
 /// Edges inside the other layers.
-const WITHIN: [(&str, &str); 3] = [("proto", "net"), ("client", "mds"), ("client", "ds")];
+const WITHIN: [(&str, &str); 6] = [
+    ("proto", "net"),
+    ("client", "mds"),
+    ("client", "ds"),
+    ("linked", "mds"),
+    ("linked", "ds"),
+    ("client", "linked"),
+];
 const TESTS: [&str; 3] = ["suites", "benchtool", "tidy"];
 /// Stands below all, and only their tests may use it.
 const FOR_TESTS: &str = "fuzzing";

@@ -387,6 +387,8 @@ pub struct Settings {
     pub requests_max: usize,
     /// Files that only these tiers hold most of come up when they are opened. None.
     pub promote_on_open: TierSet,
+    /// Tiers that take what movements bring, and no new bytes: nothing is placed there or admitted. None.
+    pub movements_only: TierSet,
     /// Candidates compared per choice, from the head of the LRU table. 64.
     pub window: usize,
     /// C_s-w: kept free by admission, per tier. 0.
@@ -412,6 +414,7 @@ impl Default for Settings {
             parallel: [4, 2, 2],
             requests_max: 1024,
             promote_on_open: TierSet::EMPTY,
+            movements_only: TierSet::EMPTY,
             window: 64,
             write_stop: [0; 3],
             forced_out: [None; 3],

@@ -14,6 +14,8 @@ use crate::unfinished::{Move, Rest, Start};
 
 /// Drops under way at once: each is short, but answers come back one by one.
 pub const DROPS_MAX: usize = 64;
+/// How long an object rests that was in use.
+const BUSY_PAUSE_S: u64 = 1;
 
 /// Movements that share a bound. Each has its own, so that none keeps another from running.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,6 +45,17 @@ impl Tiering {
     pub(crate) fn free_slot(&self, kind: MoveKind, to: TierId) -> bool {
         let same = |m: &&Move| m.to == to && m.kind.is_some_and(|k| group(k) == group(kind));
         self.moves.values().filter(same).count() < self.settings.parallel[to.index()].max(1)
+    }
+
+    /// Is an object to be tried again in a moment that did not leave, since it was written or in use? Where no new bytes can go
+    /// behind it that is a movement as good as under way: writers wait for it.
+    pub(crate) fn leaves_soon(&self) -> bool {
+        let soon = |rest: &Rest| {
+            rest.failures == 0
+                && rest.until > self.now
+                && rest.until <= self.now + Duration::from_secs(BUSY_PAUSE_S)
+        };
+        !self.settings.movements_only.is_empty() && self.resting.values().any(soon)
     }
 
     pub(crate) fn free_drop(&self) -> bool {
@@ -204,7 +217,9 @@ impl Tiering {
         let pause_s = match failure {
             MoveFailure::Io => 1 << failures.min(6),
             MoveFailure::NoSpace => 5,
-            MoveFailure::Cancelled | MoveFailure::Busy | MoveFailure::Uncovered | MoveFailure::Gone => 1,
+            MoveFailure::Cancelled | MoveFailure::Busy | MoveFailure::Uncovered | MoveFailure::Gone => {
+                BUSY_PAUSE_S
+            }
         };
         let failures = failures + u32::from(failure == MoveFailure::Io);
         self.rest(m.ob, Object::RESTING, Duration::from_secs(pause_s), failures);

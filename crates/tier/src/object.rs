@@ -262,7 +262,7 @@ impl Tiering {
 
     pub(crate) fn wake_writers(&mut self) {
         for tier in TierId::ALL {
-            let idle = self.moves.is_empty();
+            let idle = self.moves.is_empty() && !self.leaves_soon();
             let Some(space) = self.spaces[tier.index()].as_mut() else { continue };
             // With nothing under way there is nothing to wait for: they should ask again and look elsewhere.
             if space.wait_least > 0 && (space.fits(space.wait_least) || idle) {

@@ -6,7 +6,8 @@
 //! once, since waiting would push everyone else's files out in front of it and go no faster. Out of memory it flows on to
 //! the SSD as soon as memory is at C_n-m: what it put there beyond that would be moved out again at once, and written twice. Only when every tier is
 //! full does a write wait for longer, as long as anything moves; with nothing moving it is `NoSpace`
-//! (I-TIER-5).
+//! (I-TIER-5). A tier of [`crate::Settings::movements_only`] is none that a write can go to; with one, an object that is
+//! tried again in a moment counts as moving.
 
 use std::time::Duration;
 
@@ -54,6 +55,9 @@ impl Tiering {
     /// it.
     pub fn admit(&mut self, now: Time, tier: TierId, need: Need) -> Admit {
         self.advance(now);
+        if self.settings.movements_only.contains(tier) {
+            return Admit::Full;
+        }
         let ob = self.table.ensure(need.ino, self.now_us());
         if self.charge(ob, tier, need.bytes) {
             return Admit::Yes;
@@ -68,7 +72,9 @@ impl Tiering {
     /// The tiers a write may go to, in order. A synchronous one goes to a persistent tier first: it would have to be
     /// copied there before its answer. A transient object promises nothing, so its writes stay fast.
     fn order(&self, ob: Ob, sync: bool) -> Vec<TierId> {
-        let all = TierId::ALL.into_iter().filter(|t| self.spaces[t.index()].is_some());
+        let takes =
+            |t: &TierId| self.spaces[t.index()].is_some() && !self.settings.movements_only.contains(*t);
+        let all = TierId::ALL.into_iter().filter(takes);
         let transient = self.table.get(ob).is_some_and(|o| o.has(Object::TRANSIENT));
         if sync && !transient {
             let (first, last): (Vec<TierId>, Vec<TierId>) = all.partition(|t| t.is_persistent());
@@ -163,7 +169,8 @@ impl Tiering {
         let possible = |t: &TierId| self.space(*t).is_some_and(|s| s.limit >= bytes);
         let tier = tiers.iter().copied().filter(possible).find(draining);
         // A movement that drains nothing (a copy, a promotion) holds room, or makes something droppable.
-        let tier = tier.or_else(|| tiers.iter().copied().find(possible).filter(|_| !self.moves.is_empty()));
+        let moves = !self.moves.is_empty() || self.leaves_soon();
+        let tier = tier.or_else(|| tiers.iter().copied().find(possible).filter(|_| moves));
         match tier {
             Some(tier) => {
                 self.wait_for(tier, bytes);

@@ -555,3 +555,39 @@ fn touches_count_once_per_sau_in_its_first_mebibyte() {
     assert_eq!(touch_counts(4 * MIB, Some(0)), Some(1));
     assert_eq!(touch_counts(u64::MAX, None), None);
 }
+
+#[test]
+fn a_tier_of_movements_only_gets_no_new_bytes_and_makes_room_for_them() {
+    // Goal: nothing is placed in a linked near-line, but what moves there is waited for. Method: memory and near-line, full.
+    let settings = Settings { movements_only: TierSet::of(TierId::Nearline), ..Settings::default() };
+    let mut m = machine_with(settings, [64 * MIB, 0, 1_024_000 * MIB]);
+    assert_eq!(file(&mut m, 1.0, 1, 60 * MIB), Placement::Tier(TierId::Memory));
+    assert_eq!(m.admit(secs(1.0), TierId::Nearline, need(2, MIB)), Admit::Full);
+    let waited = Need { waited: secs(1.0), ..need(2, 8 * MIB) };
+    assert!(matches!(m.place(secs(1.0), waited), Placement::Wait { tier: TierId::Memory, .. }));
+    let started = effects(&mut m);
+    let [effect @ Effect::StartMove { id, from: TierId::Memory, to: TierId::Nearline, .. }] = started[..]
+    else {
+        panic!("{started:?}")
+    };
+    // One that was in use is tried again in a moment: that is waited for, too.
+    m.handle(secs(2.0), Input::MoveFailed { id, reason: MoveFailure::Busy });
+    assert!(matches!(m.place(secs(2.0), waited), Placement::Wait { tier: TierId::Memory, .. }));
+    assert_eq!(effects(&mut m), []);
+    m.handle_deadline(secs(3.0));
+    let again = effects(&mut m);
+    let [Effect::StartMove { id, to: TierId::Nearline, .. }] = again[..] else { panic!("{again:?}") };
+    m.handle(secs(3.0), Input::MoveFailed { id, reason: MoveFailure::Io });
+    let woken = effects(&mut m);
+    assert_eq!(woken, [Effect::WakeWriters { tier: TierId::Memory }]);
+    assert_eq!(m.place(secs(3.0), waited), Placement::NoSpace, "nothing is under way");
+    let _ = effects(&mut m);
+    m.handle_deadline(secs(5.0));
+    let again = effects(&mut m);
+    assert!(
+        matches!(again[..], [Effect::StartMove { to: TierId::Nearline, .. }]),
+        "{again:?} after {effect:?}"
+    );
+    finish(&mut m, 6.0, again[0]);
+    assert_eq!(m.place(secs(6.0), waited), Placement::Tier(TierId::Memory));
+}

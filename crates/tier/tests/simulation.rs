@@ -83,6 +83,7 @@ struct World {
     /// What the tiers hold beyond their limits because a limit shrank.
     allowed: [u64; 3],
     failing: bool,
+    movements_only: TierSet,
     seen: BTreeSet<&'static str>,
 }
 
@@ -95,9 +96,12 @@ impl World {
                 limits[i] = random.chance(80).then(|| (8 + random.below(most)) * UNIT);
             }
         }
+        let linked = random.chance(20);
+        let movements_only = if linked { TierSet::of(TierId::Nearline) } else { TierSet::EMPTY };
         let settings = Settings {
             window: 1 + random.below(20) as usize,
             parallel: [0; 3].map(|_| 1 + random.below(4) as usize),
+            movements_only,
             ..Settings::default()
         };
         let mut world = World {
@@ -113,6 +117,7 @@ impl World {
             next_request: 0,
             allowed: [0; 3],
             failing: true,
+            movements_only,
             seen: BTreeSet::new(),
         };
         for tier in TierId::ALL {
@@ -250,6 +255,7 @@ impl World {
             let placement = self.machine.place(self.now, need);
             match placement {
                 Placement::Tier(tier) => {
+                    assert!(!self.movements_only.contains(tier), "new bytes in {tier}");
                     let file = self.files.get_mut(&ino).unwrap();
                     file.units.push(TierSet::of(tier));
                     file.settled = self.now;
@@ -258,14 +264,18 @@ impl World {
                 Placement::Wait { .. } => {
                     self.seen.insert("wait");
                     self.drain();
-                    assert!(!self.running.is_empty(), "a wait for nothing");
+                    // Or for what is tried again in a moment.
+                    assert!(
+                        !self.running.is_empty() || !self.movements_only.is_empty(),
+                        "a wait for nothing"
+                    );
                     return;
                 }
                 Placement::NoSpace => {
                     self.seen.insert("no space");
                     self.drain();
                     assert!(self.running.is_empty(), "I-TIER-5: ENOSPC while something moves");
-                    for tier in TierId::ALL {
+                    for tier in TierId::ALL.into_iter().filter(|t| !self.movements_only.contains(*t)) {
                         let room =
                             self.machine.tier(tier).map_or(0, |t| t.available - t.thresholds.s_w as i64);
                         assert!(room < UNIT as i64, "I-TIER-5: ENOSPC, {tier} has {room}");

@@ -13,7 +13,7 @@ use std::{
 };
 
 use client::{Client, ClientOptions};
-use ds::{DataServer, DeviceTier, DsOptions, KvMaps, ObjectHint, ObjectReport};
+use ds::{DataServer, DeviceTier, DsOptions, KvMaps, Nearline, ObjectHint, ObjectReport};
 use fuse::{Capabilities, MountOptions, Session, TransportChoice};
 use kv::{Disk, MetaStore, MetaStoreOptions, SystemDisk};
 use mds::{Clock, Mds, MdsOptions, SystemClock};
@@ -179,7 +179,10 @@ impl Site {
         let ds = DataServer::start(DsOptions {
             memory: Some((memory, memory_store)),
             ssd: Some(DeviceTier { store: open(TierId::Ssd, &self.make("ssd")), limit: None }),
-            nearline: Some(DeviceTier { store: open(TierId::Nearline, &self.make("nearline")), limit: None }),
+            nearline: Nearline::Native(DeviceTier {
+                store: open(TierId::Nearline, &self.make("nearline")),
+                limit: None,
+            }),
             memory_generation: self.generation,
             maps: Arc::new(KvMaps::new(
                 meta.clone(),
@@ -227,6 +230,7 @@ impl Site {
             written: found.data.written,
             stale_live: found.data.live,
             memory_generation: found.data.memory_generation,
+            linked: None,
         };
         self.ds().report(&self.ds().attach(ino, &hint).unwrap())
     }

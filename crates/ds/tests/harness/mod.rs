@@ -1,7 +1,9 @@
 //! A data server on temporary directories, which can be restarted and rebooted.
 #![cfg_attr(test, allow(dead_code, reason = "each test file uses a part"))]
 
-use ds::{DataServer, DeviceTier, DsOptions, KvMaps, MapStore, Object, ObjectHint};
+pub mod linked;
+
+use ds::{DataServer, DeviceTier, DsOptions, KvMaps, Linked, MapStore, Nearline, Object, ObjectHint};
 use kv::{MetaStore, MetaStoreOptions};
 use std::{
     path::{Path, PathBuf},
@@ -25,6 +27,9 @@ pub struct Site {
     instance: Option<store::InstanceId>,
     generation: u32,
     pub faults: Faults,
+    /// Near-line, in place of a directory of ours.
+    pub linked: Option<Arc<dyn Linked>>,
+    pub has_ssd: bool,
     /// Of the SSD alone, in place of `faults`.
     pub ssd_faults: Option<Faults>,
     running: Option<(Arc<DataServer>, Arc<MetaStore>)>,
@@ -46,6 +51,8 @@ impl Site {
             instance: None,
             generation: 0,
             faults: Faults::default(),
+            linked: None,
+            has_ssd: true,
             ssd_faults: None,
             running: None,
             gate: Arc::default(),
@@ -101,10 +108,15 @@ impl Site {
             Arc::new(MetaStore::open_default(&self.path("meta"), MetaStoreOptions::default()).unwrap());
         let device =
             |tier, name: &str, limit| Some(DeviceTier { store: open(tier, &self.path(name)), limit });
+        let nearline = match &self.linked {
+            Some(linked) => Nearline::Linked(linked.clone()),
+            None => device(TierId::Nearline, "nearline", self.nearline_limit)
+                .map_or(Nearline::None, Nearline::Native),
+        };
         let server = DataServer::start(DsOptions {
             memory: Some((memory, memory_store)),
-            ssd: device(TierId::Ssd, "ssd", self.ssd_limit),
-            nearline: device(TierId::Nearline, "nearline", self.nearline_limit),
+            ssd: if self.has_ssd { device(TierId::Ssd, "ssd", self.ssd_limit) } else { None },
+            nearline,
             memory_generation: self.generation,
             maps: Arc::new(GatedMaps {
                 kv: KvMaps::new(meta.clone(), Box::new(|_, _| Err(Errno::EIO))),
@@ -184,7 +196,13 @@ pub fn ino(n: u64) -> Ino {
 
 /// Of a file that was closed with this size.
 pub fn hint(site: &Site, size: usize) -> ObjectHint {
-    ObjectHint { size: size as u64, written: true, stale_live: false, memory_generation: site.generation() }
+    ObjectHint {
+        size: size as u64,
+        written: true,
+        stale_live: false,
+        memory_generation: site.generation(),
+        linked: None,
+    }
 }
 
 pub fn read(site: &Site, object: &Object, offset: usize, len: usize) -> Result<Vec<u8>, Errno> {

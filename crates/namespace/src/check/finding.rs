@@ -50,6 +50,8 @@ pub enum Finding {
     StrayPin { ino: Ino },
     /// A policy of what is no directory or does not exist.
     StrayPolicy { ino: Ino },
+    /// What the linked directory had of an inode that does not exist, and nothing is to be done there.
+    StrayLink { ino: Ino },
     /// A project's counters are not the sums over its inodes.
     WrongUsage { project: ProjectId, stored: Delta, counted: Delta },
 }
@@ -78,6 +80,7 @@ impl Finding {
             | Finding::UgsdBehind { .. }
             | Finding::StrayPin { .. }
             | Finding::StrayPolicy { .. }
+            | Finding::StrayLink { .. }
             | Finding::WrongUsage { .. } => None,
         }
     }
@@ -135,6 +138,9 @@ impl fmt::Display for Finding {
             }
             Finding::StrayPin { ino } => write!(f, "inode {ino} is pinned and does not exist"),
             Finding::StrayPolicy { ino } => write!(f, "inode {ino} has a policy and is no directory"),
+            Finding::StrayLink { ino } => {
+                write!(f, "inode {ino} is remembered of the linked directory and does not exist")
+            }
             Finding::WrongUsage { project, stored, counted } => write!(
                 f,
                 "project {} is charged {} bytes and {} inodes, counted {} and {}",

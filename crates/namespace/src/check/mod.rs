@@ -1,8 +1,8 @@
 //! The check of a whole store: pure reading, findings one by one, and repairs for most of them.
 //!
 //! Two passes over the records: [`records`] looks at each inode with all that is stored about it; [`links`] counts the
-//! names of each inode. Memory is bounded: one chunk of records, one number per UGSD or project at a time, and a
-//! window of inodes for the counting (more inodes take more passes).
+//! names of each inode. Memory is bounded: one chunk of records, one number per UGSD or project at a time, the inodes that wait
+//! for a linked directory (their log has a bound), and a window of inodes for the counting (more inodes take more passes).
 //! A repair changes only what its finding names, so a check should follow repairs until nothing is found.
 
 mod finding;

@@ -6,7 +6,7 @@ use std::{
     ops::ControlFlow,
 };
 
-use types::{FileKind, Ino, ProjectId, TierId, UgsdId};
+use types::{FileKind, Ino, LocalId, ProjectId, TierId, UgsdId};
 
 use super::{
     finding::Finding,
@@ -65,6 +65,8 @@ struct Group {
     attributes: Option<InodeFlags>,
     access: Option<Acl>,
     object: bool,
+    /// The linked directory's record.
+    link: bool,
 }
 
 /// What is compared at the end of a UGSD or of everything.
@@ -80,6 +82,8 @@ struct Whole {
     below_root: BTreeSet<Ino>,
     /// Directories with a policy: their keys come before all inodes.
     policies: BTreeSet<Ino>,
+    /// Inodes with something to be done in the linked directory: likewise before all inodes.
+    works: BTreeSet<Ino>,
 }
 
 struct Pass<'a, R: ?Sized> {
@@ -121,6 +125,11 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 self.group.object = true;
                 true
             }
+            (Some(ino), key::LINK) => {
+                self.used(ino);
+                self.group.link = true;
+                parsed.rest.is_empty()
+            }
             (None, key::ORPHAN) => self.orphan(&parsed, value)?,
             (None, key::ALLOCATOR) => {
                 self.whole.local_next = alloc::decode(value);
@@ -130,6 +139,14 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
             (None, key::QUOTA) if parsed.raw_ino == 0 => self.quota(parsed.rest, value),
             (None, key::PIN) if parsed.raw_ino == 0 => self.pin(parsed.rest, value)?,
             (None, key::POLICY) if parsed.raw_ino == 0 => self.policy(parsed.rest, value)?,
+            (None, key::WORK) if parsed.raw_ino == 0 => match key::ino_of(parsed.rest) {
+                Some(ino) => {
+                    self.whole.works.insert(ino);
+                    true
+                }
+                None => false,
+            },
+            (None, key::CONFLICT) => parsed.conflict().is_some(),
             (Some(_) | None, _) => false,
         };
         if good { Ok(()) } else { self.damaged(key) }
@@ -138,9 +155,14 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
     fn inode(&mut self, ino: Ino, value: &[u8]) -> bool {
         self.group.has_record = true;
         self.group.inode = Inode::decode(value);
+        self.used(ino);
+        self.group.inode.is_some()
+    }
+
+    /// Its number must not be given out again.
+    fn used(&mut self, ino: Ino) {
         self.whole.local_used = self.whole.local_used.max(ino.local().get());
         self.whole.ugsd_used = self.whole.ugsd_used.max(ino.ugsd().get());
-        self.group.inode.is_some()
     }
 
     fn dentry(&mut self, dir: Ino, parsed: &Parsed<'_>, value: &[u8]) -> Result<bool> {
@@ -255,6 +277,10 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
             if group.others && !group.has_record {
                 (self.found)(Finding::Stray { ino });
             }
+            // Gone here, and not yet in the linked directory.
+            if group.link && !group.has_record && !self.whole.works.contains(&ino) {
+                (self.found)(Finding::StrayLink { ino });
+            }
             return Ok(());
         };
         let usage = self.whole.counted.entry(inode.project).or_default();
@@ -284,6 +310,9 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         let mut counted = group.attributes.unwrap_or(InodeFlags::empty());
         if group.object || inode.flags.contains(InodeFlags::WRITTEN) {
             counted |= InodeFlags::WRITTEN;
+        }
+        if inode.kind == FileKind::Regular && inode.flags.contains(InodeFlags::LINKED) {
+            counted |= InodeFlags::LINKED | InodeFlags::WRITTEN;
         }
         if self.whole.policies.contains(&ino) {
             counted |= InodeFlags::POLICY;
@@ -334,9 +363,15 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
     }
 
     fn end_ugsd(&mut self) {
-        let used = std::mem::take(&mut self.whole.local_used);
+        let ugsd = UgsdId::new(self.whole.ugsd);
+        let all = ugsd.zip(LocalId::new(LocalId::MAX)).map(|(ugsd, last)| {
+            let (first, last) = (Ino::new(ugsd, LocalId::TOP), Ino::new(ugsd, last));
+            first..=last
+        });
+        let pending = all.and_then(|all| self.whole.works.range(all).next_back());
+        let used = std::mem::take(&mut self.whole.local_used).max(pending.map_or(0, |ino| ino.local().get()));
         let next = self.whole.local_next.take().unwrap_or(2);
-        if let Some(ugsd) = UgsdId::new(self.whole.ugsd)
+        if let Some(ugsd) = ugsd
             && used >= next
         {
             (self.found)(Finding::AllocatorBehind { ugsd, next, used });

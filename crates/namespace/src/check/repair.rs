@@ -45,7 +45,13 @@ pub fn repair<T: Txn + ?Sized>(txn: &mut T, env: &Env, finding: &Finding) -> Res
         Finding::Lost { ino, .. } | Finding::Detached { ino } => return give_name(txn, env, *ino),
         Finding::NoOrphanRecord { ino } => orphan::add(txn, env, *ino, orphan::Origin::Unlinked),
         Finding::NotOrphan { ino } => orphan::drop_record(txn, *ino),
-        Finding::Stray { ino } => delete_all(txn, &ino.get().to_be_bytes(), &after_all_of(*ino))?,
+        Finding::Stray { ino } => {
+            // What is remembered of the linked directory may still be needed.
+            let (link, mut behind) = (key::link(*ino), key::link(*ino).to_vec());
+            behind.push(0);
+            delete_all(txn, &ino.get().to_be_bytes(), &link)?;
+            delete_all(txn, &behind, &after_all_of(*ino))?;
+        }
         Finding::MisplacedEntries { ino } => {
             delete_all(txn, &key::dentry_from(*ino, 0), &key::dentry_end(*ino))?;
         }
@@ -65,6 +71,7 @@ pub fn repair<T: Txn + ?Sized>(txn: &mut T, env: &Env, finding: &Finding) -> Res
         }
         Finding::StrayPin { ino } => txn.delete(&key::pin(*ino)),
         Finding::StrayPolicy { ino } => txn.delete(&key::policy(*ino)),
+        Finding::StrayLink { ino } => txn.delete(&key::link(*ino)),
         Finding::WrongUsage { project, counted, .. } => {
             let before = quota::get(txn, *project)?.unwrap_or_default();
             let (bytes, inodes) = (counted.bytes.max(0) as u64, counted.inodes.max(0) as u64);
@@ -111,6 +118,11 @@ fn repair_damaged<T: Txn + ?Sized>(txn: &mut T, key: &[u8]) -> Result<bool> {
         // The inode tells whether it is an orphan; a pin and a policy can be set again. What an entry named keeps its other
         // names, or is found lost by the next check and gets one.
         key::ORPHAN | key::PIN | key::POLICY | key::DENTRY => {
+            txn.delete(key);
+            Ok(true)
+        }
+        // Their content is not looked at here: the key is wrong, and nobody asks for it.
+        key::LINK | key::WORK | key::CONFLICT => {
             txn.delete(key);
             Ok(true)
         }

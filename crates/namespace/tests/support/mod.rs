@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, ops::ControlFlow};
 
 use namespace::{
-    Caller, DirEntry, Env, Found, NameHasher, NewNode, Place, Result, check,
+    Caller, DirEntry, Env, Found, NameHasher, NewNode, Place, Result, Theirs, check,
     superblock::{self, FormatOptions},
     txn::{Bytes, KvError, Reader, Txn, Visit},
 };
@@ -167,6 +167,23 @@ impl Fs {
 
 pub fn regular(mode: u32) -> NewNode<'static> {
     NewNode { kind: FileKind::Regular, mode, rdev: 0, target: None, for_write: false }
+}
+
+/// As a linked directory has it, with times of its own.
+pub fn theirs(kind: FileKind, size: u64) -> Theirs {
+    Theirs {
+        kind,
+        mode: 0o2640,
+        uid: 7,
+        gid: 8,
+        rdev: 0x0501,
+        size,
+        blocks: size.div_ceil(512) + 8,
+        atime: at(101),
+        mtime: at(102),
+        ctime: at(103),
+        btime: Some(at(100)),
+    }
 }
 
 pub fn at(sec: i64) -> Timestamp {

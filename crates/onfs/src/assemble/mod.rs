@@ -3,6 +3,7 @@
 
 mod fsck;
 mod handler;
+mod link;
 mod metadata;
 mod mounted;
 mod parts;
@@ -28,6 +29,7 @@ use crate::{
     running::{Running, StartError},
 };
 use handler::Handler;
+use link::{open_link, start_link};
 use metadata::{open_mds, open_metadata, recovery_line};
 use mounted::Mounted;
 use parts::Parts;
@@ -55,7 +57,8 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         (context.note)(&line);
     }
     let mds = Arc::new(open_mds(&store, context.owner_uid)?);
-    let tiers = open_tiers(config, &store, &mds, context.note)?;
+    let linked = open_link(config, &mds)?;
+    let tiers = open_tiers(config, (&store, &mds), linked.as_ref(), context.note)?;
     let ds = tiers.ds.clone();
     // The journal must never speak of bytes that a power cut could still take. Weak: the store outlives the tiers.
     let devices = Arc::downgrade(&ds);
@@ -69,13 +72,14 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
     let client_options = ClientOptions {
         workers: config.mount.workers as usize,
         deadline: config.mount.request_deadline,
-        entry_timeout: config.mount.cache_timeout,
-        attr_timeout: config.mount.cache_timeout,
+        entry_timeout: cache_timeout(config),
+        attr_timeout: cache_timeout(config),
         known_max: metadata::known_max(config, options.buffer_bytes()),
         no_atime: config.mount.flags.no_atime,
         passthrough: config.mount.passthrough,
         in_use: Some(store::is_used_elsewhere),
         passthrough_budget: [half, u64::MAX, u64::MAX],
+        linked: linked.clone(),
         control_socket: Some(context.control_socket.as_os_str().as_encoded_bytes().to_vec()),
         policy: policy::default_of(&config.policy),
         ..ClientOptions::default()
@@ -90,9 +94,19 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
             )));
         }
     };
+    if let Some(linked) = &linked
+        && let Err(error) = start_link(linked, &ds, &client)
+    {
+        linked.shutdown();
+        client.shutdown();
+        drop((client, ds));
+        give_up(tiers, &store);
+        return Err(error);
+    }
     let session = match Session::mount(&options, client.clone()) {
         Ok(session) => session,
         Err(error) => {
+            linked.iter().for_each(|linked| linked.shutdown());
             client.shutdown();
             drop((client, ds));
             give_up(tiers, &store);
@@ -100,9 +114,15 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         }
     };
     let (config, began) = (config.clone(), Instant::now());
-    let parts = Parts { store, mds, ds, client, session, config, began };
+    let parts = Parts { store, mds, ds, client, linked, session, config, began };
     let fs = Arc::new(Mounted::new(parts));
     Ok(Running { handler: Arc::new(Handler::new(fs.clone())), fs })
+}
+
+/// What a linked directory has may be other than what we have of it; the kernel asks again when a look is due.
+fn cache_timeout(config: &Config) -> std::time::Duration {
+    let looks = config.link.as_ref().map(|link| link.look_every);
+    looks.map_or(config.mount.cache_timeout, |look_every| look_every.min(config.mount.cache_timeout))
 }
 
 /// Closes what a start that failed had opened, and gives back the memory that it took.

@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use types::Errno;
 
 use super::{
+    link::drain,
     parts::{Parts, failed},
     site::Site,
 };
@@ -60,6 +61,9 @@ impl MountedFs for Mounted {
             ControlError::new(ErrorCode::DataAtRisk, format!("making data safe: {errno}"))
         })?;
         parts.client.settle_closed();
+        if let Some(linked) = &parts.linked {
+            drain(linked, parts.config.mount.stop_deadline);
+        }
         parts.mds.sync().map_err(|errno| failed("making metadata durable", errno))?;
         let files_done = files_done.saturating_sub(parts.ds.dirty().0);
         Ok(MoveReport { files_done, bytes: done, at_risk_bytes, ..MoveReport::default() })
@@ -90,8 +94,12 @@ impl MountedFs for Mounted {
         let _one = self.finishing.lock();
         let Some(parts) = self.parts.write().take() else { return Ok(()) };
         parts.client.shutdown();
+        if let Some(linked) = &parts.linked {
+            drain(linked, parts.config.mount.stop_deadline);
+        }
         let at_risk = parts.ds.flush_all(&mut |_| ControlFlow::Continue(()));
         let synced = parts.mds.sync();
+        parts.linked.iter().for_each(|linked| linked.shutdown());
         parts.ds.shutdown();
         let store = parts.store.clone();
         let state = parts.config.mount.state.clone();

@@ -6,6 +6,7 @@ use client::Client;
 use ds::DataServer;
 use fuse::Session;
 use kv::MetaStore;
+use linked::Linked;
 use mds::Mds;
 use types::Errno;
 
@@ -16,6 +17,7 @@ pub(crate) struct Parts {
     pub mds: Arc<Mds>,
     pub ds: Arc<DataServer>,
     pub client: Arc<Client>,
+    pub linked: Option<Arc<Linked>>,
     pub session: Session,
     pub config: Config,
     pub began: Instant,

@@ -19,7 +19,7 @@ use crate::running::StartError;
 
 const FILE: &str = "tiers.toml";
 const FORMAT: u32 = 1;
-/// Four paths of `PATH_MAX` fit, escaped.
+/// Five paths of `PATH_MAX` fit, escaped.
 const BYTES_MAX: u64 = 128 << 10;
 
 #[derive(Deserialize)]
@@ -35,6 +35,9 @@ struct Stored {
     ssd: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     nearline: Option<PathBuf>,
+    /// The linked directory, if near-line is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,6 +102,23 @@ impl Site {
         }
         *slot = Some(dir.to_owned());
         self.save()
+    }
+
+    pub fn link(&self) -> Option<&Path> {
+        self.stored.link.as_deref()
+    }
+
+    pub fn set_link(&mut self, dir: &Path) -> Result<(), StartError> {
+        if self.stored.link.as_deref() == Some(dir) {
+            return Ok(());
+        }
+        self.stored.link = Some(dir.to_owned());
+        self.save()
+    }
+
+    /// Has it a near-line tier of its own?
+    pub fn is_native(&self) -> bool {
+        self.stored.nearline.is_some()
     }
 
     pub fn memory_instance(&self) -> Option<InstanceId> {

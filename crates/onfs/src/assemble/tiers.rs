@@ -6,8 +6,9 @@
 
 use std::{path::Path, path::PathBuf, sync::Arc, time::Duration};
 
-use ds::{DataServer, DeviceTier, DsOptions, FirstRecord, KvMaps};
+use ds::{DataServer, DeviceTier, DsOptions, FirstRecord, KvMaps, Nearline};
 use kv::MetaStore;
+use linked::Linked;
 use mds::Mds;
 use rustix::process::{Resource, getrlimit};
 use store::{
@@ -86,8 +87,8 @@ fn note_given_back(state: &Path) {
 
 pub(super) fn open_tiers(
     config: &Config,
-    store: &Arc<MetaStore>,
-    mds: &Arc<Mds>,
+    (store, mds): (&Arc<MetaStore>, &Arc<Mds>),
+    linked: Option<&Arc<Linked>>,
     note: &mut dyn FnMut(&str),
 ) -> Result<Tiers, StartError> {
     let mut site = Site::load(&config.mount.state)?;
@@ -121,14 +122,14 @@ pub(super) fn open_tiers(
     }
     let [ssd, nearline] = devices;
     let (memory, fresh) = open_memory(config, &common, mds, &mut site, note)?;
-    if ssd.is_none() && nearline.is_none() {
+    if ssd.is_none() && nearline.is_none() && linked.is_none() {
         note("there is no SSD and no near-line tier: all data is in memory and is lost at a reboot");
     }
     let left = fresh.then(|| (memory.0.path().to_owned(), memory.0.backing()));
     let started = DataServer::start(DsOptions {
         memory: Some(memory),
         ssd,
-        nearline,
+        nearline: slowest(nearline, linked),
         memory_generation: mds.memory_generation(),
         maps: Arc::new(KvMaps::new(store.clone(), first_record(mds))),
         tiering: tiering(config),
@@ -148,6 +149,14 @@ pub(super) fn open_tiers(
             }
             Err(StartError::Failed(format!("the tiers cannot be read: {errno}")))
         }
+    }
+}
+
+fn slowest(native: Option<DeviceTier>, linked: Option<&Arc<Linked>>) -> Nearline {
+    match (native, linked) {
+        (Some(device), _) => Nearline::Native(device),
+        (None, Some(linked)) => Nearline::Linked(linked.clone()),
+        (None, None) => Nearline::None,
     }
 }
 
@@ -349,7 +358,7 @@ mod tests {
             let config = self.config(tiers);
             let store = Arc::new(open_metadata(&config, 0, false).unwrap());
             let mds = Arc::new(open_mds(&store, 0).unwrap());
-            let opened = open_tiers(&config, &store, &mds, &mut |_| {});
+            let opened = open_tiers(&config, (&store, &mds), None, &mut |_| {});
             let result = opened.map(Tiers::give_up);
             store.close().unwrap();
             result

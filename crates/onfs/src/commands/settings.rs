@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     args::ConfigArgs,
-    config::{Config, ConfigError, Host, Settings, parse_options, split_dir_size},
+    config::{Config, ConfigError, Host, LINK, Settings, parse_options, split_dir_size},
     exit::{Failure, Outcome, system_text},
 };
 
@@ -93,6 +93,10 @@ fn assignments(args: &ConfigArgs) -> Outcome<Vec<Assignment>> {
     own("mount.state", args.state.as_deref().map(absolute).transpose()?, "--state");
     for (tier, value) in [("ssd", &args.ssd), ("nearline", &args.nearline)] {
         let Some(value) = value else { continue };
+        if let Some(linked) = value.strip_prefix(LINK).filter(|_| tier == "nearline") {
+            own("nearline.link", Some(absolute(Path::new(linked))?), "--nearline");
+            continue;
+        }
         let (dir, size) = split_dir_size(value);
         let flag = format!("--{tier}");
         let dir = if dir == "none" { dir.to_owned() } else { absolute(Path::new(dir))? };

@@ -18,10 +18,11 @@ pub use error::ConfigError;
 pub use host::Host;
 pub use layers::{Entry, Origin, Settings};
 pub use nearest::nearest;
-pub use options::{MountFlags, OptionWords, parse_options, split_dir_size};
+pub use options::{LINK, MountFlags, OptionWords, parse_options, split_dir_size};
 pub use table::{SETTINGS, Setting, sections};
 pub use typed::{
-    Config, LogConfig, LogFormat, MemoryTier, MetadataConfig, MountConfig, PolicyConfig, Thresholds,
+    Config, LinkConfig, LogConfig, LogFormat, MemoryTier, MetadataConfig, MountConfig, PolicyConfig,
+    Thresholds,
 };
 pub use typed::{DirTier, Transport};
 pub use value::{Kind, Value};

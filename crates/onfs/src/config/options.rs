@@ -102,6 +102,10 @@ fn assignment(words: &mut OptionWords, key: &str, value: &str) -> Result<(), Str
         return Ok(());
     }
     if let "ssd" | "nearline" = key {
+        if let Some(linked) = value.strip_prefix(LINK).filter(|_| key == "nearline") {
+            words.settings.push(("nearline.link".to_owned(), linked.to_owned()));
+            return Ok(());
+        }
         let (dir, size) = split_dir_size(value);
         words.settings.push((format!("{key}.dir"), dir.to_owned()));
         words.settings.extend(size.map(|size| (format!("{key}.size"), size.to_owned())));
@@ -115,6 +119,9 @@ fn assignment(words: &mut OptionWords, key: &str, value: &str) -> Result<(), Str
     words.settings.push((setting.to_owned(), value.to_owned()));
     Ok(())
 }
+
+/// Before a directory that is to be linked.
+pub const LINK: &str = "link:";
 
 /// `DIR[:SIZE]`: the part after the last colon counts as a size only when it reads as one.
 pub fn split_dir_size(text: &str) -> (&str, Option<&str>) {

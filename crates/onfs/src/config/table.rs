@@ -115,6 +115,17 @@ settings! {
         "Directory of the tier; `none` means that there is no such tier.";
     nearline.size: TIER_SIZE, "all", Some("--nearline"),
         "The most that the tier may use; `all` is what its file system has.";
+    nearline.link: TIER_DIR, "none", Some("--nearline link:DIR"),
+        "An existing directory as the near-line tier, path for path: its files are seen in the mount, and those of the mount \
+         come to be there. Instead of `nearline.dir`.";
+    nearline.look_every: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "1s", None,
+        "What others change in the linked directory is seen this much later, at the latest, by whoever opens or lists it.";
+    nearline.publish_after: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "2s", None,
+        "After its last close a file is written to the linked directory.";
+    nearline.publish_latest: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "30s", None,
+        "After its first change, if nobody closes it.";
+    nearline.deadline: Kind::Time { min_ms: 100, max_ms: HOUR, or: None }, "30s", None,
+        "A call to the linked directory that takes longer counts as failed; who waits for its bytes gets an error.";
 
     metadata.sync_period: Kind::Time { min_ms: 10, max_ms: 60 * SECOND, or: None }, "1s", None,
         "T_syn: the journal is made durable this often, and at each fsync. Metadata older than this survives a power cut.";

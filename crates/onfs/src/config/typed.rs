@@ -19,6 +19,8 @@ pub struct Config {
     pub memory: MemoryTier,
     pub ssd: Option<DirTier>,
     pub nearline: Option<DirTier>,
+    /// Instead of a near-line tier of ours.
+    pub link: Option<LinkConfig>,
     pub metadata: MetadataConfig,
     pub policy: PolicyConfig,
     pub log: LogConfig,
@@ -80,6 +82,16 @@ pub struct DirTier {
     pub thresholds: Thresholds,
 }
 
+/// A linked directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkConfig {
+    pub dir: PathBuf,
+    pub look_every: Duration,
+    pub publish_after: Duration,
+    pub publish_latest: Duration,
+    pub deadline: Duration,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetadataConfig {
     pub sync_period: Duration,
@@ -119,6 +131,7 @@ impl Config {
             memory,
             ssd: dir_tier(&reader, "ssd", true)?,
             nearline: dir_tier(&reader, "nearline", false)?,
+            link: link(&reader)?,
             metadata: MetadataConfig {
                 sync_period: reader.time("metadata", "sync_period")?,
                 journal_size: reader.size("metadata", "journal_size")?,
@@ -195,6 +208,24 @@ fn dir_tier(
     Ok(Some(DirTier { dir, size: reader.size_or_word(section, "size")?, thresholds }))
 }
 
+fn link(reader: &Reader<'_>) -> Result<Option<LinkConfig>, ConfigError> {
+    let Some(dir) = reader.path("nearline", "link")? else { return Ok(None) };
+    if let Some(other) = reader.path("nearline", "dir")? {
+        let origin = &reader.entry("nearline", "link")?.origin;
+        let message =
+            format!("{} is linked, so {} cannot be the near-line tier, too", dir.display(), other.display());
+        return Err(ConfigError::new(origin, message));
+    }
+    let time = |key| reader.time("nearline", key);
+    Ok(Some(LinkConfig {
+        dir,
+        look_every: time("look_every")?,
+        publish_after: time("publish_after")?,
+        publish_latest: time("publish_latest")?,
+        deadline: time("deadline")?,
+    }))
+}
+
 /// C_s-w <= C_f-m <= C_n-m, for those that are given.
 fn thresholds(reader: &Reader<'_>, section: &str) -> Result<Thresholds, ConfigError> {
     let keys = ["stop_write", "forced_out", "normal_out"];
@@ -241,6 +272,7 @@ fn check_directories(config: &Config) -> Result<(), ConfigError> {
     let mut places = vec![("mount.state", &config.mount.state), ("memory.dir", &config.memory.dir)];
     places.extend(config.ssd.iter().map(|tier| ("ssd.dir", &tier.dir)));
     places.extend(config.nearline.iter().map(|tier| ("nearline.dir", &tier.dir)));
+    places.extend(config.link.iter().map(|link| ("nearline.link", &link.dir)));
     for (name, dir) in &places {
         if dir.starts_with(&config.mount.mountpoint) {
             let message = format!("{} lies on the mount point itself: choose a place outside", dir.display());

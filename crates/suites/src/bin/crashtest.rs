@@ -159,6 +159,7 @@ fn one_state(args: &Args, seed: u64, rounds: u64, lost: &Arc<AtomicU64>, tally: 
         memory: args.memory.clone(),
         extra: vec![],
         disk: args.power_cut.then_some(args.disk_bytes),
+        link: false,
     };
     let mut rig = Rig::new(options)?;
     let outcome = kill_and_check(args, &mut rig, seed, rounds, lost, tally);

@@ -123,6 +123,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         None => {
             let options = RigOptions {
                 disk: None,
+                link: false,
                 onfs: args.onfs.clone(),
                 scratch: scratch.clone(),
                 memory: args.memory.clone(),

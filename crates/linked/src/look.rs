@@ -1,0 +1,421 @@
+//! Looks: whether what the back end has is still what we remember, when somebody comes by and the last look is older than the interval.
+//!
+//! One look at an inode at a time; who comes meanwhile waits for it. A back end in trouble does not keep anyone from what we have.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::ControlFlow,
+};
+
+use link::{Change as Difference, Found, LinkRecord, Place, compare};
+use types::{Errno, FileKind, Ino};
+
+use crate::{
+    Linked,
+    agree::{After, Level, theirs},
+    gather,
+    looks::At,
+    records::{self, Committed},
+    runner::show,
+};
+
+/// Rounds of one look, when a comparison asks for another.
+const ROUNDS: usize = 3;
+
+impl Linked {
+    /// Is it time to look at this inode? Asked before each use; costs no call.
+    pub fn is_due(&self, ino: Ino) -> bool {
+        self.looks.is_due(At::Itself(ino), self.settings.interval)
+    }
+
+    /// As [`Linked::is_due`], of the names of a directory.
+    pub fn are_names_due(&self, dir: Ino) -> bool {
+        self.looks.is_due(At::Names(dir), self.settings.interval)
+    }
+
+    /// Before names of a directory are looked up or listed. `EIO`, `ETIMEDOUT`: its names were never seen, and cannot be now.
+    pub fn visit_dir(&self, dir: Ino) -> Result<(), Errno> {
+        if !self.are_names_due(dir) {
+            return Ok(());
+        }
+        let Some(_running) = self.looks.begin(At::Names(dir), self.settings.deadline) else { return Ok(()) };
+        let Some(record) = self.dir_record(dir)? else {
+            // Made here, and not there yet.
+            self.looks.note(At::Names(dir));
+            return Ok(());
+        };
+        let listed = record.seen.proof != link::Proof::Void;
+        match self.look_at_dir(dir, &record) {
+            Ok(()) => {
+                self.looks.note(At::Names(dir));
+                self.looks.note(At::Itself(dir));
+                Ok(())
+            }
+            Err(errno) => self.in_trouble(errno, listed, &format!("directory {dir}")),
+        }
+    }
+
+    /// Before the attributes or the data of an inode are used.
+    pub fn visit(&self, ino: Ino) -> Result<(), Errno> {
+        if !self.is_due(ino) {
+            return Ok(());
+        }
+        let Some(_running) = self.looks.begin(At::Itself(ino), self.settings.deadline) else { return Ok(()) };
+        let Some(record) = self.record_of(ino)? else {
+            self.looks.note(At::Itself(ino));
+            return Ok(());
+        };
+        match self.look_at_one(ino, &record) {
+            Ok(()) => {
+                self.looks.note(At::Itself(ino));
+                Ok(())
+            }
+            Err(errno) => self.in_trouble(errno, true, &format!("inode {ino}")),
+        }
+    }
+
+    /// The directory of a step that cannot be done, as soon as may be: what it meets there is of theirs.
+    pub(crate) fn look_soon(&self, entry: &link::Entry) {
+        let places = entry.step.target().into_iter().chain(entry.step.source()).map(|at| at.dir);
+        let own = self.record_of(entry.ino).ok().flatten().map(|record| record.place.dir);
+        let dirs: BTreeSet<Ino> = places.chain(own).collect();
+        for dir in dirs {
+            self.looks.forget(At::Names(dir));
+            // Its times may be what they were, and it is not what we believe.
+            let _ = self.unsettle(dir);
+            let _ = self.to_visit.try_send(dir);
+        }
+    }
+
+    /// Whatever the last looks at an inode and its directory said.
+    pub(crate) fn look_again(&self, ino: Ino) {
+        self.looks.forget(At::Itself(ino));
+        if let Ok(Some(record)) = self.record_of(ino) {
+            let dir = record.place.dir;
+            self.looks.forget(At::Names(dir));
+            let looked = self.unsettle(dir).and_then(|()| self.visit_dir(dir)).and_then(|()| self.visit(ino));
+            if let Err(errno) = looked {
+                tracing::debug!(%ino, %errno, "a file could not be looked at again");
+            }
+        }
+    }
+
+    /// It has to be listed at the next look, whatever its times say.
+    fn unsettle(&self, dir: Ino) -> Result<(), Errno> {
+        let Some(mut record) = self.record_of(dir)? else { return Ok(()) };
+        record.seen.proof = link::Proof::Void;
+        self.ledger.mds.put_records(&[records::link_entry(dir, Some(&record))], false)
+    }
+
+    fn in_trouble(&self, errno: Errno, has_it: bool, what: &str) -> Result<(), Errno> {
+        if is_of_the_back_end(errno) {
+            self.trouble(errno, what);
+        } else {
+            tracing::warn!(%errno, "a look at the linked directory failed: {what}");
+        }
+        // Not before the next interval: what is asked for often must not wait for a deadline each time.
+        if has_it { Ok(()) } else { Err(if errno == Errno::ETIMEDOUT { errno } else { Errno::EIO }) }
+    }
+
+    fn dir_record(&self, dir: Ino) -> Result<Option<LinkRecord>, Errno> {
+        match self.record_of(dir)? {
+            None if dir == Ino::ROOT => {
+                // Never seen: all of it is new.
+                let found = self.back.look(&[])?.ok_or(Errno::ENOENT)?;
+                let seen = link::Seen { proof: link::Proof::Void, ..found.seen };
+                Ok(Some(self.record(seen, &Place::new(Ino::ROOT, b"root"))))
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn look_at_dir(&self, dir: Ino, record: &LinkRecord) -> Result<(), Errno> {
+        self.check_root()?;
+        let way = self.way_of_dir(dir)?;
+        let Some(found) = self.back.look(&way)? else {
+            return self.look_at_parent(dir, record);
+        };
+        match compare(&record.seen, Some(&found.seen)) {
+            Difference::Nothing => self.settle_dir(dir, record, found),
+            Difference::Attributes => self.refresh_dir(dir, record, found),
+            Difference::Unproven | Difference::Data => self.list_and_agree(dir, &way, found),
+            Difference::Replaced | Difference::OtherKind | Difference::Gone if dir == Ino::ROOT => {
+                self.list_and_agree(dir, &way, found)
+            }
+            Difference::Replaced if found.seen.kind == FileKind::Directory => {
+                self.list_and_agree(dir, &way, found)
+            }
+            Difference::Replaced | Difference::OtherKind | Difference::Gone => {
+                self.look_at_parent(dir, record)
+            }
+        }
+    }
+
+    /// It is not what it was: its directory says what became of it.
+    fn look_at_parent(&self, ino: Ino, record: &LinkRecord) -> Result<(), Errno> {
+        if ino == Ino::ROOT || record.place.dir == ino {
+            return Err(Errno::EIO);
+        }
+        let parent = record.place.dir;
+        self.unsettle(parent)?;
+        self.looks.forget(At::Names(parent));
+        self.visit_dir(parent)
+    }
+
+    /// Theirs is as it was. Ours may have other times, of changes that came to nothing.
+    fn settle_dir(&self, dir: Ino, record: &LinkRecord, found: Found) -> Result<(), Errno> {
+        let same = self.ledger.mds.find(dir)?.attr.mtime == found.seen.mtime;
+        if same || self.has_pending(dir) { Ok(()) } else { self.refresh_dir(dir, record, found) }
+    }
+
+    fn has_pending(&self, dir: Ino) -> bool {
+        let pending = self.ledger.lock();
+        pending.log.left_in(dir).next().is_some() || pending.log.gains_in(dir)
+    }
+
+    fn refresh_dir(&self, dir: Ino, record: &LinkRecord, found: Found) -> Result<(), Errno> {
+        self.ledger.mds.transact(&[dir], &mut |txn, env, _| {
+            let pending = self.ledger.lock();
+            let has_pending = pending.log.left_in(dir).next().is_some() || pending.log.gains_in(dir);
+            let keep = gather::kept(pending.log.get(dir), true, has_pending);
+            namespace::refresh(txn, env, dir, &theirs(&found), keep)?;
+            records::put_link(txn, dir, &self.record(found.seen, &record.place));
+            Ok(())
+        })?;
+        self.tell(crate::News { inodes: vec![dir], ..crate::News::default() });
+        Ok(())
+    }
+
+    fn look_at_one(&self, ino: Ino, record: &LinkRecord) -> Result<(), Errno> {
+        if record.seen.kind == FileKind::Directory {
+            // Its names are looked at when somebody wants them.
+            let way = self.way_of_dir(ino)?;
+            return match self.back.look(&way)? {
+                Some(found) if compare(&record.seen, Some(&found.seen)) == Difference::Attributes => {
+                    self.check_root()?;
+                    self.refresh_dir(ino, record, found)
+                }
+                Some(_) | None => Ok(()),
+            };
+        }
+        let way = self.way_of(&record.place)?;
+        let look = self.ledger.lock().begin_look();
+        let result = self.look_at_file(ino, record, &way, look);
+        self.ledger.lock().end_look(look);
+        result
+    }
+
+    fn look_at_file(&self, ino: Ino, record: &LinkRecord, way: &[Vec<u8>], look: u64) -> Result<(), Errno> {
+        let found = match self.back.look(way) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => None,
+            other => other?,
+        };
+        match (compare(&record.seen, found.as_ref().map(|found| &found.seen)), found) {
+            (Difference::Nothing, _) => Ok(()),
+            (Difference::Attributes | Difference::Unproven | Difference::Data, Some(found)) => {
+                self.check_root()?;
+                let level = Level {
+                    entries: BTreeMap::from([(record.place.name.clone(), found)]),
+                    only: Some(ino),
+                    ..Level::default()
+                };
+                let after = self.agree(record.place.dir, &level, look)?;
+                self.finish(after)
+            }
+            (_, _) => self.look_at_parent(ino, record),
+        }
+    }
+
+    fn list_and_agree(&self, dir: Ino, way: &[Vec<u8>], found: Found) -> Result<(), Errno> {
+        let mut found = found;
+        for _ in 0..ROUNDS {
+            let look = self.ledger.lock().begin_look();
+            let after = self.list(dir, way, found).and_then(|level| {
+                // What an unmounted file system left in its place is not what is there.
+                self.check_root()?;
+                self.agree(dir, &level, look)
+            });
+            self.ledger.lock().end_look(look);
+            let after = after?;
+            let again = after.again;
+            self.finish(after)?;
+            if !again {
+                return Ok(());
+            }
+            found = self.back.look(way)?.ok_or(Errno::ENOENT)?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: Ino, way: &[Vec<u8>], found: Found) -> Result<Level, Errno> {
+        let mut level = Level { dir: Some(found), ..Level::default() };
+        self.back.list(way, &mut |name, found| {
+            level.entries.insert(name.to_vec(), found);
+            ControlFlow::Continue(())
+        })?;
+        let after = self.back.look(way)?;
+        level.whole = after.is_some_and(|after| {
+            let (a, b) = (&after.seen, &found.seen);
+            a.is_same_object(b) && (a.mtime, a.ctime) == (b.mtime, b.ctime)
+        });
+        self.fetch_news(dir, way, &mut level)?;
+        self.counters.listed.add(1);
+        Ok(level)
+    }
+
+    /// What an import needs, of what we do not have.
+    fn fetch_news(&self, dir: Ino, way: &[Vec<u8>], level: &mut Level) -> Result<(), Errno> {
+        let known: HashMap<Vec<u8>, Ino> = gather::names_in(&Committed(&self.ledger.mds), dir)
+            .map_err(records::errno)?
+            .into_iter()
+            .map(|(name, ino, _)| (name, ino))
+            .collect();
+        let xattrs = self.back.abilities().xattrs;
+        for (name, found) in &level.entries {
+            let is_known = match known.get(name) {
+                Some(ino) => {
+                    self.record_of(*ino)?.is_some_and(|record| record.seen.is_same_object(&found.seen))
+                }
+                None => false,
+            };
+            if is_known {
+                continue;
+            }
+            let mut at = way.to_vec();
+            at.push(name.clone());
+            if found.seen.kind == FileKind::Symlink {
+                match self.back.readlink(&at) {
+                    Ok(target) => _ = level.targets.insert(name.clone(), target),
+                    Err(Errno::ENOENT | Errno::EINVAL) => level.whole = false,
+                    Err(errno) => return Err(errno),
+                }
+            } else if xattrs {
+                match self.back.xattrs(&at) {
+                    Ok(found) => _ = level.xattrs.insert(name.clone(), found),
+                    Err(Errno::ENOENT) => level.whole = false,
+                    Err(errno) => {
+                        tracing::warn!(path = %show(&at), %errno, "extended attributes cannot be read")
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a look asks for after its commit.
+    fn finish(&self, after: After) -> Result<(), Errno> {
+        let After { drop_copies, put_back, xattrs, news, .. } = after;
+        self.tell(news);
+        for (ino, found) in drop_copies {
+            self.take_theirs(ino, found)?;
+        }
+        for (ino, _) in xattrs {
+            self.take_xattrs(ino)?;
+        }
+        for dir in put_back {
+            self.put_back(dir)?;
+        }
+        self.call();
+        Ok(())
+    }
+
+    /// They have nothing of a directory any more: what we have in it is made anew, or goes if it only was there.
+    fn put_back(&self, ino: Ino) -> Result<(), Errno> {
+        if self.ledger.mds.find(ino)?.attr.kind != FileKind::Directory {
+            return Ok(());
+        }
+        let look = self.ledger.lock().begin_look();
+        let after = self.agree(ino, &Level { whole: true, ..Level::default() }, look);
+        self.ledger.lock().end_look(look);
+        self.finish(after?)
+    }
+
+    fn take_xattrs(&self, ino: Ino) -> Result<(), Errno> {
+        let Some(record) = self.record_of(ino)?.filter(|_| self.back.abilities().xattrs) else {
+            return Ok(());
+        };
+        let way = self.way_of_inode(ino, &record)?;
+        let theirs = match self.back.xattrs(&way) {
+            Ok(theirs) => theirs,
+            Err(Errno::ENOENT) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        self.ledger.mds.transact(&[ino], &mut |txn, _, _| {
+            let pending = self.ledger.lock();
+            if pending.log.get(ino).is_none_or(|work| work.xattrs.is_empty()) {
+                namespace::import_xattrs(txn, ino, &theirs)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A link or a special file that was made anew.
+    fn take_other(&self, ino: Ino, found: Found) -> Result<(), Errno> {
+        let Some(record) = self.record_of(ino)? else { return Ok(()) };
+        let target = match found.seen.kind {
+            FileKind::Symlink => self.back.readlink(&self.way_of(&record.place)?)?,
+            FileKind::Regular
+            | FileKind::Directory
+            | FileKind::Fifo
+            | FileKind::Socket
+            | FileKind::CharDevice
+            | FileKind::BlockDevice => Vec::new(),
+        };
+        self.ledger.mds.transact(&[ino], &mut |txn, env, _| {
+            let pending = self.ledger.lock();
+            if found.seen.kind == FileKind::Symlink {
+                namespace::retarget(txn, env, ino, &target)?;
+            }
+            let keep = gather::kept(pending.log.get(ino), false, false);
+            namespace::refresh(txn, env, ino, &theirs(&found), keep)?;
+            records::put_link(txn, ino, &self.record(found.seen, &record.place));
+            Ok(())
+        })?;
+        self.counters.renewed.add(1);
+        self.tell(crate::News { inodes: vec![ino], pages: vec![ino], ..crate::News::default() });
+        Ok(())
+    }
+
+    /// Their bytes are other ones now, and ours were not changed: ours are given up.
+    fn take_theirs(&self, ino: Ino, found: Found) -> Result<(), Errno> {
+        if found.seen.kind != FileKind::Regular {
+            return self.take_other(ino, found);
+        }
+        let held = self.hold(ino)?;
+        let commit = &mut || {
+            self.ledger.mds.transact(&[ino], &mut |txn, env, _| {
+                let pending = self.ledger.lock();
+                let work = pending.log.get(ino);
+                // Changed here since: both have changed, and the next look says so.
+                if work.is_some_and(|work| work.due.is_some() || crate::pending::is_unpublished(work)) {
+                    return Err(namespace::Error::Errno(Errno::EBUSY));
+                }
+                namespace::refresh_stub(txn, env, ino, &theirs(&found), gather::kept(work, false, false))?;
+                if let Some(record) = records::link_of(&*txn, ino)? {
+                    records::put_link(txn, ino, &self.record(found.seen, &record.place));
+                }
+                Ok(())
+            })?;
+            Ok(self.ledger.mds.last_lsn())
+        };
+        match self.ds()?.become_stub(held.object(), found.seen.size, commit) {
+            Ok(()) => {
+                self.counters.renewed.add(1);
+                self.tell(crate::News { inodes: vec![ino], pages: vec![ino], ..crate::News::default() });
+                Ok(())
+            }
+            // Somebody reads it in place, or writes it: the next look comes again.
+            Err(Errno::EBUSY) => {
+                self.looks.forget(At::Itself(ino));
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Errors that say something of the back end, and not of one object in it.
+fn is_of_the_back_end(errno: Errno) -> bool {
+    use Errno::{EACCES, EAGAIN, EIO, EMFILE, ENODEV, ENOMEM, ENXIO, EPERM, ESTALE, ETIMEDOUT};
+    matches!(errno, EACCES | EAGAIN | EIO | EMFILE | ENODEV | ENOMEM | ENXIO | EPERM | ESTALE | ETIMEDOUT)
+}

@@ -1,0 +1,141 @@
+//! Versions of files: written under a name of ours, whole and durable, and renamed; or into the file that is there, where
+//! other links of it must show it too.
+//!
+//! What is about to be renamed is in the store before the rename: after a crash the file that has the name is known for ours.
+
+use std::sync::Arc;
+
+use link::{Found, Over, Place, Staged, Trouble, Version};
+use types::Errno;
+
+use crate::{
+    Linked,
+    done::{Copied, Done, Record, Task},
+    own::Own,
+};
+
+/// How a version is filled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Whole,
+    /// No byte was ever written.
+    Empty,
+    /// Over what is there, of that length.
+    InPlace {
+        there: u64,
+    },
+}
+
+impl Linked {
+    /// A new version under the name `at`; without `data` an empty file.
+    pub(crate) fn publish(
+        &self,
+        task: &Task<'_>,
+        at: &Place,
+        over: Over,
+        data: bool,
+    ) -> Result<Done, Trouble> {
+        let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
+        let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
+        let mut aside = dir.clone();
+        aside.push(Place::on_the_way(at.dir, task.entry.ino).name);
+        let version = self.back.begin_version(&aside).map_err(Trouble::of)?;
+        let how = if data { How::Whole } else { How::Empty };
+        let (copied, found) = self.fill(task, &own, version, how)?;
+        self.stage(task, Staged::Aside(found.seen)).map_err(Trouble::of)?;
+        if let Err(errno) = self.back.rename(&aside, &way, over) {
+            // It may have been done: what is there tells the next try.
+            return Err(Trouble::of(errno));
+        }
+        let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
+        let record = Record::Is(self.record(found.seen, at));
+        let live = copied.as_ref().is_some_and(|copied| copied.live);
+        Ok(Done { record, dirs: vec![dir], published: copied.zip(source), live })
+    }
+
+    /// A new version of a file that has several names there: half written for a moment.
+    pub(crate) fn publish_in_place(&self, task: &Task<'_>, at: &Place) -> Result<Done, Trouble> {
+        let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
+        let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
+        self.stage(task, Staged::InPlace).map_err(Trouble::of)?;
+        let there = task.own.as_ref().map_or(0, |record| record.seen.size);
+        let version = self.back.begin_in_place(&way).map_err(Trouble::of)?;
+        let (copied, found) = self.fill(task, &own, version, How::InPlace { there })?;
+        let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
+        let record = Record::Is(self.record(found.seen, at));
+        let live = copied.as_ref().is_some_and(|copied| copied.live);
+        Ok(Done { record, dirs: vec![dir], published: copied.zip(source), live })
+    }
+
+    /// The version's bytes and attributes, durable.
+    fn fill(
+        &self,
+        task: &Task<'_>,
+        own: &Own,
+        mut version: Box<dyn Version>,
+        how: How,
+    ) -> Result<(Option<Copied>, Found), Trouble> {
+        let copied = if how != How::Empty && own.data.written {
+            let ds = self.ds().map_err(Trouble::of)?;
+            let held = self.hold(task.entry.ino).map_err(Trouble::of)?;
+            // There is nothing of it in near-line, whatever was: a conflict took its place, or a deletion there.
+            if task.own.is_none() {
+                ds.part_from_theirs(held.object()).map_err(Trouble::of)?;
+            }
+            let stop = || self.is_stopping();
+            let snapshot = match how {
+                How::Whole | How::Empty => ds.copy_version(held.object(), &mut *version, &stop),
+                How::InPlace { there } => ds.copy_changes(held.object(), (&mut *version, there), &stop),
+            };
+            let snapshot = snapshot.map_err(of_copy)?;
+            Some((snapshot, held))
+        } else {
+            version.set_len(own.attr.size).map_err(Trouble::of)?;
+            None
+        };
+        // As they are now: what is changed later is a change that comes later.
+        let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
+        let mut attributes = own.attributes();
+        let written = copied.as_ref().and_then(|(snapshot, _)| snapshot.mtime);
+        attributes.mtime = written.unwrap_or(attributes.mtime);
+        let found = version.finish(&attributes).map_err(Trouble::of)?;
+        let live = own.data.live;
+        Ok((copied.map(|(snapshot, held)| Copied { snapshot, held, live }), found))
+    }
+
+    fn stage(&self, task: &Task<'_>, staged: Staged) -> Result<(), Errno> {
+        self.ledger.alter(true, |pending| {
+            pending.log.staged(task.entry.ino, staged);
+            ((), Vec::new())
+        })
+    }
+
+    /// The file that has the name now. If it is not the version any more, they changed it at once: what we remember is the
+    /// version, and the next look sees the difference.
+    fn named(
+        &self,
+        way: &[Vec<u8>],
+        version: Found,
+    ) -> Result<(Option<Arc<dyn link::Source>>, Found), Errno> {
+        let (source, found) = match self.back.open(way) {
+            Ok(opened) => opened,
+            Err(Errno::ENOENT) => return Ok((None, version)),
+            Err(errno) => return Err(errno),
+        };
+        let (seen, made) = (&found.seen, &version.seen);
+        if seen.is_same_object(made) && seen.size == made.size && seen.mtime == made.mtime {
+            Ok((Some(Arc::from(source)), found))
+        } else {
+            Ok((None, version))
+        }
+    }
+}
+
+/// A copy that was stopped or found its source changed is tried again.
+fn of_copy(errno: Errno) -> Trouble {
+    if matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG | Errno::EIO) {
+        Trouble::Refused(errno)
+    } else {
+        Trouble::Later
+    }
+}

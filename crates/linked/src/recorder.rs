@@ -1,0 +1,171 @@
+//! Changes of ours, as the metadata server tells them: each goes into the log, in the transaction that makes it.
+
+use link::{Attrs, Op, Place};
+use mds::{Change as Made, Recorded, Recorder};
+use namespace::txn::{KvError, Txn};
+use types::{Errno, FileKind, Ino, Timestamp};
+
+use crate::{
+    Linked,
+    pending::{Change, Pending, is_unpublished},
+    records,
+};
+
+impl Recorder for Linked {
+    fn record<'a>(
+        &'a self,
+        now: Timestamp,
+        changes: &[Made],
+        txn: &mut dyn Txn,
+    ) -> Result<Box<dyn Recorded + 'a>, Errno> {
+        let mut change = self.ledger.change();
+        for made in changes {
+            self.note(now, made, &mut change.pending, txn).map_err(|error| records::errno(error.into()))?;
+        }
+        change.put(txn);
+        Ok(Box::new(Told(change)))
+    }
+
+    fn admit(&self, ino: Option<Ino>) -> Result<(), Errno> {
+        self.wait_for_room(ino)
+    }
+}
+
+struct Told<'a>(Change<'a>);
+
+impl Recorded for Told<'_> {
+    fn ended(self: Box<Self>, committed: bool) {
+        if committed {
+            self.0.commit();
+        }
+    }
+}
+
+impl Linked {
+    fn note(
+        &self,
+        now: Timestamp,
+        made: &Made,
+        pending: &mut Pending,
+        txn: &mut dyn Txn,
+    ) -> Result<(), KvError> {
+        let at = |dir: &Ino, name: &[u8]| Place::new(*dir, name);
+        match made {
+            // A file is to be seen there with its first bytes, if some come soon.
+            Made::Created { ino, kind, dir, name, writing } => {
+                let is_file = *kind == FileKind::Regular;
+                pending.log.push(now, *ino, *kind, Op::Create { at: at(dir, name), writing: is_file });
+                if is_file && !writing {
+                    pending.note_closed(*ino, now, &self.settings);
+                } else if is_file {
+                    pending.note_open(*ino, now, &self.settings);
+                }
+            }
+            // Until it has a name they need not know of it.
+            Made::Unnamed { .. } => {}
+            Made::Renamed { ino, kind, from, to } => {
+                let (from, to) = (at(&from.0, &from.1), at(&to.0, &to.1));
+                pending.log.push(now, *ino, *kind, Op::Rename { from, to });
+            }
+            Made::Linked { ino, kind, dir, name, nlink } => {
+                // The first name of an unnamed file is what makes it.
+                let unmade = *nlink == 1 && records::link_of(&*txn, *ino)?.is_none();
+                if unmade && pending.log.get(*ino).is_none() {
+                    pending.log.push(now, *ino, *kind, Op::Create { at: at(dir, name), writing: true });
+                    pending.note_open(*ino, now, &self.settings);
+                } else {
+                    pending.log.push(now, *ino, *kind, Op::Link { at: at(dir, name) });
+                }
+            }
+            Made::Unlinked { ino, kind, dir, name, last } => {
+                pending.log.push(now, *ino, *kind, Op::Unlink { at: at(dir, name), last: *last });
+                if *last {
+                    pending.forget_moments(*ino);
+                }
+            }
+            Made::Removed { ino, dir, name } => {
+                pending.log.push(now, *ino, FileKind::Directory, Op::Rmdir { at: at(dir, name) });
+            }
+            Made::Attributes { ino, kind, what } => {
+                self.note_attributes(now, (*ino, *kind, *what), pending, txn)?
+            }
+            Made::Xattr { ino, kind, name } => {
+                if is_known(*ino, pending, txn)? {
+                    pending.log.push(now, *ino, *kind, Op::SetXattr { name: name.clone() });
+                }
+            }
+            Made::Written { ino } => self.note_written(now, *ino, pending, txn)?,
+            Made::Settled { ino } => {
+                if pending.log.get(*ino).is_some_and(is_unpublished) {
+                    pending.note_closed(*ino, now, &self.settings);
+                } else {
+                    self.note_settled_time(now, *ino, pending, txn)?;
+                }
+            }
+            // What is still to be removed there is in the log.
+            Made::Gone { ino } => {
+                if pending.log.get(*ino).is_none() {
+                    records::delete_link(txn, *ino);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// It was published already: a crash may have left it another time than what was published has.
+    fn note_settled_time(
+        &self,
+        now: Timestamp,
+        ino: Ino,
+        pending: &mut Pending,
+        txn: &mut dyn Txn,
+    ) -> Result<(), KvError> {
+        let Some(record) = records::link_of(&*txn, ino)? else { return Ok(()) };
+        let settled = match namespace::inode::get(&*txn, ino) {
+            Ok(Some(inode)) => inode.mtime,
+            Ok(None) | Err(_) => return Ok(()),
+        };
+        if settled != record.seen.mtime && pending.log.get(ino).is_none_or(|work| !work.deleted) {
+            pending.log.push(now, ino, FileKind::Regular, Op::SetAttr { what: Attrs::TIMES });
+        }
+        Ok(())
+    }
+
+    fn note_attributes(
+        &self,
+        now: Timestamp,
+        (ino, kind, what): (Ino, FileKind, Attrs),
+        pending: &mut Pending,
+        txn: &mut dyn Txn,
+    ) -> Result<(), KvError> {
+        if is_known(ino, pending, txn)? {
+            pending.log.push(now, ino, kind, Op::SetAttr { what });
+        }
+        Ok(())
+    }
+
+    /// A version more. One that nobody closes is published all the same, some time after its first byte.
+    fn note_written(
+        &self,
+        now: Timestamp,
+        ino: Ino,
+        pending: &mut Pending,
+        txn: &mut dyn Txn,
+    ) -> Result<(), KvError> {
+        if !is_known(ino, pending, txn)? {
+            return Ok(());
+        }
+        let version = pending.log.get(ino).map_or(0, |work| work.written.max(work.published)) + 1;
+        pending.log.push(now, ino, FileKind::Regular, Op::Written { version });
+        pending.note_open(ino, now, &self.settings);
+        Ok(())
+    }
+}
+
+/// Have they heard of it, or will they? Not of a file without a name.
+fn is_known(ino: Ino, pending: &Pending, txn: &mut dyn Txn) -> Result<bool, KvError> {
+    match pending.log.get(ino) {
+        Some(work) => Ok(!work.deleted),
+        None => Ok(ino == Ino::ROOT || records::link_of(&*txn, ino)?.is_some()),
+    }
+}

@@ -1,0 +1,203 @@
+//! Whether the linked directory is there and is the one that we know, and what is wrong with it.
+//!
+//! Record, version 1, 18 bytes, under the name `linked`: version u8 | device u64 | number u64 | empty u8.
+
+use std::time::{Duration, Instant};
+
+use link::{KnownRoot, Reachable, RootId, Trust, trust};
+use namespace::{key, txn::Bytes};
+use types::{Errno, Ino};
+
+use crate::{
+    Linked,
+    records::{self, Committed},
+};
+
+const NAME: &[u8] = b"linked";
+const VERSION: u8 = 1;
+/// A look at the root is good for so long.
+const FRESH: Duration = Duration::from_millis(500);
+/// In trouble, the root is looked at this often.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// What is wrong with the back end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Trouble {
+    pub since: Instant,
+    pub what: String,
+    pub errno: Errno,
+}
+
+#[derive(Default)]
+pub(crate) struct RootState {
+    known: Option<KnownRoot>,
+    /// The last look, and what it said.
+    last: Option<(Instant, Trust)>,
+    trouble: Option<Trouble>,
+    /// An operator said that another directory is the same tree.
+    accept: bool,
+}
+
+fn encode(root: &KnownRoot) -> Bytes {
+    let mut record = vec![VERSION];
+    record.extend(root.id.device.to_le_bytes());
+    record.extend(root.id.fileid.to_le_bytes());
+    record.push(u8::from(root.empty));
+    Bytes::from(record)
+}
+
+fn decode(bytes: &[u8]) -> Option<KnownRoot> {
+    let [VERSION, rest @ .., empty @ (0 | 1)] = bytes else { return None };
+    let (device, fileid) = rest.split_first_chunk::<8>()?;
+    let id =
+        RootId { device: u64::from_le_bytes(*device), fileid: u64::from_le_bytes(fileid.try_into().ok()?) };
+    Some(KnownRoot { id, empty: *empty == 1 })
+}
+
+impl Linked {
+    /// Reads which root this file system knows.
+    pub(crate) fn load_root(&self) -> Result<(), Errno> {
+        let stored = self.ledger.mds.get(&key::global(NAME))?;
+        let known = match stored {
+            None => None,
+            Some(bytes) => Some(decode(&bytes).ok_or_else(|| {
+                tracing::error!("the record of the linked directory does not have its form");
+                Errno::EIO
+            })?),
+        };
+        self.root.lock().known = known;
+        Ok(())
+    }
+
+    /// What is there now.
+    pub fn look_at_root(&self) -> Trust {
+        let _ = self.check_root();
+        self.root.lock().last.map_or(Trust::Unreachable, |(_, trust)| trust)
+    }
+
+    /// `Ok`: it is the directory that we know, and may be believed and written to.
+    pub(crate) fn check_root(&self) -> Result<(), Errno> {
+        let now = Instant::now();
+        if let Some((at, Trust::Known)) = self.root.lock().last
+            && now.saturating_duration_since(at) < FRESH
+        {
+            return Ok(());
+        }
+        let found = self.back.root();
+        let (known, accept) = {
+            let root = self.root.lock();
+            (root.known, root.accept)
+        };
+        let verdict = match trust(known, found) {
+            Trust::Stranger if accept => Trust::Known,
+            other @ (Trust::Known | Trust::Unreachable | Trust::Unmounted | Trust::Stranger) => other,
+        };
+        self.root.lock().last = Some((now, verdict));
+        match (verdict, found) {
+            (Trust::Known, Reachable::Yes { id, empty }) => self.remember_root(KnownRoot { id, empty }),
+            (Trust::Known | Trust::Unreachable, _) => {
+                Err(self.root_trouble(Errno::EIO, "it cannot be reached"))
+            }
+            (Trust::Unmounted, _) => Err(self
+                .root_trouble(Errno::EIO, "an empty directory is in its place: is its file system mounted?")),
+            (Trust::Stranger, _) => Err(self.root_trouble(
+                Errno::EIO,
+                "another directory is in its place: if it is the same tree, say so with `onfs link accept`",
+            )),
+        }
+    }
+
+    fn remember_root(&self, root: KnownRoot) -> Result<(), Errno> {
+        if self.root.lock().known != Some(root) {
+            self.ledger.mds.transact(&[Ino::ROOT], &mut |txn, _, _| {
+                txn.put(&key::global(NAME), encode(&root));
+                Ok(())
+            })?;
+            let mut state = self.root.lock();
+            (state.known, state.accept) = (Some(root), false);
+        }
+        self.over();
+        Ok(())
+    }
+
+    /// The directory that is there now is the tree that we know.
+    pub fn accept_root(&self) {
+        let mut root = self.root.lock();
+        root.accept = true;
+        root.last = None;
+    }
+
+    fn root_trouble(&self, errno: Errno, what: &str) -> Errno {
+        self.trouble(errno, what);
+        errno
+    }
+
+    /// Said once, when it begins.
+    pub(crate) fn trouble(&self, errno: Errno, what: &str) {
+        let mut root = self.root.lock();
+        if root.trouble.is_none() {
+            tracing::warn!(%errno, "the linked directory is in trouble: {what}; what we have of it is served, and what is not written down there waits");
+        }
+        let since = root.trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
+        root.trouble = Some(Trouble { since, what: what.to_owned(), errno });
+        root.last = root.last.filter(|(_, trust)| *trust != Trust::Known);
+    }
+
+    fn over(&self) {
+        if let Some(trouble) = self.root.lock().trouble.take() {
+            tracing::info!(after = ?trouble.since.elapsed(), "the linked directory is back");
+            self.call();
+        }
+    }
+
+    pub fn current_trouble(&self) -> Option<Trouble> {
+        self.root.lock().trouble.clone()
+    }
+
+    /// Steps are made only in a directory that we know.
+    pub(crate) fn may_write(&self) -> bool {
+        let recent = |at: Instant| at.elapsed() < PROBE;
+        if let Some((at, trust)) = self.root.lock().last
+            && recent(at)
+        {
+            return trust == Trust::Known;
+        }
+        self.check_root().is_ok()
+    }
+
+    pub(crate) fn next_conflict(&self) -> u64 {
+        self.conflicts_made.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// What was changed on both sides, by number.
+    pub fn conflicts(&self) -> Result<Vec<(u64, link::Conflict)>, Errno> {
+        records::conflicts(&Committed(&self.ledger.mds)).map_err(|error| records::errno(error.into()))
+    }
+
+    /// Somebody has seen to it.
+    pub fn forget_conflict(&self, number: u64) -> Result<(), Errno> {
+        self.ledger.mds.put_records(&[(Box::from(&*key::conflict(number)), None)], false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the record never changes its form, and what has another is refused. Method: golden bytes, cuts.
+    #[test]
+    fn the_record_has_its_golden_bytes() {
+        let root = KnownRoot { id: RootId { device: 0x0102, fileid: 3 }, empty: true };
+        let bytes = encode(&root);
+        assert_eq!(&bytes[..], b"\x01\x02\x01\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x01");
+        assert_eq!(decode(&bytes), Some(root));
+        for len in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..len]), None);
+        }
+        for (at, byte) in [(0, 2), (17, 2)] {
+            let mut bad = bytes.to_vec();
+            bad[at] = byte;
+            assert_eq!(decode(&bad), None);
+        }
+    }
+}

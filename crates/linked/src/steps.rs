@@ -1,0 +1,283 @@
+//! One step in the back end: look, let the core judge, do it, and say what is there then.
+//!
+//! Nothing here holds a lock. A step may have been done before, by a process that ended; [`link::judge`] knows.
+
+use link::{
+    Agreed, Attrs, Entry, Found, LinkRecord, Look, Making, Over, Place, Seen, Staged, Step, Trouble, Verdict,
+    judge,
+};
+use types::{Errno, FileKind, Ino};
+
+use crate::{
+    Linked,
+    done::{Done, Record, Task},
+    own::Own,
+};
+
+type Way = Vec<Vec<u8>>;
+
+impl Linked {
+    pub(crate) fn do_step(&self, entry: &Entry) -> Result<Done, Trouble> {
+        let task = self.task(entry).map_err(Trouble::of)?;
+        let (from, to) = self.look_at(&task).map_err(Trouble::of)?;
+        let agreed = Agreed {
+            own: task.own.as_ref().map(|record| &record.seen),
+            over: task.over.as_ref().map(|record| &record.seen),
+            staged: entry.staged,
+        };
+        let look =
+            Look { from: from.as_ref().map(|found| &found.seen), to: to.as_ref().map(|found| &found.seen) };
+        match judge(entry.kind, &entry.step, agreed, look) {
+            Verdict::Do => self.carry_out(&task, from, to),
+            Verdict::Done => self.found_done(&task, from, to),
+            // Whose bytes they were nobody can tell: neither is lost if both are kept.
+            Verdict::Verify if matches!(entry.step, Step::Publish { .. }) => {
+                Err(Trouble::Conflict(link::Why::BothChanged))
+            }
+            Verdict::Verify => Err(Trouble::Conflict(link::Why::DeletedHere)),
+            Verdict::Trouble(trouble) => Err(trouble),
+        }
+    }
+
+    fn task<'a>(&self, entry: &'a Entry) -> Result<Task<'a>, Errno> {
+        let own = self.record_of(entry.ino)?;
+        let over = entry.step.over().map_or(Ok(None), |victim| self.record_of(victim))?;
+        Ok(Task { entry, own, over })
+    }
+
+    /// What is at the source, or where the inode is, and at the target.
+    fn look_at(&self, task: &Task<'_>) -> Result<(Option<Found>, Option<Found>), Errno> {
+        let at = |place: Option<&Place>| match place {
+            None => Ok(None),
+            Some(place) => match self.way_of(place).and_then(|way| self.back.look(&way)) {
+                // Its directory is not there: nor is it.
+                Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+                other => other,
+            },
+        };
+        let is_at = task.own.as_ref().map(|record| &record.place);
+        let from = if task.entry.ino == Ino::ROOT {
+            self.back.look(&[])?
+        } else {
+            at(task.entry.step.source().or(is_at))?
+        };
+        Ok((from, at(task.entry.step.target())?))
+    }
+
+    fn carry_out(&self, task: &Task<'_>, from: Option<Found>, to: Option<Found>) -> Result<Done, Trouble> {
+        let over = if to.is_some() { Over::Replace } else { Over::Nothing };
+        let done = match &task.entry.step {
+            Step::Create { at, data, .. } if task.entry.kind == FileKind::Regular => {
+                return self.publish(task, at, over, data.is_some());
+            }
+            Step::Publish { .. } => {
+                let at = task.own.as_ref().map(|record| record.place.clone()).ok_or(Trouble::Gone)?;
+                let several = from.is_some_and(|found| found.seen.nlink > 1);
+                if several && self.back.abilities().in_place {
+                    return self.publish_in_place(task, &at);
+                }
+                let over = if from.is_some() { Over::Replace } else { Over::Nothing };
+                return self.publish(task, &at, over, true);
+            }
+            Step::Create { at, .. } => self.make(task, at, over),
+            Step::Rename { from, to, .. } => self.rename(task, from, to, over),
+            Step::Link { at, .. } => self.link(task, at, over),
+            Step::Unlink { at } => self.take_name(task, at, false),
+            Step::Rmdir { at } => self.take_name(task, at, true),
+            Step::SetAttr { what } => self.set_attributes(task, *what),
+            Step::SetXattr { names } => self.set_xattrs(task, names),
+        };
+        done.map_err(Trouble::of)
+    }
+
+    /// It was done by an earlier process, or by them.
+    fn found_done(&self, task: &Task<'_>, from: Option<Found>, to: Option<Found>) -> Result<Done, Trouble> {
+        let nothing = || Done::with(Record::Stays, Vec::new());
+        let is = |place: &Place, found: Option<Found>| match found {
+            Some(found) => Done { record: Record::Is(self.record(found.seen, place)), ..nothing() },
+            None => nothing(),
+        };
+        Ok(match &task.entry.step {
+            // Two directories of one name: what is in theirs is not known.
+            Step::Create { at, .. } if task.entry.kind == FileKind::Directory => match to {
+                Some(found) => {
+                    is(at, Some(Found { seen: Seen { proof: link::Proof::Void, ..found.seen }, ..found }))
+                }
+                None => nothing(),
+            },
+            Step::Create { at, .. } => is(at, self.as_staged(task, to)),
+            Step::Publish { .. } => match &task.own {
+                Some(record) => is(&record.place, self.as_staged(task, from)),
+                None => nothing(),
+            },
+            Step::Rename { to: at, .. } => is(at, to),
+            Step::Link { .. } => nothing(),
+            Step::Unlink { at } | Step::Rmdir { at } => self.without(task, at).map_err(Trouble::of)?,
+            Step::SetAttr { .. } | Step::SetXattr { .. } => nothing(),
+        })
+    }
+
+    /// The version that was given its name. If they changed it since, the next look finds that out by what is remembered.
+    fn as_staged(&self, task: &Task<'_>, found: Option<Found>) -> Option<Found> {
+        let found = found?;
+        match task.entry.staged {
+            Some(Staged::Aside(staged)) => {
+                let same = staged.size == found.seen.size && staged.mtime == found.seen.mtime;
+                Some(if same { found } else { Found { seen: staged, ..found } })
+            }
+            Some(Staged::InPlace) | None => Some(found),
+        }
+    }
+
+    pub(crate) fn record(&self, seen: Seen, place: &Place) -> LinkRecord {
+        LinkRecord { seen, looked: self.now(), place: place.clone() }
+    }
+
+    fn make(&self, task: &Task<'_>, at: &Place, over: Over) -> Result<Done, Errno> {
+        let own = Own::of(&self.ledger.mds, task.entry.ino)?;
+        let (dir, way) = self.dir_and_way(at)?;
+        let making = Making {
+            kind: task.entry.kind,
+            rdev: own.attr.rdev,
+            target: &own.target,
+            with: &own.attributes(),
+        };
+        let seen = match over {
+            Over::Nothing => self.back.make(&way, &making)?.seen,
+            Over::Replace => {
+                let aside = self.way_of(&Place::on_the_way(at.dir, task.entry.ino))?;
+                self.clear_aside(&aside)?;
+                self.back.make(&aside, &making)?;
+                self.back.rename(&aside, &way, over)?;
+                self.back.look(&way)?.ok_or(Errno::ENOENT)?.seen
+            }
+        };
+        // A directory of ours holds what we have; that it is empty there is known.
+        Ok(Done::with(Record::Is(self.record(seen, at)), vec![dir]))
+    }
+
+    /// What an earlier try left under a name that is ours alone.
+    pub(crate) fn clear_aside(&self, aside: &Way) -> Result<(), Errno> {
+        match self.back.unlink(aside) {
+            Err(Errno::ENOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn rename(&self, task: &Task<'_>, from: &Place, to: &Place, over: Over) -> Result<Done, Errno> {
+        let (from_dir, from_way) = self.dir_and_way(from)?;
+        let (to_dir, to_way) = self.dir_and_way(to)?;
+        self.back.rename(&from_way, &to_way, over)?;
+        let seen = match (self.back.look(&to_way)?, &task.own) {
+            // Only its ctime changed, by us; the rest is as it was agreed on.
+            (Some(found), Some(own)) if found.seen.is_same_object(&own.seen) => {
+                Seen { ctime: found.seen.ctime, ..own.seen }
+            }
+            (Some(found), _) => found.seen,
+            (None, Some(own)) => own.seen,
+            (None, None) => return Err(Errno::ENOENT),
+        };
+        Ok(Done::with(Record::Is(self.record(seen, to)), vec![from_dir, to_dir]))
+    }
+
+    fn link(&self, task: &Task<'_>, at: &Place, over: Over) -> Result<Done, Errno> {
+        let own = task.own.as_ref().ok_or(Errno::ENOENT)?;
+        let from = self.way_of(&own.place)?;
+        let (dir, way) = self.dir_and_way(at)?;
+        match over {
+            Over::Nothing => self.back.link(&from, &way)?,
+            Over::Replace => {
+                let aside = self.way_of(&Place::on_the_way(at.dir, task.entry.ino))?;
+                self.clear_aside(&aside)?;
+                self.back.link(&from, &aside)?;
+                self.back.rename(&aside, &way, over)?;
+            }
+        }
+        let seen = self.after_ours(own, self.back.look(&way)?);
+        Ok(Done::with(Record::Is(self.record(seen, &own.place)), vec![dir]))
+    }
+
+    /// What was agreed on, with what a step of ours that leaves the bytes alone changed about it.
+    fn after_ours(&self, own: &LinkRecord, found: Option<Found>) -> Seen {
+        match found {
+            Some(found) if found.seen.is_same_object(&own.seen) => {
+                let now = found.seen;
+                Seen {
+                    ctime: now.ctime,
+                    nlink: now.nlink,
+                    mode: now.mode,
+                    uid: now.uid,
+                    gid: now.gid,
+                    ..own.seen
+                }
+            }
+            Some(_) | None => own.seen,
+        }
+    }
+
+    fn take_name(&self, task: &Task<'_>, at: &Place, is_dir: bool) -> Result<Done, Errno> {
+        let (dir, way) = self.dir_and_way(at)?;
+        let taken = if is_dir { self.back.rmdir(&way) } else { self.back.unlink(&way) };
+        match taken {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        let done = self.without(task, at)?;
+        Ok(Done { dirs: vec![dir], ..done })
+    }
+
+    /// The name is gone there. With another one the inode is still there.
+    fn without(&self, task: &Task<'_>, at: &Place) -> Result<Done, Errno> {
+        let record = match &task.own {
+            Some(own) if own.place == *at => match self.another_name(task.entry.ino, at)? {
+                Some(place) => Record::Is(LinkRecord { place, ..own.clone() }),
+                None => Record::Goes,
+            },
+            Some(_) | None => Record::Stays,
+        };
+        Ok(Done::with(record, Vec::new()))
+    }
+
+    fn set_attributes(&self, task: &Task<'_>, what: Attrs) -> Result<Done, Errno> {
+        let own = task.own.as_ref().ok_or(Errno::ENOENT)?;
+        let ours = Own::of(&self.ledger.mds, task.entry.ino)?;
+        let way = self.way_of_inode(task.entry.ino, own)?;
+        self.back.set_attributes(&way, what, &ours.attributes())?;
+        let found = self.back.look(&way)?;
+        let mut seen = self.after_ours(own, found);
+        if let Some(found) = found.filter(|_| what.contains(Attrs::TIMES)) {
+            seen.mtime = found.seen.mtime;
+        }
+        Ok(Done::with(Record::Is(self.record(seen, &own.place)), Vec::new()))
+    }
+
+    fn set_xattrs(
+        &self,
+        task: &Task<'_>,
+        names: &std::collections::BTreeSet<Vec<u8>>,
+    ) -> Result<Done, Errno> {
+        let own = task.own.as_ref().ok_or(Errno::ENOENT)?;
+        let way = self.way_of_inode(task.entry.ino, own)?;
+        for name in names {
+            let value = match self.ledger.mds.getxattr(task.entry.ino, name) {
+                Ok(value) => Some(value),
+                Err(Errno::ENODATA) => None,
+                Err(errno) => return Err(errno),
+            };
+            self.back.set_xattr(&way, name, value.as_deref())?;
+        }
+        let seen = self.after_ours(own, self.back.look(&way)?);
+        Ok(Done::with(Record::Is(self.record(seen, &own.place)), Vec::new()))
+    }
+
+    pub(crate) fn way_of_inode(&self, ino: Ino, record: &LinkRecord) -> Result<Way, Errno> {
+        if ino == Ino::ROOT { Ok(Vec::new()) } else { self.way_of(&record.place) }
+    }
+
+    pub(crate) fn dir_and_way(&self, at: &Place) -> Result<(Way, Way), Errno> {
+        let dir = self.way_of_dir(at.dir)?;
+        let mut way = dir.clone();
+        way.push(at.name.clone());
+        Ok((dir, way))
+    }
+}
