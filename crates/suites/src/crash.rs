@@ -298,7 +298,16 @@ pub(crate) fn is_eio(error: &std::io::Error) -> bool {
 }
 
 fn is_gone(error: Option<&Errno>) -> bool {
-    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED, Errno::IO, Errno::NODEV, Errno::INTR];
+    // AGAIN: of a ring whose daemon is dying, once in some hundred kills; the daemon itself never answers it.
+    let gone = [
+        Errno::NOTCONN,
+        Errno::CONNABORTED,
+        Errno::CANCELED,
+        Errno::IO,
+        Errno::NODEV,
+        Errno::INTR,
+        Errno::AGAIN,
+    ];
     error.is_some_and(|e| gone.contains(e))
 }
 
