@@ -43,7 +43,8 @@ pub(crate) struct Level {
 /// What is left to do after the commit.
 #[derive(Default)]
 pub(crate) struct After {
-    pub drop_copies: Vec<(Ino, Found)>,
+    /// With what was agreed on until now.
+    pub drop_copies: Vec<(Ino, Found, Seen)>,
     pub put_back: Vec<Ino>,
     /// Attributes that their ctime may tell of.
     pub xattrs: Vec<(Ino, Vec<u8>)>,
@@ -293,8 +294,9 @@ impl Pass<'_, '_> {
             }
             Action::Refresh { ino, theirs } => self.refresh(change, ino, theirs)?,
             Action::DropCopy { ino, theirs } => {
-                let found = self.found(&theirs);
-                self.after.drop_copies.extend(found.map(|found| (ino, found)));
+                let agreed = self.side.records.get(&ino).map(|record| record.seen);
+                let found = self.found(&theirs).zip(agreed);
+                self.after.drop_copies.extend(found.map(|(found, agreed)| (ino, found, agreed)));
             }
             Action::Relist { ino, theirs } => {
                 self.refresh(change, ino, unlisted(theirs))?;

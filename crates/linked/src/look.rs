@@ -7,7 +7,7 @@ use std::{
     ops::ControlFlow,
 };
 
-use link::{Change as Difference, Found, LinkRecord, Place, compare};
+use link::{Change as Difference, Found, LinkRecord, Place, Seen, compare};
 use types::{Errno, FileKind, Ino};
 
 use crate::{
@@ -306,8 +306,8 @@ impl Linked {
     fn finish(&self, after: After) -> Result<(), Errno> {
         let After { drop_copies, put_back, xattrs, news, .. } = after;
         self.tell(news);
-        for (ino, found) in drop_copies {
-            self.take_theirs(ino, found)?;
+        for (ino, found, agreed) in drop_copies {
+            self.take_theirs(ino, found, agreed)?;
         }
         for (ino, _) in xattrs {
             self.take_xattrs(ino)?;
@@ -377,7 +377,7 @@ impl Linked {
     }
 
     /// Their bytes are other ones now, and ours were not changed: ours are given up.
-    fn take_theirs(&self, ino: Ino, found: Found) -> Result<(), Errno> {
+    fn take_theirs(&self, ino: Ino, found: Found, agreed: Seen) -> Result<(), Errno> {
         if found.seen.kind != FileKind::Regular {
             return self.take_other(ino, found);
         }
@@ -391,9 +391,12 @@ impl Linked {
                     return Err(namespace::Error::Errno(Errno::EBUSY));
                 }
                 namespace::refresh_stub(txn, env, ino, &theirs(&found), gather::kept(work, false, false))?;
-                if let Some(record) = records::link_of(&*txn, ino)? {
-                    records::put_link(txn, ino, &self.record(found.seen, &record.place));
-                }
+                // A step of ours was made since: the next look sees what is there then.
+                let Some(record) = records::link_of(&*txn, ino)?.filter(|record| record.seen == agreed)
+                else {
+                    return Err(namespace::Error::Errno(Errno::EBUSY));
+                };
+                records::put_link(txn, ino, &self.record(found.seen, &record.place));
                 Ok(())
             })?;
             Ok(self.ledger.mds.last_lsn())

@@ -22,6 +22,8 @@ pub(crate) struct Pending {
     /// Of files that are written: not later than this.
     latest: BTreeMap<Ino, Timestamp>,
     looks: BTreeMap<u64, Touched>,
+    /// What steps that are being made have to do with: a look that begins now may find it as it was before, or after.
+    flying: BTreeMap<Ino, Touched>,
     looks_made: u64,
     /// Counts what was applied, for those who wait for something.
     pub turns: u64,
@@ -33,6 +35,21 @@ pub(crate) struct Touched {
     pub inos: BTreeSet<Ino>,
     /// Names that they gave, by directory.
     pub names: BTreeSet<(Ino, Vec<u8>)>,
+}
+
+impl Touched {
+    fn by(entry: &link::Entry) -> Touched {
+        let places = entry.step.target().into_iter().chain(entry.step.source());
+        Touched {
+            inos: [entry.ino].into_iter().chain(entry.step.over()).collect(),
+            names: places.map(|at| (at.dir, at.name.clone())).collect(),
+        }
+    }
+
+    fn add(&mut self, other: &Touched) {
+        self.inos.extend(&other.inos);
+        self.names.extend(other.names.iter().cloned());
+    }
 }
 
 impl Pending {
@@ -47,6 +64,7 @@ impl Pending {
             moment_of: BTreeMap::new(),
             latest: BTreeMap::new(),
             looks: BTreeMap::new(),
+            flying: BTreeMap::new(),
             looks_made: 0,
             turns: 0,
         };
@@ -103,7 +121,9 @@ impl Pending {
 
     pub fn begin_look(&mut self) -> u64 {
         self.looks_made += 1;
-        self.looks.insert(self.looks_made, Touched::default());
+        let mut touched = Touched::default();
+        self.flying.values().for_each(|step| touched.add(step));
+        self.looks.insert(self.looks_made, touched);
         self.looks_made
     }
 
@@ -117,13 +137,14 @@ impl Pending {
 
     /// A step is about to be made: what looks find of this is not sure.
     pub fn touch(&mut self, entry: &link::Entry) {
-        for touched in self.looks.values_mut() {
-            touched.inos.insert(entry.ino);
-            touched.inos.extend(entry.step.over());
-            for at in entry.step.target().into_iter().chain(entry.step.source()) {
-                touched.names.insert((at.dir, at.name.clone()));
-            }
-        }
+        let step = Touched::by(entry);
+        self.looks.values_mut().for_each(|touched| touched.add(&step));
+        self.flying.insert(entry.ino, step);
+    }
+
+    /// It is made, or was not, and the log knows.
+    pub fn landed(&mut self, entry: &link::Entry) {
+        self.flying.remove(&entry.ino);
     }
 }
 

@@ -103,7 +103,7 @@ impl Linked {
         Ok((copied.map(|(snapshot, held)| Copied { snapshot, held, live }), found))
     }
 
-    fn stage(&self, task: &Task<'_>, staged: Staged) -> Result<(), Errno> {
+    pub(crate) fn stage(&self, task: &Task<'_>, staged: Staged) -> Result<(), Errno> {
         self.ledger.alter(true, |pending| {
             pending.log.staged(task.entry.ino, staged);
             ((), Vec::new())

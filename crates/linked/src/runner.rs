@@ -147,7 +147,10 @@ impl Linked {
     /// They are tried again; what is stored of them is as it was.
     fn put_off<'a>(&self, now: Timestamp, entries: impl Iterator<Item = &'a Entry>) {
         let mut pending = self.ledger.lock();
-        entries.for_each(|entry| pending.log.failed(now, entry.ino, Trouble::Later));
+        for entry in entries {
+            pending.landed(entry);
+            pending.log.failed(now, entry.ino, Trouble::Later);
+        }
     }
 
     fn is_synced(&self, way: &[Vec<u8>]) -> bool {
@@ -216,6 +219,7 @@ impl Linked {
         entry: &Entry,
         result: &Result<Done, Trouble>,
     ) -> Vec<records::Entry> {
+        pending.landed(entry);
         let done = match result {
             Ok(done) => done,
             Err(trouble) => {

@@ -133,26 +133,25 @@ impl Linked {
         LinkRecord { seen, looked: self.now(), place: place.clone() }
     }
 
+    /// Two directories of one name are one. Anything else gets its name by a rename, so that after a crash it is known for ours.
     fn make(&self, task: &Task<'_>, at: &Place, over: Over) -> Result<Done, Errno> {
         let own = Own::of(&self.ledger.mds, task.entry.ino)?;
         let (dir, way) = self.dir_and_way(at)?;
-        let making = Making {
-            kind: task.entry.kind,
-            rdev: own.attr.rdev,
-            target: &own.target,
-            with: &own.attributes(),
+        let with = &own.attributes();
+        let making = Making { kind: task.entry.kind, rdev: own.attr.rdev, target: &own.target, with };
+        let seen = if task.entry.kind == FileKind::Directory {
+            self.back.make(&way, &making)?.seen
+        } else {
+            let aside = self.way_of(&Place::on_the_way(at.dir, task.entry.ino))?;
+            self.clear_aside(&aside)?;
+            let made = self.back.make(&aside, &making)?.seen;
+            self.stage(task, Staged::Aside(made))?;
+            self.back.rename(&aside, &way, over)?;
+            self.back
+                .look(&way)?
+                .filter(|found| found.seen.is_same_object(&made))
+                .map_or(made, |found| found.seen)
         };
-        let seen = match over {
-            Over::Nothing => self.back.make(&way, &making)?.seen,
-            Over::Replace => {
-                let aside = self.way_of(&Place::on_the_way(at.dir, task.entry.ino))?;
-                self.clear_aside(&aside)?;
-                self.back.make(&aside, &making)?;
-                self.back.rename(&aside, &way, over)?;
-                self.back.look(&way)?.ok_or(Errno::ENOENT)?.seen
-            }
-        };
-        // A directory of ours holds what we have; that it is empty there is known.
         Ok(Done::with(Record::Is(self.record(seen, at)), vec![dir]))
     }
 
