@@ -3,7 +3,7 @@
 //!
 //! What is about to be renamed is in the store before the rename: after a crash the file that has the name is known for ours.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use link::{Found, Over, Place, Staged, Trouble, Version};
 use types::Errno;
@@ -13,6 +13,9 @@ use crate::{
     done::{Copied, Done, Record, Task},
     own::Own,
 };
+
+/// Clocks with longer steps are those of no file system that we know.
+const CLOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How a version is filled.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,8 +102,18 @@ impl Linked {
         let written = copied.as_ref().and_then(|(snapshot, _)| snapshot.mtime);
         attributes.mtime = written.unwrap_or(attributes.mtime);
         let found = version.finish(&attributes).map_err(Trouble::of)?;
+        self.wait_for_clock(&found);
         let live = own.data.live;
         Ok((copied.map(|(snapshot, held)| Copied { snapshot, held, live }), found))
+    }
+
+    /// Until a change of theirs would give it another time than the one that it has from us: a look that comes too soon proves
+    /// nothing, and what we change next would count as changed by both.
+    pub(crate) fn wait_for_clock(&self, made: &Found) {
+        let clock = self.back.clock();
+        if made.seen.looked(clock).proof != link::Proof::Firm {
+            std::thread::sleep(clock.step.min(CLOCK_WAIT_MAX));
+        }
     }
 
     pub(crate) fn stage(&self, task: &Task<'_>, staged: Staged) -> Result<(), Errno> {

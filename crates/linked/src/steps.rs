@@ -144,7 +144,9 @@ impl Linked {
         } else {
             let aside = self.way_of(&Place::on_the_way(at.dir, task.entry.ino))?;
             self.clear_aside(&aside)?;
-            let made = self.back.make(&aside, &making)?.seen;
+            let made = self.back.make(&aside, &making)?;
+            self.wait_for_clock(&made);
+            let made = made.seen;
             self.stage(task, Staged::Aside(made))?;
             self.back.rename(&aside, &way, over)?;
             self.back
