@@ -34,8 +34,6 @@ pub(crate) struct RootState {
     /// The last look, and what it said.
     last: Option<(Instant, Trust)>,
     trouble: Option<Trouble>,
-    /// An operator said that another directory is the same tree.
-    accept: bool,
 }
 
 fn encode(root: &KnownRoot) -> Bytes {
@@ -84,14 +82,8 @@ impl Linked {
             return Ok(());
         }
         let found = self.back.root();
-        let (known, accept) = {
-            let root = self.root.lock();
-            (root.known, root.accept)
-        };
-        let verdict = match trust(known, found) {
-            Trust::Stranger if accept => Trust::Known,
-            other @ (Trust::Known | Trust::Unreachable | Trust::Unmounted | Trust::Stranger) => other,
-        };
+        let known = self.root.lock().known;
+        let verdict = trust(known, found);
         self.root.lock().last = Some((now, verdict));
         match (verdict, found) {
             (Trust::Known, Reachable::Yes { id, empty }) => self.remember_root(KnownRoot { id, empty }),
@@ -102,7 +94,7 @@ impl Linked {
                 .root_trouble(Errno::EIO, "an empty directory is in its place: is its file system mounted?")),
             (Trust::Stranger, _) => Err(self.root_trouble(
                 Errno::EIO,
-                "another directory is in its place: if it is the same tree, say so with `onfs link accept`",
+                "another directory is in its place: nothing is applied to it, mount the one that was linked",
             )),
         }
     }
@@ -113,18 +105,10 @@ impl Linked {
                 txn.put(&key::global(NAME), encode(&root));
                 Ok(())
             })?;
-            let mut state = self.root.lock();
-            (state.known, state.accept) = (Some(root), false);
+            self.root.lock().known = Some(root);
         }
         self.over();
         Ok(())
-    }
-
-    /// The directory that is there now is the tree that we know.
-    pub fn accept_root(&self) {
-        let mut root = self.root.lock();
-        root.accept = true;
-        root.last = None;
     }
 
     fn root_trouble(&self, errno: Errno, what: &str) -> Errno {
