@@ -103,7 +103,10 @@ impl Linked {
     /// It has to be listed at the next look, whatever its times say.
     fn unsettle(&self, dir: Ino) -> Result<(), Errno> {
         let Some(mut record) = self.record_of(dir)? else { return Ok(()) };
-        record.seen.proof = link::Proof::Void;
+        // Not void: that is a directory of which nobody has seen a name.
+        if record.seen.proof == link::Proof::Firm {
+            record.seen.proof = link::Proof::Racy;
+        }
         self.ledger.mds.put_records(&[records::link_entry(dir, Some(&record))], false)
     }
 
@@ -153,6 +156,8 @@ impl Linked {
 
     /// It is not what it was: its directory says what became of it.
     fn look_at_parent(&self, ino: Ino, record: &LinkRecord) -> Result<(), Errno> {
+        // In what an unmounted file system left in its place nothing is.
+        self.check_root()?;
         if ino == Ino::ROOT || record.place.dir == ino {
             return Err(Errno::EIO);
         }
