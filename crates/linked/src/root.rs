@@ -15,8 +15,6 @@ use crate::{
 
 const NAME: &[u8] = b"linked";
 const VERSION: u8 = 1;
-/// A look at the root is good for so long.
-const FRESH: Duration = Duration::from_millis(500);
 /// In trouble, the root is looked at this often.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -73,14 +71,10 @@ impl Linked {
         self.root.lock().last.map_or(Trust::Unreachable, |(_, trust)| trust)
     }
 
-    /// `Ok`: it is the directory that we know, and may be believed and written to.
+    /// `Ok`: it is the directory that we know, and may be believed and written to. It is looked at each time: what was found or
+    /// done before counts only if this comes after, since an older answer may be of what was there then.
     pub(crate) fn check_root(&self) -> Result<(), Errno> {
         let now = Instant::now();
-        if let Some((at, Trust::Known)) = self.root.lock().last
-            && now.saturating_duration_since(at) < FRESH
-        {
-            return Ok(());
-        }
         let found = self.back.root();
         let known = self.root.lock().known;
         let verdict = trust(known, found);

@@ -121,7 +121,10 @@ impl Linked {
         }
         let failed: BTreeSet<Vec<Vec<u8>>> =
             unsynced.into_iter().filter(|way| !self.is_synced(way)).collect();
+        // What was done in another directory that had its place meanwhile is not done.
+        let known = self.check_root().is_ok();
         let settled = |result: Result<Done, Trouble>| match result {
+            _ if !known => Err(Trouble::Later),
             Ok(done) if done.dirs.iter().any(|dir| failed.contains(dir)) => Err(Trouble::Later),
             other => other,
         };

@@ -18,6 +18,7 @@ type Way = Vec<Vec<u8>>;
 
 impl Linked {
     pub(crate) fn do_step(&self, entry: &Entry) -> Result<Done, Trouble> {
+        self.check_root().map_err(Trouble::of)?;
         let task = self.task(entry).map_err(Trouble::of)?;
         let (from, to) = self.look_at(&task).map_err(Trouble::of)?;
         let agreed = Agreed {
