@@ -47,7 +47,7 @@ pub(crate) struct After {
     pub drop_copies: Vec<(Ino, Found, Seen)>,
     pub put_back: Vec<Ino>,
     /// Attributes that their ctime may tell of.
-    pub xattrs: Vec<(Ino, Vec<u8>)>,
+    pub xattrs: Vec<Ino>,
     pub again: bool,
     pub news: News,
     imports: Vec<(Vec<u8>, Seen)>,
@@ -178,7 +178,7 @@ impl Linked {
         self.ledger.mds.transact(&[dir], &mut |txn, env, _| {
             let log = self.ledger.lock();
             let work = log.log.get(dir);
-            let has_pending = log.log.left_in(dir).next().is_some() || log.log.gains_in(dir);
+            let has_pending = log.changes_names_of(dir);
             namespace::refresh(txn, env, dir, &theirs(&found), kept(work, true, has_pending))?;
             let place = match records::link_of(&*txn, dir)? {
                 Some(record) => record.place,
@@ -348,8 +348,7 @@ impl Pass<'_, '_> {
         let keep = kept(change.pending.log.get(ino), is_dir, is_dir);
         namespace::refresh(self.txn, self.env, ino, &theirs(&Found { seen, ..*found }), keep)?;
         if change.pending.log.get(ino).is_none_or(|work| work.xattrs.is_empty()) {
-            let name = self.side.records.get(&ino).map(|record| record.place.name.clone());
-            self.after.xattrs.extend(name.map(|name| (ino, name)));
+            self.after.xattrs.push(ino);
         }
         self.remember(ino, |record| record.seen = seen);
         self.after.news.inodes.push(ino);

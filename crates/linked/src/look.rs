@@ -170,18 +170,14 @@ impl Linked {
     /// Theirs is as it was. Ours may have other times, of changes that came to nothing.
     fn settle_dir(&self, dir: Ino, record: &LinkRecord, found: Found) -> Result<(), Errno> {
         let same = self.ledger.mds.find(dir)?.attr.mtime == found.seen.mtime;
-        if same || self.has_pending(dir) { Ok(()) } else { self.refresh_dir(dir, record, found) }
-    }
-
-    fn has_pending(&self, dir: Ino) -> bool {
-        let pending = self.ledger.lock();
-        pending.log.left_in(dir).next().is_some() || pending.log.gains_in(dir)
+        let pending = self.ledger.lock().changes_names_of(dir);
+        if same || pending { Ok(()) } else { self.refresh_dir(dir, record, found) }
     }
 
     fn refresh_dir(&self, dir: Ino, record: &LinkRecord, found: Found) -> Result<(), Errno> {
         self.ledger.mds.transact(&[dir], &mut |txn, env, _| {
             let pending = self.ledger.lock();
-            let has_pending = pending.log.left_in(dir).next().is_some() || pending.log.gains_in(dir);
+            let has_pending = pending.changes_names_of(dir);
             let keep = gather::kept(pending.log.get(dir), true, has_pending);
             namespace::refresh(txn, env, dir, &theirs(&found), keep)?;
             records::put_link(txn, dir, &self.record(found.seen, &record.place));
@@ -314,7 +310,7 @@ impl Linked {
         for (ino, found, agreed) in drop_copies {
             self.take_theirs(ino, found, agreed)?;
         }
-        for (ino, _) in xattrs {
+        for ino in xattrs {
             self.take_xattrs(ino)?;
         }
         for dir in put_back {

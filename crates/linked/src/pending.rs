@@ -25,8 +25,6 @@ pub(crate) struct Pending {
     /// What steps that are being made have to do with: a look that begins now may find it as it was before, or after.
     flying: BTreeMap<Ino, Touched>,
     looks_made: u64,
-    /// Counts what was applied, for those who wait for something.
-    pub turns: u64,
 }
 
 /// What steps had to do with since a look began.
@@ -66,7 +64,6 @@ impl Pending {
             looks: BTreeMap::new(),
             flying: BTreeMap::new(),
             looks_made: 0,
-            turns: 0,
         };
         moments.into_iter().for_each(|ino| pending.set_moment(ino, now));
         Ok(pending)
@@ -112,6 +109,16 @@ impl Pending {
         let version = work.written.max(1);
         self.log.push(now, ino, FileKind::Regular, Op::Publish { version });
         true
+    }
+
+    /// The number of the next version of a file.
+    pub fn next_version(&self, ino: Ino) -> u64 {
+        self.log.get(ino).map_or(0, |work| work.written.max(work.published)) + 1
+    }
+
+    /// Is something of ours not applied among the names of a directory?
+    pub fn changes_names_of(&self, dir: Ino) -> bool {
+        self.log.left_in(dir).next().is_some() || self.log.gains_in(dir)
     }
 
     pub fn next_moment(&self) -> Option<Timestamp> {

@@ -155,7 +155,7 @@ impl Linked {
         if !is_known(ino, pending, txn)? {
             return Ok(());
         }
-        let version = pending.log.get(ino).map_or(0, |work| work.written.max(work.published)) + 1;
+        let version = pending.next_version(ino);
         pending.log.push(now, ino, FileKind::Regular, Op::Written { version });
         pending.note_open(ino, now, &self.settings);
         Ok(())

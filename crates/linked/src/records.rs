@@ -74,37 +74,35 @@ pub(crate) fn work_entry(ino: Ino, work: Option<&Work>) -> Entry {
 
 /// All that is pending.
 pub(crate) fn works<R: Reader + ?Sized>(reader: &R) -> Result<Vec<(Ino, Work)>, KvError> {
-    let (mut found, mut bad) = (Vec::new(), None);
-    reader.scan(&key::work_start(), &key::work_end(), &mut |key, value| {
-        let ino = key::Parsed::new(key).and_then(|parsed| key::ino_of(parsed.rest));
-        match ino.zip(Work::decode(value)) {
-            Some(work) => {
-                found.push(work);
-                ControlFlow::Continue(())
-            }
-            None => {
-                bad = Some(damaged(key));
-                ControlFlow::Break(())
-            }
-        }
-    })?;
-    bad.map_or(Ok(found), Err)
+    all(reader, (&key::work_start(), &key::work_end()), |key, value| {
+        key::ino_of(key.rest).zip(Work::decode(value))
+    })
 }
 
 /// All conflicts, with their numbers.
 pub(crate) fn conflicts<R: Reader + ?Sized>(reader: &R) -> Result<Vec<(u64, Conflict)>, KvError> {
+    all(reader, (&key::conflict_start(), &key::conflict_end()), |key, value| {
+        key.conflict().zip(Conflict::decode(value))
+    })
+}
+
+/// All records of a range; one that is damaged is an error.
+fn all<R: Reader + ?Sized, T>(
+    reader: &R,
+    (from, to): (&[u8], &[u8]),
+    decode: impl Fn(&key::Parsed<'_>, &[u8]) -> Option<T>,
+) -> Result<Vec<T>, KvError> {
     let (mut found, mut bad) = (Vec::new(), None);
-    reader.scan(&key::conflict_start(), &key::conflict_end(), &mut |key, value| {
-        let number = key::Parsed::new(key).and_then(|parsed| parsed.conflict());
-        match number.zip(Conflict::decode(value)) {
-            Some(conflict) => {
-                found.push(conflict);
-                ControlFlow::Continue(())
-            }
-            None => {
-                bad = Some(damaged(key));
-                ControlFlow::Break(())
-            }
+    reader.scan(from, to, &mut |key, value| match key::Parsed::new(key)
+        .and_then(|parsed| decode(&parsed, value))
+    {
+        Some(one) => {
+            found.push(one);
+            ControlFlow::Continue(())
+        }
+        None => {
+            bad = Some(damaged(key));
+            ControlFlow::Break(())
         }
     })?;
     bad.map_or(Ok(found), Err)

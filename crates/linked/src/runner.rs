@@ -135,7 +135,6 @@ impl Linked {
                 .iter()
                 .flat_map(|(entry, result)| self.note_result(now, pending, entry, result))
                 .collect();
-            pending.turns += 1;
             ((), entries)
         });
         match recorded {
@@ -233,7 +232,7 @@ impl Linked {
         pending.log.applied(entry.ino);
         if done.live {
             // Of what is written to it from now on nobody is told before it is closed.
-            let version = pending.log.get(entry.ino).map_or(0, |work| work.written.max(work.published)) + 1;
+            let version = pending.next_version(entry.ino);
             pending.log.push(now, entry.ino, FileKind::Regular, Op::Written { version });
             pending.note_open(entry.ino, now, &self.settings);
         }

@@ -148,7 +148,7 @@ impl Linked {
         }
         let now = self.now();
         self.ledger.alter(false, |pending| {
-            let version = pending.log.get(ino).map_or(0, |work| work.written.max(work.published)) + 1;
+            let version = pending.next_version(ino);
             let op = link::Op::Publish { version };
             pending.log.push(now, ino, types::FileKind::Regular, op);
             ((), Vec::new())
