@@ -14,12 +14,13 @@
 //!
 //! Dropping it waits for nothing; sources and versions that are still there keep its threads.
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
 use link::{
-    Abilities, Attributes, Attrs, BackEnd, Clock, Found, Making, Over, Reachable, Source, Version, Way,
+    Abilities, Attributes, Attrs, BackEnd, Clock, Detail, Found, Making, Over, Reachable, Source, Version,
+    Way,
 };
-use types::Errno;
+use types::{Errno, FileKind};
 
 use crate::{
     call::Call,
@@ -29,6 +30,10 @@ use crate::{
     owned::{OwnedAttributes, OwnedMaking},
     tally::Counters,
 };
+
+/// Names of one directory that one thread looks at.
+const PART: usize = 64;
+type ForNames<B, N, T> = fn(&B, &Way, &[N]) -> Result<Vec<T>, Errno>;
 
 /// See the module's documentation.
 pub struct Deadlined<B> {
@@ -58,6 +63,36 @@ impl<B: BackEnd + 'static> Deadlined<B> {
     ) -> Result<T, Errno> {
         let (inner, way) = (self.inner.clone(), way.to_vec());
         self.lanes.look(call, move || work(&inner, &way))
+    }
+
+    /// Many looks in one directory: each thread takes some, so that neither a change of threads nor the back end's answer is
+    /// waited for at each.
+    fn looks_in_parts<N: Clone + Send + 'static, T: Send + 'static>(
+        &self,
+        call: Call,
+        dir: &Way,
+        names: &[N],
+        work: ForNames<B, N, T>,
+    ) -> Result<Vec<T>, Errno> {
+        let deadline = self.lanes.limits.deadline;
+        let tickets: Vec<_> = names
+            .chunks(PART)
+            .map(|part| {
+                let (inner, dir, part) = (self.inner.clone(), dir.to_vec(), part.to_vec());
+                self.lanes.looks.begin((), None, move |()| work(&inner, &dir, &part))
+            })
+            .collect();
+        let until = Instant::now() + deadline;
+        let mut all = Vec::with_capacity(names.len());
+        let mut first = Ok(());
+        // All are waited for, or given up one by one: none is left in line.
+        for ticket in tickets {
+            match self.lanes.told(call, ticket.wait(until, deadline)) {
+                Ok(part) => all.extend(part),
+                Err(errno) => first = first.and(Err(errno)),
+            }
+        }
+        first.map(|()| all)
     }
 
     fn change_by<T: Send + 'static>(
@@ -117,6 +152,14 @@ impl<B: BackEnd + 'static> BackEnd for Deadlined<B> {
 
     fn list(&self, way: &Way, visit: &mut dyn FnMut(&[u8], Found) -> ControlFlow<()>) -> Result<(), Errno> {
         listing::list(self.inner.clone(), &self.lanes, way.to_vec(), visit)
+    }
+
+    fn look_at(&self, dir: &Way, names: &[Vec<u8>]) -> Result<Vec<Option<Found>>, Errno> {
+        self.looks_in_parts(Call::Look, dir, names, |inner, dir, names| inner.look_at(dir, names))
+    }
+
+    fn details(&self, dir: &Way, of: &[(Vec<u8>, FileKind)]) -> Result<Vec<Result<Detail, Errno>>, Errno> {
+        self.looks_in_parts(Call::Xattrs, dir, of, |inner, dir, of| inner.details(dir, of))
     }
 
     fn readlink(&self, way: &Way) -> Result<Vec<u8>, Errno> {

@@ -20,7 +20,8 @@ use std::{
 };
 
 use link::{
-    Abilities, Attributes, Attrs, BackEnd, Clock, Found, Making, Over, Reachable, Source, Version, Way,
+    Abilities, Attributes, Attrs, BackEnd, Clock, Detail, Found, Making, Over, Reachable, Source, Version,
+    Way,
 };
 use parking_lot::RwLock;
 use rustix::fs::{
@@ -34,12 +35,12 @@ use crate::{
     call::Call,
     error::{errno, retry},
     faults::Faults,
-    root::{LISTED, Root, is_dots},
+    root::{DIRECTORY, LISTED, Root, is_dots},
     source::OpenFile,
     stat::{self, Fresh},
     times::earlier,
     version::{Filling, is_named},
-    xattrs,
+    way, xattrs,
 };
 
 const ENTRIES_BYTES: usize = 64 << 10;
@@ -213,6 +214,45 @@ impl BackEnd for Directory {
             }
         }
         Ok(())
+    }
+
+    fn look_at(&self, dir: &Way, names: &[Vec<u8>]) -> Result<Vec<Option<Found>>, Errno> {
+        let root = self.begin(Call::Look)?;
+        let dir = root.dir(dir, DIRECTORY)?;
+        if !root.site.local {
+            stat::of(dir.as_fd(), Fresh::Forced)?;
+        }
+        let look = |name: &Vec<u8>| {
+            way::check(std::slice::from_ref(name))?;
+            let clock = root.times.clock();
+            match stat::of_name(dir.as_fd(), name, root.fresh()) {
+                Ok(stat) if root.is_foreign(&stat) => Ok(None),
+                Ok(stat) => {
+                    root.times.note(stat::timestamp(stat.stx_ctime));
+                    stat::found(&stat, clock).map(Some)
+                }
+                Err(Errno::ENOENT) => Ok(None),
+                Err(e) => Err(e),
+            }
+        };
+        names.iter().map(look).collect()
+    }
+
+    fn details(&self, dir: &Way, of: &[(Vec<u8>, FileKind)]) -> Result<Vec<Result<Detail, Errno>>, Errno> {
+        let root = self.begin(Call::Xattrs)?;
+        let dir = root.dir(dir, DIRECTORY)?;
+        let trusted = xattrs::sees_trusted(&root.site);
+        let detail = |(name, kind): &(Vec<u8>, FileKind)| {
+            way::check(std::slice::from_ref(name))?;
+            let mut detail = Detail::default();
+            if *kind == FileKind::Symlink {
+                detail.target = retry(|| readlinkat(&dir, &name[..], Vec::new()))?.into_bytes();
+            } else if root.has_xattrs {
+                detail.xattrs = xattrs::all_of_name(dir.as_fd(), name, trusted)?;
+            }
+            Ok(detail)
+        };
+        Ok(of.iter().map(detail).collect())
     }
 
     fn readlink(&self, way: &Way) -> Result<Vec<u8>, Errno> {

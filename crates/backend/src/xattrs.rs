@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
+use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, llistxattr, removexattr, setxattr};
 use types::Errno;
 
 use crate::{error::retry, site::Site};
@@ -12,6 +12,7 @@ pub(crate) const ACL: &[u8] = b"system.posix_acl_access";
 pub(crate) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 /// A list and a value may be as long as this, says the kernel.
 const BYTES_MAX: usize = 64 << 10;
+const BYTES_SHORT: usize = 1 << 10;
 
 /// Name and value.
 type Xattr = (Vec<u8>, Vec<u8>);
@@ -32,22 +33,55 @@ pub(crate) fn sees_trusted(site: &Site) -> bool {
 /// Those that are shown, with their values. A file system that has none has none here.
 pub(crate) fn all(fd: BorrowedFd<'_>, trusted: bool) -> Result<Vec<Xattr>, Errno> {
     let path = path(fd);
-    let mut buffer = vec![0; BYTES_MAX];
-    let length = match retry(|| listxattr(path.as_str(), &mut buffer[..])) {
+    let list = match sized(|buffer| listxattr(path.as_str(), buffer)) {
         Err(Errno::EOPNOTSUPP) => return Ok(Vec::new()),
         other => other?,
     };
+    shown(&list, trusted, |name| sized(|buffer| getxattr(path.as_str(), name, buffer)))
+}
+
+/// As [`all`], of what has the name in a directory.
+pub(crate) fn all_of_name(dir: BorrowedFd<'_>, name: &[u8], trusted: bool) -> Result<Vec<Xattr>, Errno> {
+    let mut at = path(dir).into_bytes();
+    at.push(b'/');
+    at.extend(name);
+    let list = match sized(|buffer| llistxattr(&at[..], buffer)) {
+        Err(Errno::EOPNOTSUPP) => return Ok(Vec::new()),
+        other => other?,
+    };
+    shown(&list, trusted, |name| sized(|buffer| lgetxattr(&at[..], name, buffer)))
+}
+
+fn shown(
+    list: &[u8],
+    trusted: bool,
+    value: impl Fn(&[u8]) -> Result<Vec<u8>, Errno>,
+) -> Result<Vec<Xattr>, Errno> {
     let mut found = Vec::new();
-    let mut value = vec![0; BYTES_MAX];
-    for name in buffer[..length].split(|b| *b == 0).filter(|name| is_shown(name, trusted)) {
-        match retry(|| getxattr(path.as_str(), name, &mut value[..])) {
-            Ok(length) => found.push((name.to_vec(), value[..length].to_vec())),
+    for name in list.split(|b| *b == 0).filter(|name| is_shown(name, trusted)) {
+        match value(name) {
+            Ok(value) => found.push((name.to_vec(), value)),
             // Removed since.
             Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
             Err(e) => return Err(e),
         }
     }
     Ok(found)
+}
+
+/// Most have none, or short ones: the long buffer is for those that do not fit in the short one.
+fn sized(mut ask: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>, Errno> {
+    let mut short = [0; BYTES_SHORT];
+    match retry(|| ask(&mut short)) {
+        Ok(length) => Ok(short[..length].to_vec()),
+        Err(Errno::ERANGE) => {
+            let mut long = vec![0; BYTES_MAX];
+            let length = retry(|| ask(&mut long))?;
+            long.truncate(length);
+            Ok(long)
+        }
+        Err(e) => Err(e),
+    }
 }
 
 pub(crate) fn set(fd: BorrowedFd<'_>, name: &[u8], value: &[u8]) -> Result<(), Errno> {

@@ -62,6 +62,53 @@ fn looks_tell_what_is_there() {
 }
 
 #[test]
+fn looks_at_many_are_those_at_each() {
+    on_each(|back, root| {
+        fs::create_dir_all(root.join("d/sub")).unwrap();
+        symlink("nowhere", root.join("d/l")).unwrap();
+        // More than one thread takes.
+        let mut names: Vec<Vec<u8>> = (0..200).map(|n| format!("f{n}").into_bytes()).collect();
+        for name in &names {
+            let path = root.join("d").join(OsStr::from_bytes(name));
+            fs::write(&path, name).unwrap();
+            rustix::fs::setxattr(&path, "user.name", name, XattrFlags::empty()).unwrap();
+        }
+        // One that is too long for a short buffer.
+        rustix::fs::setxattr(root.join("d/f7"), "user.long", &[b'x'; 3000], XattrFlags::empty()).unwrap();
+        names.extend([b"l".to_vec(), b"sub".to_vec(), b"none".to_vec()]);
+        let way_of = |name: &Vec<u8>| vec![b"d".to_vec(), name.clone()];
+        let looks = back.look_at(&way("d"), &names).unwrap();
+        for (name, found) in names.iter().zip(&looks) {
+            // The later look proves more.
+            let proof = found.map(|found| found.seen.proof);
+            let mut alone = back.look(&way_of(name)).unwrap();
+            alone.iter_mut().for_each(|alone| alone.seen.proof = proof.unwrap());
+            assert_eq!(*found, alone);
+        }
+        assert_eq!(looks[202], None);
+        assert_eq!(back.look_at(&way("none"), &names), Err(Errno::ENOENT));
+        assert_eq!(back.look_at(&way("d"), &[b"..".to_vec()]), Err(Errno::EINVAL));
+
+        let kinds: Vec<_> = names
+            .iter()
+            .zip(looks)
+            .map(|(name, found)| (name.clone(), found.map_or(FileKind::Regular, |found| found.seen.kind)))
+            .collect();
+        let details = back.details(&way("d"), &kinds).unwrap();
+        for ((name, kind), detail) in kinds.iter().zip(&details) {
+            let way = way_of(name);
+            if *kind == FileKind::Symlink {
+                assert_eq!(detail.as_ref().unwrap().target, back.readlink(&way).unwrap());
+            } else {
+                let xattrs = detail.as_ref().map(|detail| detail.xattrs.clone());
+                assert_eq!(xattrs.map_err(|errno| *errno), back.xattrs(&way));
+            }
+        }
+        assert_eq!(details[7].as_ref().unwrap().xattrs.len(), 2);
+    });
+}
+
+#[test]
 fn listings_are_whole_and_end_when_told() {
     on_each(|back, root| {
         fs::create_dir(root.join("d")).unwrap();

@@ -64,6 +64,18 @@ impl Client {
         Ok(true)
     }
 
+    /// Before the attributes of those that come next in a directory are shown. Of those that cannot be looked at none are.
+    pub(crate) fn visit_listed(&self, turn: Turn, dir: Ino, cookie: u64) -> Answer<()> {
+        if let Some(linked) = self.options.linked.as_ref().filter(|linked| linked.are_listed_due(dir, cookie))
+        {
+            turn.wait()?;
+            if let Err(errno) = linked.visit_listed(dir, cookie) {
+                tracing::debug!(%dir, %errno, "files of a directory could not be looked at together");
+            }
+        }
+        Ok(())
+    }
+
     /// Is a look at it due? Who lists many does not wait for one at each.
     pub(crate) fn is_to_be_visited(&self, ino: Ino) -> bool {
         self.options.linked.as_ref().is_some_and(|linked| linked.is_due(ino))

@@ -152,7 +152,9 @@ impl Client {
                 });
             }
             Operation::Readdirplus(args) => {
-                let look = self.before_listing(turn, at, args.offset);
+                let look = self
+                    .before_listing(turn, at, args.offset)
+                    .and_then(|()| self.visit_listed(turn, at, args.offset));
                 self.finish(call, turn, Op::Readdirplus, look, |call, ()| {
                     call.reply_dir(|out| self.readdirplus(at, args.offset, args.size as usize, out));
                 });

@@ -31,6 +31,15 @@ pub struct Found {
     pub rdev: u32,
 }
 
+/// What an import takes of an object besides.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Detail {
+    /// Of a symbolic link.
+    pub target: Vec<u8>,
+    /// Of anything else, where the back end has them.
+    pub xattrs: Vec<Xattr>,
+}
+
 /// What is made there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Making<'a> {
@@ -100,6 +109,28 @@ pub trait BackEnd: Send + Sync {
     /// system that is mounted there is left out, too.
     fn list(&self, way: &Way, visit: &mut dyn FnMut(&[u8], Found) -> ControlFlow<()>) -> Result<(), Errno>;
 
+    /// As [`BackEnd::look`] at each of these names of a directory, in their order. An error of one is one of all.
+    fn look_at(&self, dir: &Way, names: &[Vec<u8>]) -> Result<Vec<Option<Found>>, Errno> {
+        names.iter().map(|name| self.look(&below(dir, name))).collect()
+    }
+
+    /// Of each of these objects of a directory, in their order, what [`BackEnd::readlink`] or [`BackEnd::xattrs`] says.
+    fn details(&self, dir: &Way, of: &[(Vec<u8>, FileKind)]) -> Result<Vec<Result<Detail, Errno>>, Errno> {
+        let detail = |(name, kind): &(Vec<u8>, FileKind)| {
+            let way = below(dir, name);
+            Ok(match kind {
+                FileKind::Symlink => Detail { target: self.readlink(&way)?, ..Detail::default() },
+                FileKind::Regular
+                | FileKind::Directory
+                | FileKind::Fifo
+                | FileKind::Socket
+                | FileKind::CharDevice
+                | FileKind::BlockDevice => Detail { xattrs: self.xattrs(&way)?, ..Detail::default() },
+            })
+        };
+        Ok(of.iter().map(detail).collect())
+    }
+
     fn readlink(&self, way: &Way) -> Result<Vec<u8>, Errno>;
 
     /// Those that a user of the mount may see, ACLs among them.
@@ -135,6 +166,12 @@ pub trait BackEnd: Send + Sync {
 
     /// What was renamed, made or removed in this directory is durable on return.
     fn sync_dir(&self, way: &Way) -> Result<(), Errno>;
+}
+
+fn below(dir: &Way, name: &[u8]) -> Vec<Vec<u8>> {
+    let mut way = dir.to_vec();
+    way.push(name.to_vec());
+    way
 }
 
 /// A file of theirs that is open for reading. It stays what it was when another gets its name.

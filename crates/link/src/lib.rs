@@ -24,7 +24,9 @@ mod sides;
 mod step;
 mod work;
 
-pub use back_end::{Abilities, Attributes, BackEnd, Found, Making, Over, Source, Version, Way, Xattr};
+pub use back_end::{
+    Abilities, Attributes, BackEnd, Detail, Found, Making, Over, Source, Version, Way, Xattr,
+};
 pub use conflict::{Conflict, Why, beside};
 pub use log::{Clash, Entry, Lag, Log, Settings};
 pub use place::{Place, is_on_the_way};

@@ -168,7 +168,11 @@ impl Linked {
             Ok(whole)
         })?;
         looked.into_iter().for_each(|ino| self.looks.note(At::Itself(ino)));
-        news.names.append(&mut taken);
+        // Of a directory that nobody has seen, nobody has been told that it has no such name.
+        let is_first = !self.record_of(dir)?.is_some_and(|record| record.seen.proof != Proof::Void);
+        if !is_first {
+            news.names.append(&mut taken);
+        }
         Ok(whole)
     }
 

@@ -8,6 +8,7 @@
 //! Refuses to know: FUSE, and how a back end does what it does.
 
 mod agree;
+mod ahead;
 mod counters;
 mod done;
 mod gather;
@@ -87,6 +88,7 @@ pub struct Linked {
     data: OnceLock<Weak<DataServer>>,
     host: OnceLock<Box<dyn Host>>,
     pub(crate) looks: looks::Looks,
+    pub(crate) traversals: Mutex<ahead::Traversals>,
     pub(crate) root: Mutex<root::RootState>,
     pub(crate) conflicts_made: AtomicU64,
     pub(crate) counters: Counters,
@@ -118,6 +120,7 @@ impl Linked {
             data: OnceLock::new(),
             host: OnceLock::new(),
             looks: looks::Looks::default(),
+            traversals: Mutex::default(),
             root: Mutex::default(),
             conflicts_made: AtomicU64::new(known.last().map_or(1, |(number, _)| number + 1)),
             counters: Counters::default(),

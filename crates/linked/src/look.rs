@@ -21,6 +21,8 @@ use crate::{
 
 /// Rounds of one look, when a comparison asks for another.
 const ROUNDS: usize = 3;
+/// Objects of one directory whose attributes are asked for together.
+const DETAILS: usize = 1024;
 
 impl Linked {
     /// Is it time to look at this inode? Asked before each use; costs no call.
@@ -65,6 +67,12 @@ impl Linked {
             self.looks.note(At::Itself(ino));
             return Ok(());
         };
+        let settled = record.seen.kind != FileKind::Directory
+            // What keeps others from being looked at is no trouble of this one.
+            && self.look_with_others(ino, &record).unwrap_or(false);
+        if settled {
+            return Ok(());
+        }
         match self.look_at_one(ino, &record) {
             Ok(()) => {
                 self.looks.note(At::Itself(ino));
@@ -272,6 +280,7 @@ impl Linked {
             .map(|(name, ino, _)| (name, ino))
             .collect();
         let xattrs = self.back.abilities().xattrs;
+        let mut unknown = Vec::new();
         for (name, found) in &level.entries {
             let is_known = match known.get(name) {
                 Some(ino) => {
@@ -279,23 +288,24 @@ impl Linked {
                 }
                 None => false,
             };
-            if is_known {
-                continue;
+            if !is_known && (xattrs || found.seen.kind == FileKind::Symlink) {
+                unknown.push((name.clone(), found.seen.kind));
             }
-            let mut at = way.to_vec();
-            at.push(name.clone());
-            if found.seen.kind == FileKind::Symlink {
-                match self.back.readlink(&at) {
-                    Ok(target) => _ = level.targets.insert(name.clone(), target),
-                    Err(Errno::ENOENT | Errno::EINVAL) => level.whole = false,
-                    Err(errno) => return Err(errno),
-                }
-            } else if xattrs {
-                match self.back.xattrs(&at) {
-                    Ok(found) => _ = level.xattrs.insert(name.clone(), found),
+        }
+        for part in unknown.chunks(DETAILS) {
+            for ((name, kind), detail) in part.iter().zip(self.back.details(way, part)?) {
+                match detail {
+                    Ok(detail) if *kind == FileKind::Symlink => {
+                        level.targets.insert(name.clone(), detail.target);
+                    }
+                    Ok(detail) => _ = level.xattrs.insert(name.clone(), detail.xattrs),
+                    // It went, or is another since it was listed.
                     Err(Errno::ENOENT) => level.whole = false,
+                    Err(Errno::EINVAL) if *kind == FileKind::Symlink => level.whole = false,
+                    Err(errno) if *kind == FileKind::Symlink => return Err(errno),
                     Err(errno) => {
-                        tracing::warn!(path = %show(&at), %errno, "extended attributes cannot be read")
+                        let path = show(&[way, std::slice::from_ref(name)].concat());
+                        tracing::warn!(path, %errno, "extended attributes cannot be read");
                     }
                 }
             }
