@@ -35,6 +35,16 @@ pub enum Command {
     Flush(FlushArgs),
     /// Bring files up to the fastest tier, in the order given
     Prefetch(PrefetchArgs),
+    /// Copy files and directories onto a mount: in parallel, checked, and gone on with after an interruption
+    #[command(
+        override_usage = "onfs stage-in [OPTIONS] SRC... DST\n  onfs stage-in [OPTIONS] --manifest FILE"
+    )]
+    StageIn(StageInArgs),
+    /// Copy files and directories off a mount; done when they are durable there and were read back
+    #[command(
+        override_usage = "onfs stage-out [OPTIONS] SRC... DST\n  onfs stage-out [OPTIONS] --manifest FILE"
+    )]
+    StageOut(StageOutArgs),
     /// Keep files in a tier until they are unpinned
     Pin(PinArgs),
     /// Let pinned files move again
@@ -218,6 +228,58 @@ pub struct PrefetchArgs {
     /// Files, or directories with all that is below them
     #[arg(required_unless_present = "list")]
     pub path: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct StageInArgs {
+    #[command(flatten)]
+    pub stage: StageArgs,
+    /// Wait until all of it is safe: in a persistent tier, as by `onfs flush --wait`
+    #[arg(long, short)]
+    pub wait: bool,
+    /// Read back what was written, and compare
+    #[arg(long)]
+    pub verify: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct StageOutArgs {
+    #[command(flatten)]
+    pub stage: StageArgs,
+    /// Do not read back what was written
+    #[arg(long)]
+    pub no_verify: bool,
+}
+
+/// What is copied to where, and how: the same both ways.
+#[derive(Args, Debug)]
+pub struct StageArgs {
+    /// What to copy, then where to: below DST if that is a directory, else DST is the copy; SRC/. means what is in it
+    #[arg(value_name = "SRC... DST", required_unless_present = "manifest", conflicts_with = "manifest")]
+    pub path: Vec<PathBuf>,
+    /// Read lines "SOURCE DESTINATION" from a file, or from standard input with "-"; names with blanks are quoted as in a shell
+    #[arg(long, value_name = "FILE")]
+    pub manifest: Option<PathBuf>,
+    /// DST is the copy itself, also when it is a directory that is there
+    #[arg(long, short = 'T', conflicts_with = "manifest")]
+    pub no_target_directory: bool,
+    /// Threads that copy, up to 256 [default: the machine's processors, but 4 to 16]
+    #[arg(long, short, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: Option<u16>,
+    /// Compare the content of files whose size and time agree, instead of passing them by
+    #[arg(long)]
+    pub checksum: bool,
+    /// Give up after this time, such as 10min; the same command goes on later
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<Span>,
+    /// Only say how much would be copied
+    #[arg(long, short = 'n')]
+    pub dry_run: bool,
+    /// Copy also when that side is not on ONFS
+    #[arg(long)]
+    pub any_fs: bool,
     #[command(flatten)]
     pub output: Output,
 }

@@ -20,3 +20,4 @@ pub mod mounts;
 pub mod policy;
 pub mod render;
 pub mod running;
+pub mod stage;

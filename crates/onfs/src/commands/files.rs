@@ -23,18 +23,7 @@ pub fn migrate(args: &MigrateArgs) -> Outcome {
 
 pub fn flush(args: &FlushArgs) -> Outcome {
     let wait = args.wait.waits();
-    let groups = group(&args.path)?;
-    let mut report = MoveReport::default();
-    for group in &groups {
-        let whole = group.places.iter().any(|p| p.file.ino == Ino::ROOT.get());
-        let mut job = Job::new(group, args.wait, "making data safe")?;
-        if whole {
-            job.send(Request::FlushAll { wait })?;
-        } else {
-            job.files(group, &|files| Request::Flush { files, wait })?;
-        }
-        report.add(job.end());
-    }
+    let report = flushed(&args.path, args.wait)?;
     // What the user may not use, or has no data, is no danger that this flush leaves.
     let asked = |errno| !matches!(errno, libc::EACCES | libc::EPERM | libc::EINVAL | libc::ENOENT);
     let in_danger = report.failed.iter().any(|file| asked(file.errno));
@@ -46,6 +35,24 @@ pub fn flush(args: &FlushArgs) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// Asks for it, and waits if that is wanted.
+pub(super) fn flushed(paths: &[PathBuf], how: Wait) -> Outcome<MoveReport> {
+    let wait = how.waits();
+    let groups = group(paths)?;
+    let mut report = MoveReport::default();
+    for group in &groups {
+        let whole = group.places.iter().any(|p| p.file.ino == Ino::ROOT.get());
+        let mut job = Job::new(group, how, "making data safe")?;
+        if whole {
+            job.send(Request::FlushAll { wait })?;
+        } else {
+            job.files(group, &|files| Request::Flush { files, wait })?;
+        }
+        report.add(job.end());
+    }
+    Ok(report)
 }
 
 pub fn prefetch(args: &PrefetchArgs) -> Outcome {

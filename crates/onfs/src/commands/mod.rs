@@ -10,6 +10,7 @@ mod generate;
 mod inspect;
 mod mount;
 mod settings;
+mod stage;
 mod tree;
 mod umount;
 
@@ -30,6 +31,8 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Migrate(args) => files::migrate(&args),
         Command::Flush(args) => files::flush(&args),
         Command::Prefetch(args) => files::prefetch(&args),
+        Command::StageIn(args) => stage::stage_in(&args),
+        Command::StageOut(args) => stage::stage_out(&args),
         Command::Pin(args) => files::pin(&args),
         Command::Unpin(args) => files::unpin(&args),
         Command::Policy(command) => directories::policy(command),
