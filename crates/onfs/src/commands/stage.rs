@@ -21,7 +21,7 @@ use crate::{
     locate::{Located, locate},
     render::{self, Meter},
     stage::{
-        self, Options, PREFIX, PREFIX_LINKED, StageReport, Watch,
+        self, Ended, Options, PREFIX, PREFIX_LINKED, StageReport, Watch,
         pairs::{self, Pair},
     },
 };
@@ -116,7 +116,7 @@ fn finish(report: &StageReport, args: &StageArgs, safe: bool) -> Outcome {
         }
         ("", 0) => Ok(()),
         ("", n) => ended(Exit::DataAtRisk, &format!("{} failed", render::units::files(n))),
-        (why, _) if args.deadline.is_some() && why.contains("deadline") => ended(Exit::TimedOut, why),
+        (why @ Ended::DEADLINE, _) => ended(Exit::TimedOut, why),
         (why, _) => ended(Exit::DataAtRisk, why),
     }
 }

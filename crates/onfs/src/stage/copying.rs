@@ -2,7 +2,7 @@
 //! and only then called what it is to be called.
 
 use std::{
-    fs::{File, OpenOptions, remove_file, rename},
+    fs::{File, OpenOptions, remove_file, rename, symlink_metadata},
     io,
     os::{
         fd::AsFd,
@@ -111,6 +111,12 @@ impl Copying {
 
     /// It gets its name.
     pub fn finish(&self, job: &Job, sums: &[u64]) -> Result<(), Trouble> {
+        // Where a file system has no locks the same stage may be running twice.
+        let own = self.way.metadata().map_err(Trouble::Destination)?;
+        let named = symlink_metadata(&self.way_path).map_err(Trouble::Destination)?;
+        if (own.dev(), own.ino()) != (named.dev(), named.ino()) {
+            return Err(Trouble::Refused("somebody else copies to the same place"));
+        }
         rename(&self.way_path, &self.task.dst).map_err(Trouble::Destination)?;
         if let Some(journal) = &job.journal {
             let (key, stamp, durable) = (self.key, self.stamp(), job.options.durable);

@@ -24,27 +24,8 @@ use super::{
 
 /// Does what is left. Without a failure the journal goes too.
 pub fn end(job: &Job, later: &Later) {
-    for link in &later.links {
-        if job.is_stopping() {
-            return;
-        }
-        if let Err(trouble) = another_name(job, link) {
-            job.fail(&link.src, &trouble);
-        }
-    }
-    if job.options.dry_run {
-        return;
-    }
-    for directory in later.directories.iter().rev() {
-        if job.is_stopping() {
-            return;
-        }
-        if let Err(trouble) = attributes_of(job, directory) {
-            job.fail(&directory.src, &trouble);
-        }
-    }
-    if let Err(trouble) = durable(job, later) {
-        return job.fail(Path::new("directories"), &trouble);
+    if let Err(trouble) = names_and_directories(job, later) {
+        job.fail(Path::new("directories"), &trouble);
     }
     let whole = job.tally.failed() == 0 && !job.is_stopping();
     if whole || nothing_came_of_it(job) {
@@ -54,6 +35,25 @@ pub fn end(job: &Job, later: &Later) {
     {
         job.fail(journal.path(), &Trouble::Journal(error));
     }
+}
+
+fn names_and_directories(job: &Job, later: &Later) -> Result<(), Trouble> {
+    for link in &later.links {
+        job.go_on()?;
+        if let Err(trouble) = another_name(job, link) {
+            job.fail(&link.src, &trouble);
+        }
+    }
+    if job.options.dry_run {
+        return Ok(());
+    }
+    for directory in later.directories.iter().rev() {
+        job.go_on()?;
+        if let Err(trouble) = attributes_of(job, directory) {
+            job.fail(&directory.src, &trouble);
+        }
+    }
+    durable(job, later)
 }
 
 fn another_name(job: &Job, link: &Link) -> Result<(), Trouble> {

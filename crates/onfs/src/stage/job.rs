@@ -1,6 +1,8 @@
 //! One stage: what is asked for, and what all its threads share.
 
 use std::{
+    fmt,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -8,7 +10,6 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{facts::Facts, journal::Journal, pairs::Pair, record::key_of, report::Tally, trouble::Trouble};
-use std::os::unix::ffi::OsStrExt;
 
 /// Begins the names of what is on its way into a directory that is not on ONFS. A mount that is linked to it does not
 /// import such names (`link::is_on_the_way`); its own have only hexadecimal digits behind it.
@@ -53,7 +54,23 @@ pub enum Ended {
     Trouble(String),
 }
 
+impl Ended {
+    pub const DEADLINE: &str = "the deadline passed";
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ended::Interrupted => write!(f, "interrupted"),
+            Ended::Deadline => write!(f, "{}", Ended::DEADLINE),
+            Ended::Trouble(text) => write!(f, "{text}"),
+        }
+    }
+}
+
 pub struct Job {
+    /// Of the pairs: [`super::pairs::job_id`].
+    id: u128,
     pub pairs: Vec<Pair>,
     pub options: Options,
     /// None in a dry run.
@@ -64,9 +81,9 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn new(pairs: Vec<Pair>, options: Options, journal: Option<Journal>) -> Job {
+    pub fn new(id: u128, pairs: Vec<Pair>, options: Options, journal: Option<Journal>) -> Job {
         let (tally, ended) = (Tally::default(), Mutex::new(None));
-        Job { pairs, options, journal, tally, stopping: AtomicBool::new(false), ended }
+        Job { id, pairs, options, journal, tally, stopping: AtomicBool::new(false), ended }
     }
 
     /// The first reason is the one that is told.
@@ -100,13 +117,13 @@ impl Job {
 
     /// The name that a destination has until it is whole.
     pub fn way(&self, dst: &Path) -> PathBuf {
-        way(dst, self.options.prefix)
+        way(dst, self.options.prefix, self.id)
     }
 }
 
-/// In the same directory, so that a rename gives it its own.
-pub fn way(dst: &Path, prefix: &str) -> PathBuf {
-    let key = key_of(dst.as_os_str().as_bytes()) as u64;
+/// In the same directory, so that a rename gives it its own; and not that of another stage to the same place.
+fn way(dst: &Path, prefix: &str, job: u128) -> PathBuf {
+    let key = key_of(&[&job.to_le_bytes(), dst.as_os_str().as_bytes()].concat()) as u64;
     let name = format!("{prefix}{key:016x}");
     dst.parent().map_or_else(|| PathBuf::from(&name), |dir| dir.join(&name))
 }
@@ -123,8 +140,9 @@ mod tests {
     #[test]
     fn names_on_the_way_are_passed_by() {
         for prefix in [PREFIX, PREFIX_LINKED] {
-            let way = way(Path::new("/d/a"), prefix);
+            let way = way(Path::new("/d/a"), prefix, 1);
             assert_eq!(way.parent(), Some(Path::new("/d")));
+            assert_ne!(way, super::way(Path::new("/d/a"), prefix, 2));
             assert!(is_on_the_way(way.file_name().unwrap().as_bytes()));
         }
         assert!(link::is_on_the_way(PREFIX_LINKED.as_bytes()), "a linked mount does not import it");

@@ -32,6 +32,6 @@ mod trouble;
 mod walk;
 mod worker;
 
-pub use job::{Options, PREFIX, PREFIX_LINKED};
+pub use job::{Ended, Options, PREFIX, PREFIX_LINKED};
 pub use report::StageReport;
 pub use run::{Watch, journal_name, journal_of, run};

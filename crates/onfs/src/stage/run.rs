@@ -61,7 +61,7 @@ pub fn run(
         true => None,
         false => Some(Journal::open(journal, id, journal::boot())?),
     };
-    let job = Arc::new(Job::new(pairs, options, journal));
+    let job = Arc::new(Job::new(id, pairs, options, journal));
     let (ended, ends) = mpsc::sync_channel::<()>(1);
     let worked = job.clone();
     let thread = thread::Builder::new().name("stage".into()).spawn(move || {
@@ -108,12 +108,7 @@ fn watched(job: &Job, ends: &mpsc::Receiver<()>, watch: Watch<'_>) {
 
 fn report(job: &Job, begun: Instant) -> StageReport {
     let mut report = job.tally.report(begun.elapsed());
-    report.ended_by = match job.ended() {
-        None => String::new(),
-        Some(Ended::Interrupted) => "interrupted".into(),
-        Some(Ended::Deadline) => "the deadline passed".into(),
-        Some(Ended::Trouble(text)) => text,
-    };
+    report.ended_by = job.ended().map(|why| why.to_string()).unwrap_or_default();
     report.complete = report.failed_count == 0 && report.ended_by.is_empty() && !job.options.dry_run;
     report.verified = report.complete && job.options.verify;
     report.durable = report.complete && job.options.durable;

@@ -35,22 +35,15 @@ impl Trouble {
         }
     }
 
-    /// No other file would fare better: what is missing is room, or the destination.
+    /// No other file would fare better: what is missing is room, or one of the two sides.
     pub fn ends_all(&self) -> bool {
-        let hopeless = |error: &io::Error| {
-            matches!(
-                error.raw_os_error(),
-                Some(libc::ENOSPC | libc::EDQUOT | libc::EROFS | libc::ENOTCONN | libc::ESTALE | libc::ENXIO)
-            )
-        };
+        let gone = |raw| matches!(raw, libc::ENOTCONN | libc::ECONNABORTED);
+        let shut = |raw| matches!(raw, libc::ENOSPC | libc::EDQUOT | libc::EROFS | libc::ESTALE);
         match self {
             Trouble::Journal(_) => true,
-            Trouble::Destination(error) => hopeless(error),
-            Trouble::Source(_)
-            | Trouble::Changed
-            | Trouble::Differs { .. }
-            | Trouble::Refused(_)
-            | Trouble::Stopped => false,
+            Trouble::Destination(error) => error.raw_os_error().is_some_and(|raw| gone(raw) || shut(raw)),
+            Trouble::Source(error) => error.raw_os_error().is_some_and(gone),
+            Trouble::Changed | Trouble::Differs { .. } | Trouble::Refused(_) | Trouble::Stopped => false,
         }
     }
 }
