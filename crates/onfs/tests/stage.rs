@@ -160,7 +160,7 @@ fn on_the_way(dir: &Path) -> Vec<PathBuf> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn a_tree_is_copied_with_all_that_it_has(seed in 1u64.., change in 1u64.., out in any::<bool>()) {
         let dir = tempfile::tempdir().unwrap();
