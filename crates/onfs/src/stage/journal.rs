@@ -37,7 +37,7 @@ struct Inner {
 impl Journal {
     /// Opens or makes it, and keeps others out of it.
     pub fn open(path: &Path, job: u128, boot: Boot) -> Outcome<Journal> {
-        let failed = |e: io::Error| Failure::failed(format!("{}: {}", path.display(), system_text(&e)));
+        let failed = |e: io::Error| not_kept(path, &e);
         for _ in 0..TRIES {
             let file = options().open(path).map_err(failed)?;
             lock(&file, path)?;
@@ -51,7 +51,7 @@ impl Journal {
     }
 
     fn read(path: &Path, mut file: File, job: u128, boot: Boot) -> Outcome<Journal> {
-        let failed = |e: io::Error| Failure::failed(format!("{}: {}", path.display(), system_text(&e)));
+        let failed = |e: io::Error| not_kept(path, &e);
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         let begun = check_header(&bytes, job).map_err(|error| {
@@ -123,6 +123,13 @@ pub fn boot() -> Boot {
             (now ^ (u128::from(std::process::id()) << 96)).to_be_bytes()
         }
     }
+}
+
+/// Without it nothing is copied; on a full disk that is what a file later would end with too.
+fn not_kept(path: &Path, error: &io::Error) -> Failure {
+    let full = matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+    let exit = if full { Exit::DataAtRisk } else { Exit::Failure };
+    Failure::new(exit, format!("{}: {}", path.display(), system_text(error)))
 }
 
 fn options() -> OpenOptions {
