@@ -401,6 +401,8 @@ impl DataServer {
         match file.write_at(bytes, piece.offset) {
             Ok(()) => Ok(tier),
             Err(Errno::ENOSPC) => {
+                // What is written below a file's length was not asked for, be it this one's or another's.
+                self.settle_charge(object, state, tier);
                 self.refresh_limit(tier);
                 if !patience.may_wait {
                     return Err(Stop::WouldWait);
@@ -409,7 +411,11 @@ impl DataServer {
                     return Err(Stop::Failed(Errno::ENOSPC));
                 }
                 let need = u64::from(piece.len);
-                let to = self.place_elsewhere(object, state, piece, (tier, need), patience)?;
+                let mut to = self.place_elsewhere(object, state, piece, (tier, need), patience)?;
+                if to == TierId::Memory {
+                    self.settle_charge(object, state, to);
+                    to = self.place_safe(object, state, piece, need, patience)?;
+                }
                 if to == tier {
                     return Err(Stop::Failed(Errno::ENOSPC));
                 }

@@ -457,3 +457,29 @@ fn regression_policies_of_files_that_nobody_uses_are_not_kept() {
         assert!(!site.server().keeps(ino(n)));
     }
 }
+
+#[test]
+fn regression_parts_of_a_file_that_are_written_out_of_order_flow_on_when_memory_is_full() {
+    // Each SAU is begun by one request, and further ones fill it, below what is the file's length by then.
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let new = ObjectHint { written: false, ..hint(&site, 0) };
+    let large = site.server().attach(ino(2), &new).unwrap();
+    let small = site.server().attach(ino(3), &new).unwrap();
+    for object in [&large, &small] {
+        site.server().open(object, WRITER);
+    }
+    for mib in 0..40 {
+        for part in [120, 80, 40, 0] {
+            let bytes = vec![(part + mib) as u8; MIB];
+            let written = site.server().write(&large, ((part + mib) * MIB) as u64, &bytes);
+            assert_eq!(written, Ok(MIB), "MiB {}", part + mib);
+        }
+        assert_eq!(site.server().write(&small, mib as u64 * 5000, b"small"), Ok(5));
+    }
+    for mib in 0..160 {
+        let mut buf = vec![0; MIB];
+        assert_eq!(site.server().read(&large, (mib * MIB) as u64, &mut buf), Ok(MIB));
+        assert!(buf.iter().all(|b| *b == mib as u8), "MiB {mib}");
+    }
+}
