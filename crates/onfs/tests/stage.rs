@@ -202,7 +202,7 @@ fn killed_at_any_moment_it_goes_on_and_ends_whole() {
             std::thread::yield_now();
         }
         // SIGKILL; mostly. A clean interruption must do no less.
-        if random(&mut seed) % 4 == 0 {
+        if random(&mut seed).is_multiple_of(4) {
             let pid = rustix::process::Pid::from_child(&child);
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         } else {

@@ -12,6 +12,9 @@ use super::{
     trouble::Trouble,
 };
 
+/// Takes bytes and where they are in the file.
+pub type Each<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Trouble> + 'a;
+
 /// Gives `each` what `range` of the file has, in order; holes are left out. Returns the checksum. `range` begins at a
 /// multiple of [`BLOCK`]. `side` says whose trouble a read that fails is; a file that ends within the range gives
 /// `UnexpectedEof`.
@@ -20,7 +23,7 @@ pub fn read(
     range: Range<u64>,
     buffer: &mut [u8],
     side: fn(io::Error) -> Trouble,
-    each: &mut dyn FnMut(u64, &[u8]) -> Result<(), Trouble>,
+    each: &mut Each<'_>,
 ) -> Result<u64, Trouble> {
     let mut sum = Sum::default();
     let mut at = range.start;
