@@ -143,7 +143,7 @@ pub trait BackEnd: Send + Sync {
     fn make(&self, way: &Way, what: &Making<'_>) -> Result<Found, Errno>;
 
     /// A regular file of this name, empty, to be filled: what an earlier beginning left under it is gone. The name is one on
-    /// the way ([`crate::Place::on_the_way`]).
+    /// the way ([`crate::Place::being_made`]).
     fn begin_version(&self, way: &Way) -> Result<Box<dyn Version>, Errno>;
 
     /// The file that is there is to be changed into a new version.

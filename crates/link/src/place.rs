@@ -18,10 +18,15 @@ impl Place {
         Place { dir, name: name.to_vec() }
     }
 
-    /// Where an inode waits, in the linked root, while others stand in its way; a new version is written under the same
-    /// name, in the directory where it will be. One inode has one step under way, so one name is enough.
+    /// Where an inode waits, in the linked root, while others stand in its way.
     pub fn on_the_way(dir: Ino, ino: Ino) -> Place {
         Place { dir, name: [ON_THE_WAY, format!("{:x}", ino.get()).as_bytes()].concat() }
+    }
+
+    /// Where what is to get a name is made, in the directory where it will be. One inode has one step under way, so one name is
+    /// enough; not the one under which it waits, for a version is made of what waits, too.
+    pub fn being_made(dir: Ino, ino: Ino) -> Place {
+        Place { dir, name: [ON_THE_WAY, format!("{:x}-new", ino.get()).as_bytes()].concat() }
     }
 }
 
@@ -39,6 +44,9 @@ mod tests {
         let place = Place::on_the_way(Ino::ROOT, Ino::from_raw(0x2a).unwrap());
         assert_eq!(place, Place::new(Ino::ROOT, b".onfs-way-2a"));
         assert!(is_on_the_way(&place.name));
+        let made = Place::being_made(Ino::ROOT, Ino::from_raw(0x2a).unwrap());
+        assert_eq!(made, Place::new(Ino::ROOT, b".onfs-way-2a-new"));
+        assert!(is_on_the_way(&made.name));
         assert!(!is_on_the_way(b".onfs"));
     }
 }

@@ -153,6 +153,8 @@ impl Linked {
     pub fn shutdown(&self) {
         self.stopping.store(true, Ordering::Release);
         self.call();
+        // Wakes who waits for one; whoever finds the line full need not be woken.
+        let _ = self.to_visit.try_send(Ino::ROOT);
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // One that panicked has said so already.
             let _ = thread.join();
@@ -162,6 +164,7 @@ impl Linked {
     fn run_visits(&self) {
         while !self.is_stopping() {
             if let Ok(dir) = self.visits.recv_timeout(Duration::from_millis(200))
+                && !self.is_stopping()
                 && let Err(errno) = self.visit_dir(dir)
             {
                 tracing::debug!(%dir, %errno, "a directory could not be looked at");

@@ -12,6 +12,7 @@ use crate::{
     Linked,
     done::{Copied, Done, Record, Task},
     own::Own,
+    steps::after_the_fact,
 };
 
 /// Clocks with longer steps are those of no file system that we know.
@@ -41,7 +42,7 @@ impl Linked {
         let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
         let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
         let mut aside = dir.clone();
-        aside.push(Place::on_the_way(at.dir, task.entry.ino).name);
+        aside.push(Place::being_made(at.dir, task.entry.ino).name);
         let version = self.back.begin_version(&aside).map_err(Trouble::of)?;
         let how = if data { How::Whole } else { How::Empty };
         let (copied, found) = self.fill(task, &own, version, how)?;
@@ -50,7 +51,7 @@ impl Linked {
             // It may have been done: what is there tells the next try.
             return Err(Trouble::of(errno));
         }
-        let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
+        let (source, found) = self.named(&way, found).map_err(after_the_fact)?;
         let record = Record::Is(self.record(found.seen, at));
         let live = copied.as_ref().is_some_and(|copied| copied.live);
         Ok(Done { record, dirs: vec![dir], published: copied.zip(source), live })
@@ -64,7 +65,7 @@ impl Linked {
         let there = task.own.as_ref().map_or(0, |record| record.seen.size);
         let version = self.back.begin_in_place(&way).map_err(Trouble::of)?;
         let (copied, found) = self.fill(task, &own, version, How::InPlace { there })?;
-        let (source, found) = self.named(&way, found).map_err(Trouble::of)?;
+        let (source, found) = self.named(&way, found).map_err(after_the_fact)?;
         let record = Record::Is(self.record(found.seen, at));
         let live = copied.as_ref().is_some_and(|copied| copied.live);
         Ok(Done { record, dirs: vec![dir], published: copied.zip(source), live })

@@ -18,6 +18,9 @@ pub struct Settings {
     pub threads: usize,
     /// Inodes with something to apply, at the most.
     pub entries_max: usize,
+    /// The first pause after a step that failed, and how long one that was refused waits.
+    pub retry_first: Duration,
+    pub held_retry: Duration,
 }
 
 impl Default for Settings {
@@ -29,6 +32,8 @@ impl Default for Settings {
             deadline: Duration::from_secs(30),
             threads: 4,
             entries_max: 1 << 20,
+            retry_first: Duration::from_millis(200),
+            held_retry: Duration::from_secs(60),
         }
     }
 }
@@ -38,9 +43,9 @@ impl Settings {
         link::Settings {
             root: Ino::ROOT,
             entries_max: self.entries_max,
-            retry_first: Duration::from_millis(200),
+            retry_first: self.retry_first,
             retry_most: Duration::from_secs(60),
-            held_retry: Duration::from_secs(60),
+            held_retry: self.held_retry,
         }
     }
 }

@@ -16,11 +16,18 @@ use crate::{
 
 type Way = Vec<Vec<u8>>;
 
+/// Of an error that comes when the step may have been done: whatever it says, it does not say that it was not.
+pub(crate) fn after_the_fact(errno: Errno) -> Trouble {
+    tracing::debug!(%errno, "whether a step was done is not known");
+    Trouble::Later
+}
+
 impl Linked {
     pub(crate) fn do_step(&self, entry: &Entry) -> Result<Done, Trouble> {
-        self.check_root().map_err(Trouble::of)?;
-        let task = self.task(entry).map_err(Trouble::of)?;
-        let (from, to) = self.look_at(&task).map_err(Trouble::of)?;
+        let unseen = |errno| if entry.again { after_the_fact(errno) } else { Trouble::of(errno) };
+        self.check_root().map_err(unseen)?;
+        let task = self.task(entry).map_err(unseen)?;
+        let (from, to) = self.look_at(&task).map_err(unseen)?;
         let agreed = Agreed {
             own: task.own.as_ref().map(|record| &record.seen),
             over: task.over.as_ref().map(|record| &record.seen),
@@ -67,9 +74,9 @@ impl Linked {
 
     fn carry_out(&self, task: &Task<'_>, from: Option<Found>, to: Option<Found>) -> Result<Done, Trouble> {
         let over = if to.is_some() { Over::Replace } else { Over::Nothing };
-        let done = match &task.entry.step {
+        match &task.entry.step {
             Step::Create { at, data, .. } if task.entry.kind == FileKind::Regular => {
-                return self.publish(task, at, over, data.is_some());
+                self.publish(task, at, over, data.is_some())
             }
             Step::Publish { .. } => {
                 let at = task.own.as_ref().map(|record| record.place.clone()).ok_or(Trouble::Gone)?;
@@ -78,7 +85,7 @@ impl Linked {
                     return self.publish_in_place(task, &at);
                 }
                 let over = if from.is_some() { Over::Replace } else { Over::Nothing };
-                return self.publish(task, &at, over, true);
+                self.publish(task, &at, over, true)
             }
             Step::Create { at, .. } => self.make(task, at, over),
             Step::Rename { from, to, .. } => self.rename(task, from, to, over),
@@ -87,8 +94,7 @@ impl Linked {
             Step::Rmdir { at } => self.take_name(task, at, true),
             Step::SetAttr { what } => self.set_attributes(task, *what),
             Step::SetXattr { names } => self.set_xattrs(task, names),
-        };
-        done.map_err(Trouble::of)
+        }
     }
 
     /// It was done by an earlier process, or by them.
@@ -135,23 +141,24 @@ impl Linked {
     }
 
     /// Two directories of one name are one. Anything else gets its name by a rename, so that after a crash it is known for ours.
-    fn make(&self, task: &Task<'_>, at: &Place, over: Over) -> Result<Done, Errno> {
-        let own = Own::of(&self.ledger.mds, task.entry.ino)?;
-        let (dir, way) = self.dir_and_way(at)?;
+    fn make(&self, task: &Task<'_>, at: &Place, over: Over) -> Result<Done, Trouble> {
+        let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
+        let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
         let with = &own.attributes();
         let making = Making { kind: task.entry.kind, rdev: own.attr.rdev, target: &own.target, with };
         let seen = if task.entry.kind == FileKind::Directory {
-            self.back.make(&way, &making)?.seen
+            self.back.make(&way, &making).map_err(Trouble::of)?.seen
         } else {
-            let aside = self.way_of(&Place::on_the_way(at.dir, task.entry.ino))?;
-            self.clear_aside(&aside)?;
-            let made = self.back.make(&aside, &making)?;
+            let aside = self.way_of(&Place::being_made(at.dir, task.entry.ino)).map_err(Trouble::of)?;
+            self.clear_aside(&aside).map_err(Trouble::of)?;
+            let made = self.back.make(&aside, &making).map_err(Trouble::of)?;
             self.wait_for_clock(&made);
             let made = made.seen;
-            self.stage(task, Staged::Aside(made))?;
-            self.back.rename(&aside, &way, over)?;
+            self.stage(task, Staged::Aside(made)).map_err(Trouble::of)?;
+            self.back.rename(&aside, &way, over).map_err(Trouble::of)?;
             self.back
-                .look(&way)?
+                .look(&way)
+                .map_err(after_the_fact)?
                 .filter(|found| found.seen.is_same_object(&made))
                 .map_or(made, |found| found.seen)
         };
@@ -166,37 +173,40 @@ impl Linked {
         }
     }
 
-    fn rename(&self, task: &Task<'_>, from: &Place, to: &Place, over: Over) -> Result<Done, Errno> {
-        let (from_dir, from_way) = self.dir_and_way(from)?;
-        let (to_dir, to_way) = self.dir_and_way(to)?;
-        self.back.rename(&from_way, &to_way, over)?;
-        let seen = match (self.back.look(&to_way)?, &task.own) {
+    fn rename(&self, task: &Task<'_>, from: &Place, to: &Place, over: Over) -> Result<Done, Trouble> {
+        let (from_dir, from_way) = self.dir_and_way(from).map_err(Trouble::of)?;
+        let (to_dir, to_way) = self.dir_and_way(to).map_err(Trouble::of)?;
+        self.back.rename(&from_way, &to_way, over).map_err(Trouble::of)?;
+        let seen = match (self.back.look(&to_way).map_err(after_the_fact)?, &task.own) {
             // Only its ctime changed, by us; the rest is as it was agreed on.
             (Some(found), Some(own)) if found.seen.is_same_object(&own.seen) => {
                 Seen { ctime: found.seen.ctime, ..own.seen }
             }
             (Some(found), _) => found.seen,
             (None, Some(own)) => own.seen,
-            (None, None) => return Err(Errno::ENOENT),
+            (None, None) => return Err(Trouble::Gone),
         };
         Ok(Done::with(Record::Is(self.record(seen, to)), vec![from_dir, to_dir]))
     }
 
-    fn link(&self, task: &Task<'_>, at: &Place, over: Over) -> Result<Done, Errno> {
-        let own = task.own.as_ref().ok_or(Errno::ENOENT)?;
-        let from = self.way_of(&own.place)?;
-        let (dir, way) = self.dir_and_way(at)?;
-        match over {
-            Over::Nothing => self.back.link(&from, &way)?,
-            Over::Replace => {
-                let aside = self.way_of(&Place::on_the_way(at.dir, task.entry.ino))?;
-                self.clear_aside(&aside)?;
-                self.back.link(&from, &aside)?;
-                self.back.rename(&aside, &way, over)?;
-            }
-        }
-        let seen = self.after_ours(own, self.back.look(&way)?);
+    fn link(&self, task: &Task<'_>, at: &Place, over: Over) -> Result<Done, Trouble> {
+        let own = task.own.as_ref().ok_or(Trouble::Gone)?;
+        let from = self.way_of(&own.place).map_err(Trouble::of)?;
+        let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
+        let linked = match over {
+            Over::Nothing => self.back.link(&from, &way),
+            Over::Replace => self.link_over(task, &from, (at, &way)),
+        };
+        linked.map_err(Trouble::of)?;
+        let seen = self.after_ours(own, self.back.look(&way).map_err(after_the_fact)?);
         Ok(Done::with(Record::Is(self.record(seen, &own.place)), vec![dir]))
+    }
+
+    fn link_over(&self, task: &Task<'_>, from: &Way, (at, way): (&Place, &Way)) -> Result<(), Errno> {
+        let aside = self.way_of(&Place::being_made(at.dir, task.entry.ino))?;
+        self.clear_aside(&aside)?;
+        self.back.link(from, &aside)?;
+        self.back.rename(&aside, way, Over::Replace)
     }
 
     /// What was agreed on, with what a step of ours that leaves the bytes alone changed about it.
@@ -217,14 +227,14 @@ impl Linked {
         }
     }
 
-    fn take_name(&self, task: &Task<'_>, at: &Place, is_dir: bool) -> Result<Done, Errno> {
-        let (dir, way) = self.dir_and_way(at)?;
+    fn take_name(&self, task: &Task<'_>, at: &Place, is_dir: bool) -> Result<Done, Trouble> {
+        let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
         let taken = if is_dir { self.back.rmdir(&way) } else { self.back.unlink(&way) };
         match taken {
             Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(Trouble::of(errno)),
         }
-        let done = self.without(task, at)?;
+        let done = self.without(task, at).map_err(after_the_fact)?;
         Ok(Done { dirs: vec![dir], ..done })
     }
 
@@ -240,12 +250,12 @@ impl Linked {
         Ok(Done::with(record, Vec::new()))
     }
 
-    fn set_attributes(&self, task: &Task<'_>, what: Attrs) -> Result<Done, Errno> {
-        let own = task.own.as_ref().ok_or(Errno::ENOENT)?;
-        let ours = Own::of(&self.ledger.mds, task.entry.ino)?;
-        let way = self.way_of_inode(task.entry.ino, own)?;
-        self.back.set_attributes(&way, what, &ours.attributes())?;
-        let found = self.back.look(&way)?;
+    fn set_attributes(&self, task: &Task<'_>, what: Attrs) -> Result<Done, Trouble> {
+        let own = task.own.as_ref().ok_or(Trouble::Gone)?;
+        let ours = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
+        let way = self.way_of_inode(task.entry.ino, own).map_err(Trouble::of)?;
+        self.back.set_attributes(&way, what, &ours.attributes()).map_err(Trouble::of)?;
+        let found = self.back.look(&way).map_err(after_the_fact)?;
         let mut seen = self.after_ours(own, found);
         if let Some(found) = found.filter(|_| what.contains(Attrs::TIMES)) {
             seen.mtime = found.seen.mtime;
@@ -257,18 +267,18 @@ impl Linked {
         &self,
         task: &Task<'_>,
         names: &std::collections::BTreeSet<Vec<u8>>,
-    ) -> Result<Done, Errno> {
-        let own = task.own.as_ref().ok_or(Errno::ENOENT)?;
-        let way = self.way_of_inode(task.entry.ino, own)?;
+    ) -> Result<Done, Trouble> {
+        let own = task.own.as_ref().ok_or(Trouble::Gone)?;
+        let way = self.way_of_inode(task.entry.ino, own).map_err(Trouble::of)?;
         for name in names {
             let value = match self.ledger.mds.getxattr(task.entry.ino, name) {
                 Ok(value) => Some(value),
                 Err(Errno::ENODATA) => None,
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(Trouble::of(errno)),
             };
-            self.back.set_xattr(&way, name, value.as_deref())?;
+            self.back.set_xattr(&way, name, value.as_deref()).map_err(Trouble::of)?;
         }
-        let seen = self.after_ours(own, self.back.look(&way)?);
+        let seen = self.after_ours(own, self.back.look(&way).map_err(after_the_fact)?);
         Ok(Done::with(Record::Is(self.record(seen, &own.place)), Vec::new()))
     }
 
