@@ -29,6 +29,8 @@ const IMPORTS: usize = 1000;
 pub(crate) struct Level {
     /// The directory itself, as it was before the listing.
     pub dir: Option<Found>,
+    /// By which way it was reached, if it was listed.
+    pub way: Option<Vec<Vec<u8>>>,
     pub entries: BTreeMap<Vec<u8>, Found>,
     /// As in [`Listing`].
     pub whole: bool,
@@ -71,7 +73,8 @@ struct Pass<'a, 'b> {
 }
 
 impl Linked {
-    /// Settles a directory with what was listed of it since the look `look` began.
+    /// Settles a directory with what was listed of it since the look `look` began. `EBUSY`: a step of ours was about to give
+    /// the way to another, so that it may be that one's names.
     pub(crate) fn agree(&self, dir: Ino, level: &Level, look: u64) -> Result<After, Errno> {
         let mut after = self.agree_once(dir, level, look)?;
         let imports = std::mem::take(&mut after.imports);
@@ -92,6 +95,11 @@ impl Linked {
         let change = self.ledger.mds.transact(&slots, &mut |txn, env, context| {
             let mut change = self.ledger.change();
             let touched = change.pending.touched(look);
+            if let Some(way) = &level.way
+                && !self.leads_still(way, dir, &touched).map_err(namespace::Error::Errno)?
+            {
+                return Err(namespace::Error::Errno(Errno::EBUSY));
+            }
             let side = gather(txn, &change.pending, &touched, (dir, level.only))?;
             let mut pass = Pass {
                 linked: self,

@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ops::ControlFlow,
+    time::Duration,
 };
 
 use link::{Change as Difference, Found, LinkRecord, Place, Seen, compare};
@@ -21,13 +22,16 @@ use crate::{
 
 /// Rounds of one look, when a comparison asks for another.
 const ROUNDS: usize = 3;
+/// How often, and after what pauses, a directory is looked for that a step of ours is moving.
+const MOVING_TRIES: usize = 20;
+const MOVING_PAUSE: Duration = Duration::from_millis(50);
 /// Objects of one directory whose attributes are asked for together.
 const DETAILS: usize = 1024;
 
 impl Linked {
     /// Is it time to look at this inode? Asked before each use; costs no call.
     pub fn is_due(&self, ino: Ino) -> bool {
-        self.looks.is_due(At::Itself(ino), self.settings.interval)
+        self.looks.is_due(At::Itself(ino), self.settings.interval) && !self.is_away()
     }
 
     /// As [`Linked::is_due`], of the names of a directory.
@@ -47,12 +51,26 @@ impl Linked {
             return Ok(());
         };
         let listed = record.seen.proof != link::Proof::Void;
-        match self.look_at_dir(dir, &record) {
+        if listed && self.is_away() {
+            return Ok(());
+        }
+        let mut looked = self.look_at_dir(dir);
+        // Of what was never listed nothing can be shown: it is waited for.
+        for _ in 0..MOVING_TRIES {
+            if listed || looked != Err(Errno::EBUSY) || self.is_stopping() {
+                break;
+            }
+            std::thread::sleep(MOVING_PAUSE);
+            looked = self.look_at_dir(dir);
+        }
+        match looked {
             Ok(()) => {
                 self.looks.note(At::Names(dir));
                 self.looks.note(At::Itself(dir));
                 Ok(())
             }
+            // The next look finds it where it is then.
+            Err(Errno::EBUSY) if listed => Ok(()),
             Err(errno) => self.in_trouble(errno, listed, &format!("directory {dir}")),
         }
     }
@@ -110,6 +128,8 @@ impl Linked {
 
     /// It has to be listed at the next look, whatever its times say.
     fn unsettle(&self, dir: Ino) -> Result<(), Errno> {
+        // Nobody remembers it as settled in between.
+        let _log = self.ledger.lock();
         let Some(mut record) = self.record_of(dir)? else { return Ok(()) };
         // Not void: that is a directory of which nobody has seen a name.
         if record.seen.proof == link::Proof::Firm {
@@ -140,36 +160,62 @@ impl Linked {
         }
     }
 
-    fn look_at_dir(&self, dir: Ino, record: &LinkRecord) -> Result<(), Errno> {
+    /// `EBUSY`: a step of ours is moving it.
+    fn look_at_dir(&self, dir: Ino) -> Result<(), Errno> {
         self.check_root()?;
-        let way = self.way_of_dir(dir)?;
-        let Some(found) = self.back.look(&way)? else {
-            return self.look_at_parent(dir, record);
-        };
-        match compare(&record.seen, Some(&found.seen)) {
-            Difference::Nothing => self.settle_dir(dir, record, found),
-            Difference::Attributes => self.refresh_dir(dir, record, found),
-            Difference::Unproven | Difference::Data => self.list_and_agree(dir, &way, found),
-            Difference::Replaced | Difference::OtherKind | Difference::Gone if dir == Ino::ROOT => {
-                self.list_and_agree(dir, &way, found)
-            }
-            Difference::Replaced if found.seen.kind == FileKind::Directory => {
-                self.list_and_agree(dir, &way, found)
-            }
-            Difference::Replaced | Difference::OtherKind | Difference::Gone => {
-                self.look_at_parent(dir, record)
-            }
+        // Before its record is read: what a step does about it from now on is known.
+        let look = self.ledger.lock().begin_look();
+        let result = self.look_at_names(dir, look);
+        self.ledger.lock().end_look(look);
+        match result? {
+            Some(parent) => self.look_at_parent(dir, parent),
+            None => Ok(()),
         }
     }
 
+    /// The directory that holds it, if that one says what became of it.
+    fn look_at_names(&self, dir: Ino, look: u64) -> Result<Option<Ino>, Errno> {
+        let Some(record) = self.dir_record(dir)? else { return Ok(None) };
+        let way = self.way_of_dir(dir)?;
+        let Some(found) = self.back.look(&way)? else { return Ok(Some(record.place.dir)) };
+        match compare(&record.seen, Some(&found.seen)) {
+            Difference::Nothing | Difference::Attributes if self.is_waited_for(dir)? => {
+                self.list_and_agree(dir, &way, (found, look))?;
+            }
+            Difference::Nothing => self.settle_dir(dir, &record, found)?,
+            Difference::Attributes => self.refresh_dir(dir, &record, found)?,
+            Difference::Unproven | Difference::Data => self.list_and_agree(dir, &way, (found, look))?,
+            Difference::Replaced | Difference::OtherKind | Difference::Gone if dir == Ino::ROOT => {
+                self.list_and_agree(dir, &way, (found, look))?;
+            }
+            Difference::Replaced if found.seen.kind == FileKind::Directory => {
+                self.list_and_agree(dir, &way, (found, look))?;
+            }
+            Difference::Replaced | Difference::OtherKind | Difference::Gone => {
+                return Ok(Some(record.place.dir));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Does something that we want to do there wait until the directory is settled?
+    fn is_waited_for(&self, dir: Ino) -> Result<bool, Errno> {
+        let held = self.ledger.lock().held_by_theirs();
+        for (ino, dirs) in held {
+            if dirs.contains(&dir) || self.record_of(ino)?.is_some_and(|record| record.place.dir == dir) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// It is not what it was: its directory says what became of it.
-    fn look_at_parent(&self, ino: Ino, record: &LinkRecord) -> Result<(), Errno> {
+    fn look_at_parent(&self, ino: Ino, parent: Ino) -> Result<(), Errno> {
         // In what an unmounted file system left in its place nothing is.
         self.check_root()?;
-        if ino == Ino::ROOT || record.place.dir == ino {
+        if ino == Ino::ROOT || parent == ino {
             return Err(Errno::EIO);
         }
-        let parent = record.place.dir;
         self.unsettle(parent)?;
         self.looks.forget(At::Names(parent));
         self.visit_dir(parent)
@@ -185,6 +231,10 @@ impl Linked {
     fn refresh_dir(&self, dir: Ino, record: &LinkRecord, found: Found) -> Result<(), Errno> {
         self.ledger.mds.transact(&[dir], &mut |txn, env, _| {
             let pending = self.ledger.lock();
+            // A step of ours was made since: the next look sees what is there then.
+            if dir != Ino::ROOT && records::link_of(&*txn, dir)?.as_ref() != Some(record) {
+                return Ok(());
+            }
             let has_pending = pending.changes_names_of(dir);
             let keep = gather::kept(pending.log.get(dir), true, has_pending);
             namespace::refresh(txn, env, dir, &theirs(&found), keep)?;
@@ -231,21 +281,17 @@ impl Linked {
                 let after = self.agree(record.place.dir, &level, look)?;
                 self.finish(after)
             }
-            (_, _) => self.look_at_parent(ino, record),
+            (_, _) => self.look_at_parent(ino, record.place.dir),
         }
     }
 
-    fn list_and_agree(&self, dir: Ino, way: &[Vec<u8>], found: Found) -> Result<(), Errno> {
+    fn list_and_agree(&self, dir: Ino, way: &[Vec<u8>], (found, look): (Found, u64)) -> Result<(), Errno> {
         let mut found = found;
         for _ in 0..ROUNDS {
-            let look = self.ledger.lock().begin_look();
-            let after = self.list(dir, way, found).and_then(|level| {
-                // What an unmounted file system left in its place is not what is there.
-                self.check_root()?;
-                self.agree(dir, &level, look)
-            });
-            self.ledger.lock().end_look(look);
-            let after = after?;
+            let level = self.list(dir, way, found)?;
+            // What an unmounted file system left in its place is not what is there.
+            self.check_root()?;
+            let after = self.agree(dir, &level, look)?;
             let again = after.again;
             self.finish(after)?;
             if !again {
@@ -257,7 +303,7 @@ impl Linked {
     }
 
     fn list(&self, dir: Ino, way: &[Vec<u8>], found: Found) -> Result<Level, Errno> {
-        let mut level = Level { dir: Some(found), ..Level::default() };
+        let mut level = Level { dir: Some(found), way: Some(way.to_vec()), ..Level::default() };
         self.back.list(way, &mut |name, found| {
             level.entries.insert(name.to_vec(), found);
             ControlFlow::Continue(())

@@ -121,6 +121,33 @@ impl Pending {
         self.log.left_in(dir).next().is_some() || self.log.gains_in(dir)
     }
 
+    /// One that the back end refused, and why.
+    pub fn refused(&self) -> Option<(Ino, Errno)> {
+        self.log.held().find_map(|(ino, trouble)| match trouble {
+            link::Trouble::Refused(errno) => Some((ino, errno)),
+            link::Trouble::Later | link::Trouble::Conflict(_) | link::Trouble::Gone => None,
+        })
+    }
+
+    /// What waits until a directory is settled, and the directories of its names.
+    pub fn held_by_theirs(&self) -> Vec<(Ino, BTreeSet<Ino>)> {
+        let of_theirs = |trouble| match trouble {
+            link::Trouble::Conflict(_) | link::Trouble::Gone => true,
+            link::Trouble::Later | link::Trouble::Refused(_) => false,
+        };
+        let held = self.log.held().filter(|(_, trouble)| of_theirs(*trouble));
+        held.map(|(ino, _)| {
+            let names = self.log.get(ino).into_iter().flat_map(|work| work.minus.iter().chain(&work.plus));
+            (ino, names.map(|at| at.dir).collect())
+        })
+        .collect()
+    }
+
+    /// Is a step being made?
+    pub fn is_anything_flying(&self) -> bool {
+        !self.flying.is_empty()
+    }
+
     pub fn next_moment(&self) -> Option<Timestamp> {
         let moment = self.publish_at.first().map(|(at, _)| *at);
         [moment, self.log.next_deadline()].into_iter().flatten().min()

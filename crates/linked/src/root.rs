@@ -32,6 +32,8 @@ pub(crate) struct RootState {
     /// The last look, and what it said.
     last: Option<(Instant, Trust)>,
     trouble: Option<Trouble>,
+    /// It does not answer, or it is not there: whoever keeps the log looks for it, and nobody else waits for it.
+    away: bool,
 }
 
 fn encode(root: &KnownRoot) -> Bytes {
@@ -78,7 +80,11 @@ impl Linked {
         let found = self.back.root();
         let known = self.root.lock().known;
         let verdict = trust(known, found);
-        self.root.lock().last = Some((now, verdict));
+        {
+            let mut root = self.root.lock();
+            root.last = Some((now, verdict));
+            root.away = verdict != Trust::Known;
+        }
         match (verdict, found) {
             (Trust::Known, Reachable::Yes { id, empty }) => self.remember_root(KnownRoot { id, empty }),
             (Trust::Known | Trust::Unreachable, _) => {
@@ -113,6 +119,7 @@ impl Linked {
     /// Said once, when it begins.
     pub(crate) fn trouble(&self, errno: Errno, what: &str) {
         let mut root = self.root.lock();
+        root.away |= errno == Errno::ETIMEDOUT;
         if root.trouble.is_none() {
             tracing::warn!(%errno, "the linked directory is in trouble: {what}; what we have of it is served, and what is not written down there waits");
         }
@@ -126,6 +133,11 @@ impl Linked {
             tracing::info!(after = ?trouble.since.elapsed(), "the linked directory is back");
             self.call();
         }
+    }
+
+    /// Looks are not made now: they would be waited for in vain.
+    pub(crate) fn is_away(&self) -> bool {
+        self.root.lock().away
     }
 
     pub fn current_trouble(&self) -> Option<Trouble> {

@@ -178,7 +178,10 @@ impl Linked {
                     drop(held);
                 }
             }
-            Err(Trouble::Conflict(_) | Trouble::Gone) => self.look_soon(entry),
+            Err(trouble @ (Trouble::Conflict(_) | Trouble::Gone)) => {
+                tracing::debug!(ino = %entry.ino, ?trouble, step = ?entry.step, "a step waits for a look");
+                self.look_soon(entry);
+            }
             Err(Trouble::Refused(errno)) => {
                 self.counters.refused.add(1);
                 tracing::warn!(ino = %entry.ino, %errno, step = ?entry.step, "the linked directory refuses a change of ours");

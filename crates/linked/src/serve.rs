@@ -159,28 +159,18 @@ impl Linked {
         })
     }
 
-    /// Has all that is pending now applied, and waits for it; not for what is written meanwhile.
+    /// Has all that is pending now applied, and waits for it; not for what is written meanwhile. What was refused is tried again.
+    /// Ends with an error when something is refused, or when for the deadline of a call nothing was done and nothing is being done.
     pub fn drain(&self, until: Option<Instant>, stop: &dyn Fn() -> bool) -> Result<(), Errno> {
-        let now = self.now();
-        let newest = self.ledger.alter(false, |pending| {
-            let due: Vec<Ino> =
-                pending.log.works().filter(|(_, work)| is_unpublished(work)).map(|(ino, _)| ino).collect();
-            for ino in due {
-                pending.publish(now, ino);
-            }
-            (pending.log.newest(), Vec::new())
-        })?;
-        self.call();
+        let newest = self.make_all_due()?;
         let mut pending = self.ledger.lock();
-        let mut said = Instant::now();
+        let (mut said, mut moved) = (Instant::now(), (Instant::now(), self.counters.applied.get()));
         while pending.log.oldest().is_some_and(|oldest| oldest <= newest) {
             if said.elapsed() >= SAID_EVERY {
                 said = Instant::now();
                 say_what_waits(&pending.log);
             }
-            if let Some((ino, link::Trouble::Refused(errno))) =
-                pending.log.held().find(|(_, trouble)| matches!(trouble, link::Trouble::Refused(_)))
-            {
+            if let Some((ino, errno)) = pending.refused() {
                 tracing::warn!(%ino, %errno, "not applied in the linked directory");
                 return Err(errno);
             }
@@ -190,9 +180,33 @@ impl Linked {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(Errno::ETIMEDOUT);
             }
+            let applied = self.counters.applied.get();
+            if applied != moved.1 || pending.is_anything_flying() {
+                moved = (Instant::now(), applied);
+            } else if moved.0.elapsed() > self.settings.deadline {
+                return Err(self.current_trouble().map_or(Errno::EIO, |trouble| trouble.errno));
+            }
             self.ledger.turned.wait_for(&mut pending, Duration::from_millis(100));
         }
         Ok(())
+    }
+
+    /// The newest work that was there.
+    fn make_all_due(&self) -> Result<u64, Errno> {
+        let now = self.now();
+        let newest = self.ledger.alter(false, |pending| {
+            let due: Vec<Ino> =
+                pending.log.works().filter(|(_, work)| is_unpublished(work)).map(|(ino, _)| ino).collect();
+            for ino in due {
+                pending.publish(now, ino);
+            }
+            while let Some((ino, _)) = pending.refused() {
+                pending.log.release(ino);
+            }
+            (pending.log.newest(), Vec::new())
+        })?;
+        self.call();
+        Ok(newest)
     }
 }
 

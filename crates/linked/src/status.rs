@@ -1,6 +1,6 @@
 //! What is said of linked near-line.
 
-use types::Timestamp;
+use types::{Errno, Timestamp};
 
 use crate::{Linked, Trouble};
 
@@ -11,6 +11,8 @@ pub struct Status {
     pub oldest: Option<Timestamp>,
     /// Of these, those that were refused, or wait for a look.
     pub held: usize,
+    /// Why one of those was refused that were.
+    pub refusal: Option<Errno>,
     pub conflicts: usize,
     pub applied: u64,
     pub put_off: u64,
@@ -23,14 +25,15 @@ pub struct Status {
 
 impl Linked {
     pub fn status(&self) -> Status {
-        let (lag, held) = {
+        let (lag, held, refusal) = {
             let pending = self.ledger.lock();
-            (pending.log.lag(), pending.log.held().count())
+            (pending.log.lag(), pending.log.held().count(), pending.refused().map(|(_, errno)| errno))
         };
         Status {
             pending: lag.entries,
             oldest: lag.oldest,
             held,
+            refusal,
             conflicts: self.conflicts().map_or(0, |conflicts| conflicts.len()),
             applied: self.counters.applied.get(),
             put_off: self.counters.put_off.get(),

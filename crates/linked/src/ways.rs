@@ -5,6 +5,7 @@ use types::{Errno, FileKind, Ino};
 
 use crate::{
     Linked, gather,
+    pending::Touched,
     records::{self, Committed},
 };
 
@@ -31,6 +32,19 @@ impl Linked {
         }
         way.reverse();
         Ok(way)
+    }
+
+    /// Is this the way to a directory, and was it while these steps were made? The log is locked.
+    pub(crate) fn leads_still(&self, way: &[Vec<u8>], dir: Ino, touched: &Touched) -> Result<bool, Errno> {
+        let mut at = dir;
+        for name in way.iter().rev() {
+            let Some(record) = self.record_of(at)? else { return Ok(false) };
+            if record.place.name != *name || touched.inos.contains(&at) {
+                return Ok(false);
+            }
+            at = record.place.dir;
+        }
+        Ok(at == Ino::ROOT)
     }
 
     pub(crate) fn way_of(&self, place: &Place) -> Result<Vec<Vec<u8>>, Errno> {

@@ -123,6 +123,12 @@ fn check(site: &Site, scenario: &Scenario, label: &str) {
 const FIRST: u64 = 4;
 
 fn all(scenario: &Scenario) {
+    // One alone: `FAULTS=4:17` is the seventeenth call with the fifth trouble.
+    if let Some((how, nth)) = std::env::var("FAULTS").ok().as_deref().and_then(|value| value.split_once(':'))
+    {
+        run(scenario, ALL[how.parse::<usize>().unwrap()], nth.parse().unwrap());
+        return;
+    }
     let step = if std::env::var_os("FAULTS").is_some_and(|value| value == "all") { 1 } else { 5 };
     std::thread::scope(|scope| {
         for (at, how) in ALL.into_iter().enumerate() {
