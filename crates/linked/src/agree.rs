@@ -90,7 +90,10 @@ impl Linked {
 
     /// All actions but the imports. In one commit.
     fn agree_once(&self, dir: Ino, level: &Level, look: u64) -> Result<After, Errno> {
-        let slots = self.slots_of(dir)?;
+        let slots = match level.only {
+            Some(ino) => vec![dir, ino],
+            None => self.slots_of(dir)?,
+        };
         let mut outcome = None;
         let change = self.ledger.mds.transact(&slots, &mut |txn, env, context| {
             let mut change = self.ledger.change();
@@ -100,7 +103,7 @@ impl Linked {
             {
                 return Err(namespace::Error::Errno(Errno::EBUSY));
             }
-            let side = gather(txn, &change.pending, &touched, (dir, level.only))?;
+            let side = gather((txn, env), &change.pending, &touched, (dir, level.only))?;
             let mut pass = Pass {
                 linked: self,
                 txn,
@@ -311,7 +314,12 @@ impl Pass<'_, '_> {
                 self.after.drop_copies.extend(found.map(|(found, agreed)| (ino, found, agreed)));
             }
             Action::Relist { ino, theirs } => {
+                let listed = self.side.records.get(&ino).map(|record| record.seen);
                 self.refresh(change, ino, unlisted(theirs))?;
+                // Its names are to be listed again. Those that we have are shown until they can be.
+                if let Some(listed) = listed.filter(|seen| seen.proof != Proof::Void) {
+                    self.remember(ino, |record| record.seen = listed);
+                }
             }
             // The step that makes it finds it made.
             Action::Adopt { ino, name, theirs } => {

@@ -6,8 +6,8 @@ use std::{
 };
 
 use link::{Attrs, Changed, LinkRecord, Ours, Place, Standing, Work};
-use namespace::txn::Reader;
-use types::{FileKind, Ino};
+use namespace::{Env, txn::Reader};
+use types::{Errno, FileKind, Ino};
 
 use crate::{
     pending::{Pending, Touched, is_unpublished},
@@ -39,8 +39,34 @@ pub(crate) fn names_in<R: Reader + ?Sized>(
     }
 }
 
+/// The names of one inode in a directory. Of one that has a single name it is where they have it, or where a step will give it one.
+fn names_of<R: Reader + ?Sized>(
+    (reader, env): (&R, &Env),
+    pending: &Pending,
+    (dir, ino): (Ino, Ino),
+) -> namespace::Result<Vec<(Vec<u8>, Ino, FileKind)>> {
+    let several = namespace::inode::get(reader, ino)?.is_none_or(|inode| inode.nlink > 1);
+    if several {
+        let mut names = names_in(reader, dir)?;
+        names.retain(|(_, named, _)| *named == ino);
+        return Ok(names);
+    }
+    let theirs = records::link_of(reader, ino)?.map(|record| record.place);
+    let wanted = pending.log.get(ino).into_iter().flat_map(|work| work.plus.iter().cloned());
+    let places: BTreeSet<Place> = theirs.into_iter().chain(wanted).filter(|at| at.dir == dir).collect();
+    let mut names = Vec::new();
+    for at in places {
+        match namespace::lookup(reader, env, namespace::Place { dir, name: &at.name }) {
+            Ok(found) if found.attr.ino == ino => names.push((at.name, ino, found.attr.kind)),
+            Ok(_) | Err(namespace::Error::Errno(Errno::ENOENT)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(names)
+}
+
 pub(crate) fn gather<R: Reader + ?Sized>(
-    reader: &R,
+    (reader, env): (&R, &Env),
     pending: &Pending,
     touched: &Touched,
     (dir, only): (Ino, Option<Ino>),
@@ -52,7 +78,11 @@ pub(crate) fn gather<R: Reader + ?Sized>(
     for (ino, name) in pending.log.left_in(dir).filter(|(ino, _)| asked(*ino)) {
         left.entry(ino).or_default().push(name.to_vec());
     }
-    for (name, ino, kind) in names_in(reader, dir)?.into_iter().filter(|(_, ino, _)| asked(*ino)) {
+    let names = match only {
+        Some(ino) => names_of((reader, env), pending, (dir, ino))?,
+        None => names_in(reader, dir)?,
+    };
+    for (name, ino, kind) in names {
         let record = side.record(reader, ino)?.cloned();
         let work = pending.log.get(ino);
         let at = Place::new(dir, &name);

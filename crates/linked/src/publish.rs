@@ -64,7 +64,9 @@ impl Linked {
         self.stage(task, Staged::InPlace).map_err(Trouble::of)?;
         let there = task.own.as_ref().map_or(0, |record| record.seen.size);
         let version = self.back.begin_in_place(&way).map_err(Trouble::of)?;
-        let (copied, found) = self.fill(task, &own, version, How::InPlace { there })?;
+        let (copied, found) = self
+            .fill(task, &own, version, How::InPlace { there })
+            .map_err(|trouble| half_written(task, trouble))?;
         let (source, found) = self.named(&way, found).map_err(after_the_fact)?;
         let record = Record::Is(self.record(found.seen, at));
         let live = copied.as_ref().is_some_and(|copied| copied.live);
@@ -143,6 +145,15 @@ impl Linked {
             Ok((None, version))
         }
     }
+}
+
+/// What is there now is ours in part: it must be known for that until it is ours whole, so this is never a refusal.
+fn half_written(task: &Task<'_>, trouble: Trouble) -> Trouble {
+    if let Trouble::Refused(errno) = trouble {
+        tracing::warn!(ino = %task.entry.ino, %errno, "a file with several names is written in place, and the linked directory has it half written: it is tried again");
+        return after_the_fact(errno);
+    }
+    trouble
 }
 
 /// A copy that was stopped or found its source changed is tried again.
