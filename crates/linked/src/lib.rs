@@ -53,6 +53,8 @@ use records::Committed;
 
 /// Directories that are waiting to be visited because a step met something there. More are found by the next who comes by.
 const TO_VISIT: usize = 1024;
+/// Between two visits of one directory.
+const VISIT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What looks changed that a kernel may have cached.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -162,9 +164,14 @@ impl Linked {
     }
 
     fn run_visits(&self) {
+        let mut last = None;
         while !self.is_stopping() {
-            if let Ok(dir) = self.visits.recv_timeout(Duration::from_millis(200))
-                && !self.is_stopping()
+            let Ok(dir) = self.visits.recv_timeout(Duration::from_millis(200)) else { continue };
+            // What no look settles is not looked at as fast as can be.
+            if last.replace(dir) == Some(dir) {
+                std::thread::sleep(VISIT_PAUSE);
+            }
+            if !self.is_stopping()
                 && let Err(errno) = self.visit_dir(dir)
             {
                 tracing::debug!(%dir, %errno, "a directory could not be looked at");

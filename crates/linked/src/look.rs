@@ -466,6 +466,7 @@ impl Linked {
             }
             // Somebody reads it in place, or writes it: the next look comes again.
             Err(Errno::EBUSY) => {
+                tracing::debug!(%ino, "theirs is not taken over now: ours is in use");
                 self.looks.forget(At::Itself(ino));
                 Ok(())
             }

@@ -18,6 +18,8 @@ use crate::{
 /// Clocks with longer steps are those of no file system that we know.
 const CLOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
+const TICK: Duration = Duration::from_millis(10);
+
 /// How a version is filled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
@@ -115,7 +117,8 @@ impl Linked {
     pub(crate) fn wait_for_clock(&self, made: &Found) {
         let clock = self.back.clock();
         if made.seen.looked(clock).proof != link::Proof::Firm {
-            std::thread::sleep(clock.step.min(CLOCK_WAIT_MAX));
+            // The clock that is asked next may stand still for as long as a tick.
+            std::thread::sleep((clock.step + TICK).min(CLOCK_WAIT_MAX));
         }
     }
 
