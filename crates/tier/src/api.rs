@@ -90,6 +90,11 @@ pub enum Input {
         tier: TierId,
     },
 
+    /// Somebody reads for a second time what came up for a first reading.
+    ReadAgain {
+        ino: Ino,
+    },
+
     /// The kernel reads the object file itself: it stays where it is until the end (copies may still be made).
     PassthroughBegan {
         ino: Ino,

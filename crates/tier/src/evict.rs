@@ -5,6 +5,7 @@
 //! - A choice compares windows of [`crate::Settings::window`] objects from the heads of the LRU tables of clean and of
 //!   dirty objects, and takes the coolest of those that can leave now. Forced out prefers closed files to open ones, and clean to dirty ones: dropping
 //!   a copy frees memory at once. Transient objects leave only when forced, after the others of their state.
+//! - Before all of them leaves what came up for a first reading (`probation.rs`).
 //! - No more leaves than is lacking: a large file leaves in part, from its front, and is the first to go on.
 //! - Destination: closed -> near-line; open, or forced -> SSD; and closed files through SSD too while memory is filled
 //!   faster than near-line takes it. An object with nowhere to go rests, so that it does not hold up the next one.
@@ -104,6 +105,10 @@ impl Tiering {
     }
 
     fn choose(&mut self, tier: TierId, forced: bool) -> Option<Choice> {
+        // Also of open files: near-line has what was only read.
+        if let Some(ob) = self.first_on_probation(tier) {
+            return Some(Choice { ob, exit: Exit::Drop, coolness: f64::INFINITY });
+        }
         // (open, transient), in the order in which they have to go.
         let parts: &[(bool, bool)] = if forced {
             &[(false, false), (false, true), (true, false), (true, true)]

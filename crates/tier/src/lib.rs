@@ -27,7 +27,9 @@ mod machine;
 mod movement;
 mod object;
 mod place;
+mod probation;
 mod request;
+mod run_ahead;
 mod space;
 mod table;
 mod unfinished;
@@ -35,6 +37,7 @@ mod write_behind;
 
 pub use api::*;
 pub use machine::Tiering;
+pub use run_ahead::{Advice, RunAhead};
 use types::SAU_BYTES;
 
 /// Does a read or write at `offset`, after one in SAU `last` (if any), move an open file to the tail of the LRU table

@@ -10,6 +10,7 @@ use crate::api::{
 };
 use crate::coolness;
 use crate::lru::List;
+use crate::probation::Remembered;
 use crate::space::{self, Measured, Pressure, Space, Supply};
 use crate::table::{NIL, Ob, Object, ObjectTable};
 use crate::unfinished::{Asked, Move, Rest, Unsaved};
@@ -34,8 +35,8 @@ pub struct Tiering {
     sampled: Time,
     pub(crate) table: ObjectTable,
     /// By tier (memory, SSD), then by [`class`]: clean objects apart from dirty ones, so that what can be dropped at once
-    /// is found at once; transient ones apart, since they leave only when forced.
-    pub(crate) lists: [[List; 4]; 2],
+    /// is found at once; transient ones apart, since they leave only when forced; and what is on probation, which leaves first.
+    pub(crate) lists: [[List; CLASSES]; 2],
     pub(crate) spaces: [Option<Space>; 3],
     pub(crate) measured: Measured,
     pub(crate) moves: BTreeMap<MoveId, Move>,
@@ -56,6 +57,7 @@ pub struct Tiering {
     pub(crate) effects: VecDeque<Effect>,
     /// When a window of objects with nowhere to go last made way.
     pub(crate) made_way: Time,
+    pub(crate) remembered: Remembered,
 }
 
 impl Tiering {
@@ -64,7 +66,7 @@ impl Tiering {
             now: Time::ZERO,
             sampled: Time::ZERO,
             table: ObjectTable::new(),
-            lists: [0, 1].map(|lane| [(); 4].map(|()| List::new(lane))),
+            lists: [0, 1].map(|lane| [(); CLASSES].map(|()| List::new(lane))),
             spaces: [None, None, None],
             measured: Measured::new(&settings),
             moves: BTreeMap::new(),
@@ -79,6 +81,7 @@ impl Tiering {
             requests_ready: false,
             effects: VecDeque::new(),
             made_way: Time::ZERO,
+            remembered: Remembered::default(),
             settings,
         }
     }
@@ -99,6 +102,7 @@ impl Tiering {
             Input::Stored { ino, tier, delta } => self.stored(ino, tier, delta),
             Input::Dirty { ino, tier } => self.dirtied(ino, tier),
             Input::Clean { ino, tier } => self.cleaned(ino, tier),
+            Input::ReadAgain { ino } => self.read_again(ino),
             Input::PassthroughBegan { ino } => self.passthrough(ino, true),
             Input::PassthroughEnded { ino } => self.passthrough(ino, false),
             Input::Pinned { ino, tier } => self.pinned(ino, tier, true),
@@ -397,8 +401,15 @@ impl Tiering {
 
 /// Which of a tier's LRU tables an object belongs to.
 pub(crate) fn class(object: &Object, tier: TierId) -> usize {
+    if object.has(Object::PROBATION) {
+        return PROBATION;
+    }
     class_of(object.has(Object::TRANSIENT), object.dirty.contains(tier))
 }
+
+/// The class of what is on probation, and how many classes there are.
+pub(crate) const PROBATION: usize = 4;
+const CLASSES: usize = 5;
 
 pub(crate) const fn class_of(transient: bool, dirty: bool) -> usize {
     transient as usize * 2 + dirty as usize

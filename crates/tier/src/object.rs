@@ -15,6 +15,9 @@ impl Tiering {
         let ob = self.table.ensure(ino, self.now_us());
         self.unlink(ob);
         self.table.set_held(ob, bytes);
+        if !dirty.is_empty() {
+            self.table.set_probation(ob, false);
+        }
         let Some(object) = self.table.get_mut(ob) else { return };
         object.dirty = dirty;
         object.set(Object::DETACHED, false);
@@ -62,6 +65,7 @@ impl Tiering {
             return;
         }
         self.unlink(ob);
+        self.table.set_probation(ob, false);
         if let Some(object) = self.table.get_mut(ob) {
             coolness::note_open(object, now_us);
             object.opens = 1;
@@ -131,6 +135,9 @@ impl Tiering {
         if delta > 0 && !raised {
             self.set_dirty(ob, tier);
         }
+        if delta < 0 {
+            self.note_left(ob);
+        }
         self.relink(ob);
         if delta < 0 {
             self.stir();
@@ -146,6 +153,7 @@ impl Tiering {
 
     /// Marks it dirty; the caller relinks.
     pub(crate) fn set_dirty(&mut self, ob: Ob, tier: TierId) {
+        self.set_probation(ob, false);
         let Some(object) = self.table.get(ob) else { return };
         if !object.dirty.contains(tier) {
             self.unlink(ob);

@@ -59,6 +59,8 @@ impl Object {
     /// Found no room anywhere when it had to leave; left alone for a while. Copies and requests may still try.
     pub const HOMELESS: u16 = 256;
     pub const STAY: u16 = 512;
+    /// Came up for a first reading, and was neither read again nor written. Clean in every tier.
+    pub const PROBATION: u16 = 2048;
     /// `files` is known.
     pub const FILES: u16 = 1024;
     /// The shell has no state of it.
@@ -112,6 +114,8 @@ pub struct ObjectTable {
     fresh: Ob,
     /// Records with bytes in each tier.
     holding: [u64; 3],
+    /// Bytes of what is on probation.
+    probation: [u64; 3],
 }
 
 /// Inode numbers are ours and sequential: no attacker chooses them, a multiplicative hash spreads them well.
@@ -132,6 +136,7 @@ impl ObjectTable {
             free: Vec::new(),
             fresh: 0,
             holding: [0; 3],
+            probation: [0; 3],
         }
     }
 
@@ -181,6 +186,9 @@ impl ObjectTable {
         for (count, bytes) in self.holding.iter_mut().zip(object.bytes) {
             *count -= u64::from(bytes > 0);
         }
+        if object.has(Object::PROBATION) {
+            self.probation.iter_mut().zip(object.bytes).for_each(|(all, bytes)| *all -= bytes);
+        }
         Some(object)
     }
 
@@ -196,9 +204,31 @@ impl ObjectTable {
     pub fn set_held(&mut self, ob: Ob, bytes: [u64; 3]) {
         let Some(object) = self.get_mut(ob) else { return };
         let before = std::mem::replace(&mut object.bytes, bytes);
+        if object.has(Object::PROBATION) {
+            for (all, (before, after)) in self.probation.iter_mut().zip(before.into_iter().zip(bytes)) {
+                *all = *all + after - before;
+            }
+        }
         for (count, (before, after)) in self.holding.iter_mut().zip(before.into_iter().zip(bytes)) {
             *count = *count + u64::from(after > 0) - u64::from(before > 0);
         }
+    }
+
+    /// It must not be in any list.
+    pub fn set_probation(&mut self, ob: Ob, on: bool) {
+        let Some(object) = self.get_mut(ob).filter(|object| object.has(Object::PROBATION) != on) else {
+            return;
+        };
+        object.set(Object::PROBATION, on);
+        let bytes = object.bytes;
+        for (all, bytes) in self.probation.iter_mut().zip(bytes) {
+            *all = if on { *all + bytes } else { *all - bytes };
+        }
+    }
+
+    /// Bytes on probation in the tier.
+    pub fn on_probation(&self, tier: TierId) -> u64 {
+        self.probation[tier.index()]
     }
 
     /// Records with bytes in the tier.
