@@ -2,7 +2,7 @@
 //! that does not wait for ever.
 //!
 //! [`Directory`] does what it is asked with system calls, on the thread that asks; [`Deadlined`] has it done on threads of
-//! its own and gives up waiting at a deadline. [`Faults`] makes trouble on demand.
+//! its own and gives up waiting at a deadline. [`Faults`] makes trouble on demand, and [`Limited`] a slow one.
 //!
 //! Refuses to know: inodes of ours, what was agreed on, when to look or what to apply.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ mod error;
 mod faults;
 mod handed;
 mod lanes;
+mod limited;
 mod listing;
 mod marks;
 mod owned;
@@ -35,4 +36,5 @@ pub use deadlined::Deadlined;
 pub use directory::{Directory, Options};
 pub use faults::{Effect, Fault, FaultSpan, Faults};
 pub use lanes::Limits;
+pub use limited::{Limited, Pace};
 pub use tally::{Counters, LastError};

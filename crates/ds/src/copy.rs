@@ -5,7 +5,6 @@ use crate::{
     DataServer,
     object::{Moving, Object, State},
     read::verify,
-    theirs::Opened,
 };
 use layout::{Sau, SauIndex, Seal, pieces};
 use std::{ops::ControlFlow, sync::Arc};
@@ -73,18 +72,10 @@ pub(crate) enum Choice {
     Dirty,
 }
 
-/// Where the bytes of a batch come from.
-#[derive(Clone)]
-enum Origin {
-    Tier(Arc<ObjectFd>),
-    /// Their file, and how much of it counts. What is written meanwhile is not there, and near-line is not in its map any more.
-    Linked(Opened, u64),
-}
-
 /// One batch: SAUs with the seal that was computed for each.
 struct Batch {
     source: TierId,
-    from: Origin,
+    from: Arc<ObjectFd>,
     to: Arc<ObjectFd>,
     size: u64,
     saus: Vec<(SauIndex, Sau, Option<Seal>)>,
@@ -111,11 +102,7 @@ impl DataServer {
                 return Err(CopyStop::Cancelled);
             }
             let rest = CopyPlan { most: left, ..plan };
-            let linked = match plan.choice {
-                Choice::HeldBy(tier) if self.ours(TierSet::of(tier)).is_empty() => Some(self.theirs(object)?),
-                Choice::HeldBy(_) | Choice::Dirty => None,
-            };
-            let mut batch = match self.begin_batch(object, rest, (next, linked)) {
+            let mut batch = match self.begin_batch(object, rest, next) {
                 Ok(Some(batch)) => batch,
                 Ok(None) => break,
                 Err(CopyStop::Undurable) => {
@@ -153,7 +140,7 @@ impl DataServer {
         &self,
         object: &Object,
         plan: CopyPlan,
-        (from, linked): (SauIndex, Option<Opened>),
+        from: SauIndex,
     ) -> Result<Option<Batch>, CopyStop> {
         let mut state = object.state.write();
         if state.removed {
@@ -200,10 +187,7 @@ impl DataServer {
             return Ok(None);
         };
         let moving = Moving { first: first.0, end: last.0.end(), written: Vec::new() };
-        let from = match linked {
-            Some(theirs) => Origin::Linked(theirs, state.linked_len),
-            None => Origin::Tier(state.files[source.index()].clone().ok_or(CopyStop::Failed(Errno::EIO))?),
-        };
+        let from = state.files[source.index()].clone().ok_or(CopyStop::Failed(Errno::EIO))?;
         let to = self.file_for_write(object, &mut state, plan.to)?;
         let copied = || saus.iter().filter(|(_, now, _)| !now.valid.contains(plan.to));
         if copied().any(|(sau, ..)| self.still_vouched(&state, plan.to, *sau)) {
@@ -280,13 +264,8 @@ impl DataServer {
     fn make_batch_durable(&self, object: &Object, plan: CopyPlan, batch: &Batch) -> Result<(), Errno> {
         // A seal vouches for the source, too: after a power cut one for bytes that did not come would take the others of
         // the SAU along, which had. What is written from now on is noted, and not sealed.
-        match &batch.from {
-            Origin::Tier(from) if object.unsynced.tiers().contains(batch.source) => {
-                self.sync_to_rely_on(object, from)?;
-            }
-            Origin::Tier(_) => {}
-            // Bytes of a file that changed while it was read are of no file at all.
-            Origin::Linked(theirs, _) => theirs.check().inspect_err(|_| object.theirs.forget(theirs))?,
+        if object.unsynced.tiers().contains(batch.source) {
+            self.sync_to_rely_on(object, &batch.from)?;
         }
         // What is given up was perhaps the last copy that a device has not failed to take. And what has to be synced while
         // writers are held off is less.
@@ -321,10 +300,6 @@ impl DataServer {
     }
 
     fn damaged_source(&self, object: &Object, sau: SauIndex, tier: TierId) -> CopyStop {
-        if self.ours(TierSet::of(tier)).is_empty() {
-            tracing::warn!(name = %object.ino(), sau = sau.get(), "a linked file has other bytes than those that were agreed on");
-            return CopyStop::Failed(Errno::ESTALE);
-        }
         self.counters.damaged_saus.add(1);
         tracing::error!(name = %object.ino(), sau = sau.get(), %tier, "checksum mismatch while copying: the copy is not used");
         CopyStop::Failed(Errno::EIO)
@@ -443,10 +418,7 @@ pub(crate) fn keeping_mtime<T>(
 /// After a crash the object's time is that of its latest file: a copy is as old as the last write. That may have gone to
 /// another SAU in the copy's own file; when nothing is unsettled, all files have the time that counts.
 fn keep_time(object: &Object, batch: &Batch) {
-    let source = || match &batch.from {
-        Origin::Tier(from) => from.stat().ok().map(|stat| stat.mtime),
-        Origin::Linked(theirs, _) => Some(theirs.seen.mtime),
-    };
+    let source = || batch.from.stat().ok().map(|stat| stat.mtime);
     if let Some(time) = object.mtime().or_else(source) {
         let _ = batch.to.set_mtime(time);
     }
@@ -480,13 +452,7 @@ fn copy_batch(
             return Err(BatchError::Stopped);
         }
         let len = sau.bytes_within(batch.size);
-        let (new, intact) = match &batch.from {
-            Origin::Tier(from) => copy_sau((from, &batch.to), *sau, len, now.seal)?,
-            Origin::Linked(theirs, linked_len) => {
-                let copied = copy_theirs((theirs, *linked_len), &batch.to, *sau, len, now.seal);
-                copied.inspect_err(|_| object.theirs.forget(theirs))?
-            }
-        };
+        let (new, intact) = copy_sau((&batch.from, &batch.to), *sau, len, now.seal)?;
         if len > 0 {
             batch.to.start_writeback(sau.start(), u64::from(len));
         }
@@ -519,20 +485,6 @@ fn copy_sau(
     Ok((Seal { crc, len }, intact))
 }
 
-/// As `copy_sau`, of their file.
-fn copy_theirs(
-    (theirs, linked_len): (&Opened, u64),
-    to: &ObjectFd,
-    sau: SauIndex,
-    len: u32,
-    old: Option<Seal>,
-) -> Result<(Seal, bool), Errno> {
-    let mut bytes = vec![0; len as usize];
-    theirs.read(sau.start(), &mut bytes, linked_len)?;
-    put(to, &bytes, sau.start())?;
-    Ok((Seal { crc: crc32c::crc32c(&bytes), len }, old.is_none_or(|old| is_of(old, &bytes))))
-}
-
 /// Writes into a place that reads as zeros.
 pub(crate) fn put(file: &ObjectFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
     for (n, block) in bytes.chunks(BLOCK).enumerate() {
@@ -552,11 +504,10 @@ pub(crate) fn is_of(seal: Seal, bytes: &[u8]) -> bool {
 /// Copies what was written in the SAUs that the batch copies, and nothing else: other SAUs in its range may have
 /// come to live in the destination meanwhile.
 fn copy_extent(batch: &Batch, to: TierId, offset: u64, len: u64) -> Result<(), Errno> {
-    let Origin::Tier(from) = &batch.from else { return Ok(()) };
     for piece in pieces(offset, len) {
         let Ok(at) = batch.saus.binary_search_by_key(&piece.sau, |(sau, ..)| *sau) else { continue };
         if !batch.saus[at].1.valid.contains(to) {
-            copy_range(from, &batch.to, piece.offset, u64::from(piece.len), false)?;
+            copy_range(&batch.from, &batch.to, piece.offset, u64::from(piece.len), false)?;
         }
     }
     Ok(())

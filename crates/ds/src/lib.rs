@@ -11,6 +11,9 @@ mod commands;
 mod copy;
 mod driver;
 mod durable;
+mod fetch;
+mod fill;
+mod keep;
 mod keeper;
 mod later;
 mod lift;
@@ -50,6 +53,7 @@ pub use tier::{MoveReport, ObjectPolicy, RequestError, RequestReport};
 pub use version::Snapshot;
 
 use driver::{Driver, Job};
+use fill::{FILLERS, Filler};
 use object::Home;
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -77,6 +81,8 @@ pub struct DsOptions {
     pub tiering: tier::Settings,
     /// Threads that move data.
     pub movers: usize,
+    /// Memory for what is read of a linked near-line and has no place yet; two SAUs at least.
+    pub fill_bytes_max: u64,
     /// How often unsynced bytes are made durable and space is measured again.
     pub sync_period: Duration,
     /// Objects that may wait for a sync of a device, or of the journal, with their files open; above it, writers and
@@ -121,6 +127,9 @@ pub struct DataServer {
     pub(crate) maps: Arc<dyn MapStore>,
     pub(crate) table: Arc<ObjectTable>,
     pub(crate) driver: Arc<Driver>,
+    pub(crate) filler: Filler,
+    /// What is read of a linked near-line comes up, if no policy says otherwise.
+    pub(crate) fill_on_read: bool,
     pub(crate) counters: Counters,
     pub(crate) keeper: keeper::Todo,
     /// Of objects whose policy is not the default, and that are in use or have bytes in memory alone: others get theirs when
@@ -150,7 +159,11 @@ impl DataServer {
             Nearline::Linked(linked) => (None, Some(linked)),
         };
         let mut tiering = options.tiering;
+        let mut fill_on_read = false;
         if linked.is_some() {
+            // Reading brings it up: whole only what is read whole.
+            fill_on_read = tiering.promote_on_open.contains(TierId::Nearline);
+            tiering.promote_on_open = tiering.promote_on_open.without(TierId::Nearline);
             tiering.movements_only = tiering.movements_only.with(TierId::Nearline);
         }
         let (driver, jobs) = Driver::new(tiering);
@@ -175,6 +188,8 @@ impl DataServer {
             maps: options.maps,
             table: ObjectTable::new(driver.clone(), Arc::clone(&policies)),
             driver,
+            filler: Filler::new(options.fill_bytes_max),
+            fill_on_read,
             counters: Counters::default(),
             keeper: keeper::Todo::default(),
             policies,
@@ -206,6 +221,10 @@ impl DataServer {
             let named = std::thread::Builder::new().name(format!("mover-{n}"));
             threads.push(named.spawn(move || server.run_mover(&jobs))?);
         }
+        for n in 0..if self.linked.is_some() { FILLERS } else { 0 } {
+            let (server, named) = (self.clone(), std::thread::Builder::new().name(format!("fill-{n}")));
+            threads.push(named.spawn(move || server.run_filler())?);
+        }
         let server = self.clone();
         threads
             .push(std::thread::Builder::new().name("tier-clock".into()).spawn(move || server.run_clock())?);
@@ -233,6 +252,7 @@ impl DataServer {
             // A mover that panicked has said so already.
             let _ = thread.join();
         }
+        self.filler.clear();
     }
 
     /// After `shutdown`, with the last reference: gives the memory tier back to the machine if nothing in it would be

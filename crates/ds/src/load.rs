@@ -94,7 +94,8 @@ impl DataServer {
             return Err(Errno::ENOENT);
         }
         let mut state = State::empty();
-        state.transient = self.policies.lock().get(&ino).is_some_and(|p| p.transient);
+        let policy = self.policies.lock().get(&ino).copied().unwrap_or_default();
+        (state.transient, state.promote) = (policy.transient, policy.promote);
         state.pinned = self.pins.lock().get(&ino).copied();
         if hint.is_some_and(|h| !h.written && (h.linked.is_none() || self.linked.is_none())) {
             state.size = hint.map_or(0, |h| h.size);

@@ -4,6 +4,7 @@ use crate::{
     DataServer,
     copy::{Choice, Copier, CopyPlan, CopyStop, Dropped},
     driver::{Job, Work},
+    fill::BringUp,
     load::dirty_tiers,
     object::Object,
 };
@@ -66,6 +67,14 @@ impl DataServer {
         {
             return self.publish_for_core(&object, job, (from, keep_source, most));
         }
+        if let Work::Move { from, to, keep_source: true, most } = job.work
+            && self.ours(TierSet::of(from)).is_empty()
+        {
+            let stop = || job.stop.load(Ordering::Acquire) || self.stopping();
+            let brought = self.bring_up(&object, &BringUp { to, most, stop: &stop });
+            self.tell_clean(&object);
+            return brought.map_err(|stop| self.not_moved(job, stop));
+        }
         let Some(_copier) = object.copying.try_lock_for(COPIER_PATIENCE) else {
             return Err(MoveFailure::Busy);
         };
@@ -83,7 +92,11 @@ impl DataServer {
             Work::Drop { tier, most } => return self.drop_for_core(&object, tier, most),
         };
         self.tell_clean(&object);
-        result.map_err(|stop| match stop {
+        result.map_err(|stop| self.not_moved(job, stop))
+    }
+
+    fn not_moved(&self, job: &Job, stop: CopyStop) -> MoveFailure {
+        match stop {
             CopyStop::Cancelled | CopyStop::Undurable => MoveFailure::Cancelled,
             CopyStop::NoSpace => {
                 if let Work::Move { to, .. } = job.work {
@@ -96,7 +109,7 @@ impl DataServer {
                 tracing::error!(ino = %job.ino, %errno, work = ?job.work, "a movement failed");
                 MoveFailure::Io
             }
-        })
+        }
     }
 
     /// A movement to a linked near-line: what it has not is published, then the source's copies are given up. Returns the

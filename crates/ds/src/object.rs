@@ -9,7 +9,7 @@
 //!   no tier's file in what follows, nor in I-DS-1: nobody here changes it, so it is read without the lock.
 //! - I-DS-4: a range of a device copy is changed, cut or punched only after the map that no longer vouches for it is durable.
 
-use crate::{noting::Noting, theirs::Theirs, unsynced::Unsynced};
+use crate::{fetch::Reading, noting::Noting, theirs::Theirs, unsynced::Unsynced};
 use layout::{SauIndex, SauMap};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::{
@@ -45,6 +45,7 @@ pub struct Object {
     pub(crate) unsynced: Arc<Unsynced>,
     /// Of a linked near-line.
     pub(crate) theirs: Theirs,
+    pub(crate) reading: Reading,
     /// Held by whoever copies SAUs of this object: a move, a flush, an fsync.
     pub(crate) copying: Mutex<()>,
     /// How many wait for the present copier to stop.
@@ -127,6 +128,8 @@ pub(crate) struct State {
     pub removed: bool,
     pub pinned: Option<TierId>,
     pub transient: bool,
+    /// What its policy says about bringing it up.
+    pub promote: Option<bool>,
 }
 
 /// What is known of a file that programs may write to through a mapping.
@@ -214,6 +217,7 @@ impl Object {
             home,
             unsynced: state.unsynced.clone(),
             theirs: Theirs::default(),
+            reading: Reading::default(),
             state: RwLock::new(state),
             copying: Mutex::new(()),
             wanting: AtomicU32::new(0),
@@ -343,6 +347,7 @@ impl State {
             removed: false,
             pinned: None,
             transient: false,
+            promote: None,
         }
     }
     /// What is charged and not asked for ahead, by tier.

@@ -24,6 +24,7 @@ impl DataServer {
         let mut state = object.state.write();
         if object.count_close(kind) {
             state.sync_mode = false;
+            object.reading.close();
             if state.unsynced.forget_failure() {
                 self.note_if_unsynced(object, &state);
             }
@@ -99,7 +100,10 @@ impl DataServer {
     }
 
     pub fn set_policy(&self, object: &Object, policy: ObjectPolicy) {
-        object.state.write().transient = policy.transient;
+        {
+            let mut state = object.state.write();
+            (state.transient, state.promote) = (policy.transient, policy.promote);
+        }
         self.note_policy(object.ino(), policy);
     }
 

@@ -4,10 +4,13 @@
 
 use crate::{
     DataServer,
+    fetch::{Fetch, Got},
     linked::unreachable,
     object::{Object, State},
+    theirs::within,
 };
 use layout::{ReadPlace, SauIndex, Seal, pieces, read_place};
+use std::sync::Arc;
 use store::ObjectFd;
 use types::{Errno, TierId, TierSet};
 
@@ -31,6 +34,8 @@ struct Linked {
     spans: Vec<Span>,
     len: u64,
     era: u64,
+    /// What is on its way of it.
+    fetches: Vec<Arc<Fetch>>,
 }
 
 /// A copy that cannot be used.
@@ -54,6 +59,7 @@ impl DataServer {
         let Some(state) = object.state.try_read() else { return Ok(Attempt::WouldWait) };
         let wanted = readable(&state, offset, buf.len())?;
         let buf = &mut buf[..wanted];
+        self.note_read(object, &state, offset, wanted);
         for span in self.spans(&state, offset, wanted) {
             let at = (span.offset - offset) as usize;
             let part = &mut buf[at..at + span.len];
@@ -62,7 +68,7 @@ impl DataServer {
                 ReadPlace::Lost | ReadPlace::Absent => return Err(Errno::EIO),
                 ReadPlace::Tier(TierId::Memory) => read_file(&state, TierId::Memory, span.offset, part)?,
                 ReadPlace::Tier(tier) if self.ours(TierSet::of(tier)).is_empty() => {
-                    if !object.theirs.try_read(span.offset, part, state.linked_len) {
+                    if !self.try_read_linked(object, &state, span.offset, part) {
                         return Ok(Attempt::WouldWait);
                     }
                 }
@@ -84,26 +90,27 @@ impl DataServer {
     /// `EIO` when any byte of the range is lost, or fails its checksum or cannot be read in every tier that holds it: never
     /// a short read, which callers would take for the end of the file.
     pub fn read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        self.read_both(object, (offset, buf), unreachable)
+        self.read_both(object, (offset, buf), true, unreachable)
     }
 
     /// As `read`; what a linked file fails with is as it came.
     pub(crate) fn read_as_it_is(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        self.read_both(object, (offset, buf), |errno| errno)
+        self.read_both(object, (offset, buf), false, |errno| errno)
     }
 
     fn read_both(
         &self,
         object: &Object,
         (offset, buf): (u64, &mut [u8]),
+        is_program: bool,
         failed: impl Fn(Errno) -> Errno,
     ) -> Result<usize, Errno> {
         loop {
-            let (wanted, linked) = self.read_ours(object, offset, buf)?;
+            let (wanted, linked) = self.read_ours(object, (offset, buf), is_program)?;
             for span in &linked.spans {
                 let at = (span.offset - offset) as usize;
                 let part = &mut buf[at..at + span.len];
-                self.read_theirs(object, span.offset, part, linked.len).map_err(&failed)?;
+                self.read_linked(object, &linked, (span.offset, part)).map_err(&failed)?;
             }
             // Another file came to be theirs meanwhile, perhaps, and bytes of both would be those of neither.
             if linked.spans.is_empty() || object.state.read().era == linked.era {
@@ -112,17 +119,86 @@ impl DataServer {
         }
     }
 
-    fn read_ours(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<(usize, Linked), Errno> {
+    /// Through what is on its way, where there is something.
+    fn read_linked(
+        &self,
+        object: &Object,
+        linked: &Linked,
+        (offset, buf): (u64, &mut [u8]),
+    ) -> Result<(), Errno> {
+        if linked.fetches.is_empty() {
+            return self.read_theirs(object, offset, buf, linked.len);
+        }
+        for piece in pieces(offset, buf.len() as u64) {
+            let at = (piece.offset - offset) as usize;
+            let part = &mut buf[at..at + piece.len as usize];
+            let there = within(piece.offset, part.len(), linked.len);
+            let fetch = linked.fetches.iter().find(|fetch| fetch.sau == piece.sau).filter(|_| there > 0);
+            let got = fetch.map(|fetch| (fetch, fetch.read(within_sau(piece.offset), &mut part[..there])));
+            match got {
+                Some((fetch, Got::Bytes)) => {
+                    part[there..].fill(0);
+                    self.pass(object, fetch, piece.offset + there as u64);
+                }
+                Some((_, Got::Failed(errno))) => return Err(errno),
+                Some((_, Got::Nothing)) | None => self.read_theirs(object, piece.offset, part, linked.len)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The same if it needs no waiting. `false`: it would.
+    fn try_read_linked(&self, object: &Object, state: &State, offset: u64, buf: &mut [u8]) -> bool {
+        for piece in pieces(offset, buf.len() as u64) {
+            let at = (piece.offset - offset) as usize;
+            let part = &mut buf[at..at + piece.len as usize];
+            let there = within(piece.offset, part.len(), state.linked_len);
+            match object.reading.find(piece.sau, state.era).filter(|_| there > 0) {
+                Some(fetch) => {
+                    if !fetch.try_read(within_sau(piece.offset), &mut part[..there]) {
+                        return false;
+                    }
+                    part[there..].fill(0);
+                    self.pass(object, &fetch, piece.offset + there as u64);
+                }
+                None if !object.theirs.try_read(piece.offset, part, state.linked_len) => return false,
+                None => {}
+            }
+        }
+        true
+    }
+
+    fn pass(&self, object: &Object, fetch: &Arc<Fetch>, end: u64) {
+        if end == fetch.sau.start() + u64::from(fetch.len) {
+            self.passed(object, fetch);
+        }
+    }
+
+    fn read_ours(
+        &self,
+        object: &Object,
+        (offset, buf): (u64, &mut [u8]),
+        is_program: bool,
+    ) -> Result<(usize, Linked), Errno> {
         // Each round either finishes or takes one bad copy out of the map, so it ends.
         loop {
-            let mut linked = Linked { spans: Vec::new(), len: 0, era: 0 };
+            let mut linked = Linked { spans: Vec::new(), len: 0, era: 0, fetches: Vec::new() };
             let bad = {
                 let state = object.state.read();
                 let wanted = readable(&state, offset, buf.len())?;
                 (linked.len, linked.era) = (state.linked_len, state.era);
                 let buf = &mut buf[..wanted];
+                if is_program {
+                    self.note_read(object, &state, offset, wanted);
+                }
                 match self.read_spans(object, &state, (offset, buf), &mut linked.spans)? {
-                    None => return Ok((wanted, linked)),
+                    None => {
+                        let spans = linked.spans.iter().flat_map(|span| pieces(span.offset, span.len as u64));
+                        // What comes to a tier after this look is found here: it is forgotten after the map has it.
+                        let fetches = spans.filter_map(|piece| object.reading.find(piece.sau, state.era));
+                        linked.fetches = fetches.collect();
+                        return Ok((wanted, linked));
+                    }
                     Some(bad) => bad,
                 }
             };
@@ -242,6 +318,10 @@ impl DataServer {
         object.verified.lock().remove(sau);
         Ok(())
     }
+}
+
+fn within_sau(offset: u64) -> u32 {
+    (offset % types::SAU_BYTES) as u32
 }
 
 /// How many bytes can be read; `EIO` where a lost SAU begins at or behind the end of the file (its true size is

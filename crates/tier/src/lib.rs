@@ -37,6 +37,7 @@ mod write_behind;
 
 pub use api::*;
 pub use machine::Tiering;
+pub use probation::Room;
 pub use run_ahead::{Advice, RunAhead};
 use types::SAU_BYTES;
 

@@ -189,6 +189,7 @@ impl Site {
                 Box::new(move |ino, entries| first.upgrade().unwrap().begin_write_with(ino, entries)),
             )),
             tiering: self.tiering.clone(),
+            fill_bytes_max: 8 << 20,
             movers: 2,
             sync_period: Duration::from_millis(50),
             waiting_max: 512,

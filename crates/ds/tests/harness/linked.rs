@@ -11,8 +11,8 @@ use std::{
     os::unix::fs::{FileExt, MetadataExt},
     path::PathBuf,
     sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicU64, Ordering},
+        Arc, Condvar, Mutex, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 use types::{Errno, FileKind, Ino, Timestamp};
@@ -35,6 +35,51 @@ struct State {
     on_copied: Option<Box<dyn FnMut() + Send>>,
 }
 
+/// How their files are read: what was asked for, and what waits.
+#[derive(Default)]
+pub struct Reads {
+    /// Nothing is there without waiting.
+    pub far: AtomicBool,
+    log: Mutex<Vec<(u64, usize)>>,
+    hook: Mutex<Option<Hook>>,
+    held_from: Mutex<Option<u64>>,
+    let_go: Condvar,
+}
+
+type Hook = Box<dyn FnMut(u64) + Send>;
+
+impl Reads {
+    /// Offsets and lengths, in the order in which they were asked for.
+    pub fn log(&self) -> Vec<(u64, usize)> {
+        self.log.lock().unwrap().clone()
+    }
+    pub fn bytes(&self) -> u64 {
+        self.log().iter().map(|(_, len)| *len as u64).sum()
+    }
+    pub fn forget(&self) {
+        self.log.lock().unwrap().clear();
+    }
+    /// Reads from this offset on wait until it is called again.
+    pub fn hold_from(&self, offset: Option<u64>) {
+        *self.held_from.lock().unwrap() = offset;
+        self.let_go.notify_all();
+    }
+    /// Called before each read, with its offset.
+    pub fn hook(&self, hook: impl FnMut(u64) + Send + 'static) {
+        *self.hook.lock().unwrap() = Some(Box::new(hook));
+    }
+
+    fn came(&self, offset: u64, len: usize) {
+        self.log.lock().unwrap().push((offset, len));
+        if let Some(hook) = &mut *self.hook.lock().unwrap() {
+            hook(offset);
+        }
+        let held = self.held_from.lock().unwrap();
+        let is_held = |from: &mut Option<u64>| from.is_some_and(|from| offset >= from);
+        drop(self.let_go.wait_while(held, is_held).unwrap());
+    }
+}
+
 pub struct LinkedDir {
     dir: tempfile::TempDir,
     state: Mutex<State>,
@@ -46,6 +91,7 @@ pub struct LinkedDir {
     pub asked: AtomicU64,
     pub published: AtomicU64,
     pub read: Arc<AtomicU64>,
+    pub reads: Arc<Reads>,
 }
 
 impl LinkedDir {
@@ -60,6 +106,7 @@ impl LinkedDir {
             asked: AtomicU64::new(0),
             published: AtomicU64::new(0),
             read: Arc::default(),
+            reads: Arc::default(),
         })
     }
 
@@ -135,7 +182,12 @@ impl LinkedDir {
     }
     fn source(&self, ino: Ino) -> Result<TheirFile, Errno> {
         let file = File::open(self.dir.path().join(name(ino)))?;
-        Ok(TheirFile { file, trouble: self.trouble.clone(), read: self.read.clone() })
+        Ok(TheirFile {
+            file,
+            trouble: self.trouble.clone(),
+            read: self.read.clone(),
+            reads: self.reads.clone(),
+        })
     }
 
     fn publish_now(&self, object: &Arc<Object>, stop: &dyn Fn() -> bool) -> Result<(), Errno> {
@@ -198,10 +250,12 @@ struct TheirFile {
     file: File,
     trouble: Arc<Mutex<Option<Errno>>>,
     read: Arc<AtomicU64>,
+    reads: Arc<Reads>,
 }
 
 impl Source for TheirFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        self.reads.came(offset, buf.len());
         if let Some(errno) = *self.trouble.lock().unwrap() {
             return Err(errno);
         }
@@ -216,7 +270,7 @@ impl Source for TheirFile {
         Ok(done)
     }
     fn read_nowait(&self, buf: &mut [u8], offset: u64) -> Result<Option<usize>, Errno> {
-        self.read_at(buf, offset).map(Some)
+        if self.reads.far.load(Ordering::Relaxed) { Ok(None) } else { self.read_at(buf, offset).map(Some) }
     }
     fn look(&self) -> Result<Found, Errno> {
         let seen = seen(&self.file)?;

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 use store::{Faults, FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions};
-use types::{Errno, Ino, LocalId, TierId, UgsdId};
+use types::{Errno, Ino, LocalId, TierId, TierSet, UgsdId};
 
 /// Asked before each save of a map; an error is the save's.
 pub type OnSave = Box<dyn FnMut(&layout::ObjectRecord) -> Result<(), Errno> + Send>;
@@ -30,6 +30,9 @@ pub struct Site {
     /// Near-line, in place of a directory of ours.
     pub linked: Option<Arc<dyn Linked>>,
     pub has_ssd: bool,
+    /// What is read of a linked near-line comes up.
+    pub fills: bool,
+    pub fill_bytes_max: u64,
     /// Of the SSD alone, in place of `faults`.
     pub ssd_faults: Option<Faults>,
     running: Option<(Arc<DataServer>, Arc<MetaStore>)>,
@@ -53,6 +56,8 @@ impl Site {
             faults: Faults::default(),
             linked: None,
             has_ssd: true,
+            fills: false,
+            fill_bytes_max: 32 << 20,
             ssd_faults: None,
             running: None,
             gate: Arc::default(),
@@ -123,8 +128,12 @@ impl Site {
                 gate: self.gate.clone(),
                 on_save: self.on_save.clone(),
             }),
-            tiering: tier::Settings::default(),
+            tiering: tier::Settings {
+                promote_on_open: if self.fills { TierSet::of(TierId::Nearline) } else { TierSet::EMPTY },
+                ..tier::Settings::default()
+            },
             movers: 2,
+            fill_bytes_max: self.fill_bytes_max,
             sync_period: Duration::from_millis(50),
             waiting_max: 512,
             safe_within: self.safe_within,

@@ -134,6 +134,7 @@ pub(super) fn open_tiers(
         maps: Arc::new(KvMaps::new(store.clone(), first_record(mds))),
         tiering: tiering(config),
         movers: config.policy.movers.max(1) as usize,
+        fill_bytes_max: fill_bytes_max(config),
         sync_period: config.metadata.sync_period,
         waiting_max: (common.descriptors.max() / WAITING_SHARE).min(WAITING_MAX),
         safe_within: SAFE_WITHIN,
@@ -150,6 +151,11 @@ pub(super) fn open_tiers(
             Err(StartError::Failed(format!("the tiers cannot be read: {errno}")))
         }
     }
+}
+
+/// A tenth of the daemon's memory, and no more than keeps a fast network busy.
+fn fill_bytes_max(config: &Config) -> u64 {
+    (config.mount.memory_budget.0 / 10).min(64 << 20)
 }
 
 fn slowest(native: Option<DeviceTier>, linked: Option<&Arc<Linked>>) -> Nearline {
