@@ -177,7 +177,7 @@ fn nothing_is_kept_of_what_changed_while_it_was_fetched() {
         failed += u32::from(request(&site, &object, at, MIB).is_err());
     }
     // What was there before is of the file that was agreed on; of what came after nothing is here.
-    std::thread::sleep(Duration::from_millis(200));
+    wait_until("nothing is under way", || Arc::strong_count(&object) == 1);
     let report = site.server().report(&object);
     assert!(report.saus[0] <= 1, "{report:?}");
     assert!(failed > 0, "this file is not the one that was agreed on");
@@ -199,7 +199,7 @@ fn a_write_while_a_sau_is_fetched_is_what_counts() {
     bytes[..SAU].copy_from_slice(&ours);
     dir.reads.hold_from(None);
     scan(&site, &object, &bytes, MIB);
-    std::thread::sleep(Duration::from_millis(100));
+    wait_until("nothing is under way", || Arc::strong_count(&object) == 1);
     scan(&site, &object, &bytes, MIB);
     assert!(!site.server().is_published(&object));
 }
@@ -220,7 +220,7 @@ fn a_cut_while_a_sau_is_fetched_leaves_zeros_behind_it() {
     let middle = read(&site, &object, MIB, MIB + 100).unwrap();
     assert!(middle[..MIB] == bytes[MIB..2 * MIB] && middle[MIB..].iter().all(|byte| *byte == 0));
     dir.reads.hold_from(None);
-    std::thread::sleep(Duration::from_millis(100));
+    wait_until("nothing is under way", || Arc::strong_count(&object) == 1);
     let all = read(&site, &object, 0, 4 * MIB).unwrap();
     assert!(all[..2 * MIB] == bytes[..2 * MIB] && all[2 * MIB..].iter().all(|byte| *byte == 0));
 }

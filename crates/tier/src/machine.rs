@@ -172,6 +172,11 @@ impl Tiering {
         object.has(Object::FILES).then_some(object.files)
     }
 
+    /// What an object holds in each tier; `None`: no record.
+    pub fn object_bytes(&self, ino: Ino) -> Option<[u64; 3]> {
+        Some(self.table.get(self.table.find(ino)?)?.bytes())
+    }
+
     pub fn note_files(&mut self, ino: Ino, files: TierSet) {
         let ob = self.table.find(ino).unwrap_or(NIL);
         if let Some(object) = self.table.get_mut(ob) {

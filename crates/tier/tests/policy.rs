@@ -591,3 +591,108 @@ fn a_tier_of_movements_only_gets_no_new_bytes_and_makes_room_for_them() {
     finish(&mut m, 6.0, again[0]);
     assert_eq!(m.place(secs(6.0), waited), Placement::Tier(TierId::Memory));
 }
+
+/// A file that near-line has, open, of which this much is read and kept; what makes way goes at once. Returns what was kept.
+fn read_up(m: &mut Tiering, at: f64, n: u64, saus: u64) -> u64 {
+    let whole = saus * 4 * MIB;
+    let bytes = [held(m, n), 0, whole];
+    m.handle(secs(at), Input::Attached { ino: ino(n), bytes, dirty: TierSet::EMPTY });
+    m.handle(secs(at), Input::Opened { ino: ino(n) });
+    let mut kept = 0;
+    for _ in 0..saus {
+        for _ in 0..3 {
+            let room = m.place_copy(secs(at), ino(n), (4 * MIB, whole));
+            for effect in effects(m) {
+                finish(m, at, effect);
+            }
+            match room {
+                Room::Here(TierId::Memory) => {
+                    kept += 4 * MIB;
+                    break;
+                }
+                Room::Soon(TierId::Memory) => {}
+                Room::None => break,
+                Room::Here(tier) | Room::Soon(tier) => panic!("{tier}"),
+            }
+        }
+    }
+    m.handle(secs(at + 1.0), Input::Closed { ino: ino(n), dirty_bytes: 0 });
+    kept
+}
+
+fn held(m: &Tiering, n: u64) -> u64 {
+    m.object_bytes(ino(n)).map_or(0, |bytes| bytes[0])
+}
+
+#[test]
+fn what_is_read_once_leaves_before_what_was_read_again() {
+    // Memory of 1 GiB, near-line below. A hot file of 400 MiB, read twice and then not for an hour; 100 files of 40 MiB, read once.
+    let mut m = machine([1024 * MIB, 0, 1_024_000 * MIB]);
+    assert_eq!(read_up(&mut m, 1.0, 1, 100), 400 * MIB);
+    m.handle(secs(10.0), Input::Opened { ino: ino(1) });
+    m.handle(secs(11.0), Input::Closed { ino: ino(1), dirty_bytes: 0 });
+    for n in 2..102 {
+        assert_eq!(read_up(&mut m, 3600.0 + 2.0 * n as f64, n, 10), 40 * MIB, "file {n}");
+    }
+    assert_eq!(held(&m, 1), 400 * MIB);
+    assert_eq!(held(&m, 2), 0, "the oldest left");
+    assert_eq!(held(&m, 101), 40 * MIB, "the newest is there");
+    let report = m.tier(TierId::Memory).unwrap();
+    assert!(report.available > 0 && m.dirty() == (0, 0), "{report:?}");
+    // A writer who needs the room has it from them too.
+    file(&mut m, 5000.0, 500, 300 * MIB);
+    let effects = effects(&mut m);
+    assert!(
+        effects.iter().all(|e| matches!(e, Effect::DropCopy { ino: i, .. } if *i != ino(1))),
+        "{effects:?}"
+    );
+}
+
+#[test]
+fn a_file_larger_than_the_tier_runs_through_it_and_leaves_the_others() {
+    let mut m = machine([1024 * MIB, 0, 1_024_000 * MIB]);
+    read_up(&mut m, 1.0, 1, 50);
+    m.handle(secs(10.0), Input::Opened { ino: ino(1) });
+    m.handle(secs(11.0), Input::Closed { ino: ino(1), dirty_bytes: 0 });
+    assert_eq!(read_up(&mut m, 20.0, 2, 1000), 4000 * MIB, "each SAU had its place for a while");
+    assert_eq!(held(&m, 1), 200 * MIB);
+    assert!(held(&m, 2) > 256 * MIB);
+}
+
+#[test]
+fn a_tier_full_of_what_is_used_gives_an_eighth_and_what_comes_again_soon_takes_more() {
+    // Files of 40 MiB, each read again, fill memory to its threshold.
+    let mut m = machine([1024 * MIB, 0, 1_024_000 * MIB]);
+    for n in 1..=30 {
+        read_up(&mut m, 10.0 * n as f64, n, 10);
+        m.handle(secs(10.0 * n as f64 + 2.0), Input::Opened { ino: ino(n) });
+        m.handle(secs(10.0 * n as f64 + 3.0), Input::Closed { ino: ino(n), dirty_bytes: 0 });
+    }
+    let old = |m: &Tiering| (1..=30).map(|n| held(m, n)).sum::<u64>();
+    let before = old(&m);
+    for n in 101..=120 {
+        read_up(&mut m, 10.0 * n as f64, n, 10);
+    }
+    let after = old(&m);
+    assert!(after < before && before - after <= 128 * MIB + 40 * MIB, "{before} {after}");
+    assert!(held(&m, 120) == 40 * MIB && held(&m, 101) == 0);
+    // It left a moment ago: this time it comes to stay.
+    assert_eq!(read_up(&mut m, 1205.0, 112, 10), 40 * MIB);
+    for n in 201..=240 {
+        read_up(&mut m, 1186.0 + n as f64 / 10.0, n, 10);
+    }
+    assert_eq!((held(&m, 112), held(&m, 201)), (40 * MIB, 0));
+}
+
+#[test]
+fn a_second_reading_or_a_write_ends_probation() {
+    let mut m = machine([1024 * MIB, 0, 1_024_000 * MIB]);
+    (1..=3).for_each(|n| assert_eq!(read_up(&mut m, n as f64, n, 10), 40 * MIB));
+    m.handle(secs(5.0), Input::ReadAgain { ino: ino(1) });
+    m.handle(secs(5.0), Input::Dirty { ino: ino(2), tier: TierId::Memory });
+    m.handle(secs(5.0), Input::Clean { ino: ino(2), tier: TierId::Memory });
+    for n in 10..60 {
+        read_up(&mut m, 10.0 * n as f64, n, 10);
+    }
+    assert_eq!([1, 2, 3].map(|n| held(&m, n) / MIB), [40, 40, 0]);
+}
