@@ -332,6 +332,8 @@ impl DataServer {
                 Ok(Kept::No) | Err(Errno::EINTR) if !asked => {
                     (next, is_last, taken) = (next.min(sau), false, taken.saturating_sub(len));
                 }
+                // Written meanwhile, perhaps: then it is here.
+                Ok(Kept::No) if object.state.read().map.get(sau).valid != TierSet::of(TierId::Nearline) => {}
                 Ok(Kept::No) => return Err(CopyStop::NoSpace),
                 Err(Errno::EINTR) => return Err(CopyStop::Cancelled),
                 Err(errno) => return Err(errno.into()),

@@ -13,12 +13,12 @@ use crate::{
 };
 use layout::Seal;
 use std::{sync::Arc, time::Duration};
-use tier::Room;
+use tier::{Input, Room};
 use types::{Errno, SAU_BYTES, TierId, TierSet};
 
 const PAGE: u64 = 4096;
 /// How often, and how long, room or a copier is waited for. Readers do not wait for it.
-const TRIES: usize = 30;
+const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// What was fetched, in order.
@@ -137,6 +137,7 @@ impl DataServer {
         self.save_unsaved(object, state)?;
         let len = sau.bytes_within(state.size);
         let seal = if len == seal.len { seal } else { bytes.seal(len) };
+        let is_move = to.is_some();
         let to = match to {
             Some(to) => to,
             None => self.room_for(object, state, u64::from(len).next_multiple_of(PAGE))?,
@@ -154,7 +155,7 @@ impl DataServer {
             // What is there of it does not count, and is cleared by whoever uses its place next.
             self.give_up(object, state, to, sau, 0);
         }
-        self.settle_copy(object, state, to);
+        self.settle_copy(object, state, to, is_move);
         kept?;
         Ok(())
     }
@@ -200,11 +201,16 @@ impl DataServer {
     }
 
     /// As `settle_charge`. A copy does not make a tier dirty, also if its file takes more than was asked for.
-    fn settle_copy(&self, object: &Object, state: &mut State, to: TierId) {
-        let before = state.charged[to.index()];
-        self.settle_charge(object, state, to);
-        if state.charged[to.index()] > before && !crate::load::dirty_tiers(state).contains(to) {
-            self.driver.tell(tier::Input::Clean { ino: object.ino(), tier: to });
+    fn settle_copy(&self, object: &Object, state: &mut State, to: TierId, is_move: bool) {
+        let at = to.index();
+        let taken = state.files[at].as_ref().and_then(|file| file.stat().ok()).map(|stat| stat.blocks * 512);
+        match taken.filter(|taken| *taken > state.charged[at] && !is_move) {
+            Some(taken) => {
+                state.credit[at] = 0;
+                let more = taken - std::mem::replace(&mut state.charged[at], taken);
+                self.driver.tell(Input::CopyGrew { ino: object.ino(), tier: to, more });
+            }
+            None => self.settle_charge(object, state, to),
         }
     }
 }

@@ -90,6 +90,12 @@ pub enum Input {
         tier: TierId,
     },
 
+    /// What was placed by [`crate::Tiering::place_copy`] takes more than was asked for.
+    CopyGrew {
+        ino: Ino,
+        tier: TierId,
+        more: u64,
+    },
     /// Somebody reads for a second time what came up for a first reading.
     ReadAgain {
         ino: Ino,

@@ -102,6 +102,7 @@ impl Tiering {
             Input::Stored { ino, tier, delta } => self.stored(ino, tier, delta),
             Input::Dirty { ino, tier } => self.dirtied(ino, tier),
             Input::Clean { ino, tier } => self.cleaned(ino, tier),
+            Input::CopyGrew { ino, tier, more } => self.hold_copy(ino, tier, more),
             Input::ReadAgain { ino } => self.read_again(ino),
             Input::PassthroughBegan { ino } => self.passthrough(ino, true),
             Input::PassthroughEnded { ino } => self.passthrough(ino, false),

@@ -90,11 +90,7 @@ impl Tiering {
             let remembered = self.remembered.contains(ino);
             self.set_probation(ob, !remembered);
         }
-        if let Some(space) = self.spaces[tier.index()].as_mut() {
-            space.used += bytes;
-        }
-        self.table.change_held(ob, tier, bytes.cast_signed());
-        self.relink(ob);
+        self.hold_copy(ino, tier, bytes);
         // In time for the next ones.
         if !self.space(tier).is_some_and(|s| s.fits_easily(4 * SAU_BYTES)) {
             self.make_way(tier, ob, 4 * SAU_BYTES);
@@ -153,6 +149,15 @@ impl Tiering {
         let window = list.closed_part(&self.table).take(self.settings.window.max(1));
         let with = window.map(|(ob, object)| (ob, coolness::report(object, now_us, None).value));
         with.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(ob, _)| ob)
+    }
+
+    pub(crate) fn hold_copy(&mut self, ino: Ino, tier: TierId, bytes: u64) {
+        let Some(ob) = self.table.find(ino) else { return };
+        if let Some(space) = self.spaces[tier.index()].as_mut() {
+            space.used += bytes;
+        }
+        self.table.change_held(ob, tier, bytes.cast_signed());
+        self.relink(ob);
     }
 
     /// It was read a second time.

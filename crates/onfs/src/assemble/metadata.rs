@@ -10,7 +10,8 @@ use crate::{config::Config, running::StartError};
 /// Where the metadata is, below the state directory.
 const META_DIR: &str = "meta";
 /// The memory budget's shares: requests' buffers first, then an eighth for journal and overlay, a third for the caches, and
-/// three eighths for what is kept of each inode that the kernel knows.
+/// three eighths for what is kept of each inode that the kernel knows. What is left of it is enough for what is read of a linked
+/// directory, a tenth of the budget.
 const CACHE_SHARE: u64 = 3;
 /// References, the arbiter's memory of the page cache, and the tables around them; measured.
 const KNOWN_BYTES: u64 = 160;

@@ -133,7 +133,8 @@ settings! {
         "Journal bytes after which a checkpoint moves its content to the engine.";
 
     policy.promote: Kind::Choice(crate::policy::Promote::NAMES), "on-open", None,
-        "When data comes up from a slower tier: when a file is opened, or only on request (`onfs prefetch`).";
+        "When data comes up from a slower tier: when a file is opened (of a linked directory: when it is read), or only on \
+         request (`onfs prefetch`).";
     policy.transient: Kind::Switch, "no", None,
         "Never write data down: it is lost at a reboot, and moves down only when memory is short.";
     policy.write_behind: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: Some("never") }, "2s", None,
