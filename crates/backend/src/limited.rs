@@ -12,10 +12,11 @@ use std::{
 };
 
 use link::{
-    Abilities, Attributes, Attrs, BackEnd, Clock, Found, Making, Over, Reachable, Source, Version, Way,
+    Abilities, Attributes, Attrs, BackEnd, Clock, Detail, Found, Making, Over, Reachable, Source, Version,
+    Way,
 };
 use parking_lot::Mutex;
-use types::Errno;
+use types::{Errno, FileKind};
 
 /// Sleeps are not exact: what one was too long is made up for by the next.
 const BURST: Duration = Duration::from_millis(10);
@@ -91,6 +92,12 @@ impl<B: BackEnd> BackEnd for Limited<B> {
     }
     fn list(&self, way: &Way, visit: &mut dyn FnMut(&[u8], Found) -> ControlFlow<()>) -> Result<(), Errno> {
         self.call(|inner| inner.list(way, visit))
+    }
+    fn look_at(&self, dir: &Way, names: &[Vec<u8>]) -> Result<Vec<Option<Found>>, Errno> {
+        self.call(|inner| inner.look_at(dir, names))
+    }
+    fn details(&self, dir: &Way, of: &[(Vec<u8>, FileKind)]) -> Result<Vec<Result<Detail, Errno>>, Errno> {
+        self.call(|inner| inner.details(dir, of))
     }
     fn readlink(&self, way: &Way) -> Result<Vec<u8>, Errno> {
         self.call(|inner| inner.readlink(way))
