@@ -13,6 +13,7 @@ mod driver;
 mod durable;
 mod fetch;
 mod fill;
+mod filler;
 mod keep;
 mod keeper;
 mod later;
@@ -53,7 +54,7 @@ pub use tier::{MoveReport, ObjectPolicy, RequestError, RequestReport};
 pub use version::Snapshot;
 
 use driver::{Driver, Job};
-use fill::{FILLERS, Filler};
+use filler::{FILLERS, Filler};
 use object::Home;
 use parking_lot::{Condvar, Mutex};
 use std::{

@@ -28,6 +28,7 @@ mod movement;
 mod object;
 mod place;
 mod probation;
+mod remembered;
 mod request;
 mod run_ahead;
 mod space;

@@ -10,7 +10,7 @@ use crate::api::{
 };
 use crate::coolness;
 use crate::lru::List;
-use crate::probation::Remembered;
+use crate::remembered::Remembered;
 use crate::space::{self, Measured, Pressure, Space, Supply};
 use crate::table::{NIL, Ob, Object, ObjectTable};
 use crate::unfinished::{Asked, Move, Rest, Unsaved};

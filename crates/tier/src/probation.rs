@@ -8,8 +8,6 @@
 //! - Of a tier that is full of other things an eighth is for what is on probation: the coolest of the clean closed files make way.
 //! - A copy counts as stored at once, and as clean: it is one of what a slower tier has.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use types::{Ino, SAU_BYTES, TierId};
 
 use crate::api::Time;
@@ -19,8 +17,6 @@ use crate::table::{NIL, Ob, Object};
 
 /// Of a tier's limit.
 const SHARE: u64 = 8;
-/// Files that are remembered; 24 bytes each.
-const REMEMBERED_MAX: usize = 1 << 16;
 /// Drops that one copy may begin: where small files make way for a large one, the next copy begins the others.
 const DROPS: usize = 16;
 
@@ -33,38 +29,6 @@ pub enum Room {
     Soon(TierId),
     /// Nowhere, for now.
     None,
-}
-
-/// What left a tier while it was on probation.
-#[derive(Default)]
-pub(crate) struct Remembered {
-    /// Oldest first, with its size.
-    order: VecDeque<(Ino, u64)>,
-    /// How often it is in `order`.
-    inos: BTreeMap<Ino, u32>,
-    bytes: u64,
-}
-
-impl Remembered {
-    fn add(&mut self, ino: Ino, bytes: u64, most: u64) {
-        self.order.push_back((ino, bytes));
-        *self.inos.entry(ino).or_default() += 1;
-        self.bytes += bytes;
-        while self.bytes > most || self.order.len() > REMEMBERED_MAX {
-            let Some((ino, bytes)) = self.order.pop_front() else { return };
-            self.bytes -= bytes;
-            if let Some(times) = self.inos.get_mut(&ino) {
-                *times -= 1;
-                if *times == 0 {
-                    self.inos.remove(&ino);
-                }
-            }
-        }
-    }
-
-    fn contains(&self, ino: Ino) -> bool {
-        self.inos.contains_key(&ino)
-    }
 }
 
 impl Tiering {
