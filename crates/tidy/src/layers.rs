@@ -12,7 +12,7 @@ use crate::root;
 /// From the bottom. In the layer of pure cores a crate may use those named before it.
 const LAYERS: [&[&str]; 5] = [
     &["types"],
-    &["namespace", "lease", "layout", "link", "tier", "replica", "member", "cache"],
+    &["namespace", "lease", "layout", "link", "tier", "plan", "replica", "member", "cache"],
     &["net", "proto", "kv", "store", "fuse", "backend"],
     &["mds", "ds", "linked", "client", "coord", "monitor"],
     &["onfs"],
