@@ -19,6 +19,7 @@ use crate::{
     invalidate::Invalidator,
     known::{Inventory, Known},
     lingering::Lingering,
+    listener::Listener,
     messenger::Messenger,
     metrics::{ClientStats, Metrics},
     open_file::OpenFile,
@@ -59,6 +60,8 @@ pub struct ClientOptions {
     pub passthrough_budget: [u64; 3],
     /// Near-line is a linked directory, kept in step by this.
     pub linked: Option<Arc<linked::Linked>>,
+    /// Hears what is opened.
+    pub listener: Option<Arc<dyn Listener>>,
     /// What `user.onfs.control` says: the path of the socket for commands.
     pub control_socket: Option<Vec<u8>>,
     /// What holds where no directory says anything; the data server's settings say the same.
@@ -82,6 +85,7 @@ impl Default for ClientOptions {
             in_use: None,
             passthrough_budget: [u64::MAX; 3],
             linked: None,
+            listener: None,
             control_socket: None,
             policy: Policy::default(),
         }

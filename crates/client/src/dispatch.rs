@@ -104,12 +104,14 @@ impl Client {
                 answer!(self, call, turn, Link, result, |call, out| call.reply_entry(&out))
             }
             Operation::Open { flags, kill_suidgid } => {
-                answer!(self, call, turn, Open, self.open(turn, at, flags, kill_suidgid), |call, out| call
-                    .reply_open(&out))
+                let result = self.open(turn, at, flags, kill_suidgid);
+                result.iter().for_each(|_| self.tell_opened(&header, at, flags));
+                answer!(self, call, turn, Open, result, |call, out| call.reply_open(&out))
             }
             Operation::Create(args) => {
                 let make = CreateArgs { flags: args.flags, mode: args.mode, umask: args.umask };
                 let result = self.create(turn, &header, place(args.name), make);
+                result.iter().for_each(|(entry, _)| self.tell_created(&header, entry.node));
                 answer!(self, call, turn, Create, result, |call, (entry, open)| call
                     .reply_create(&entry, &open))
             }

@@ -28,6 +28,7 @@ mod invalidate;
 mod io;
 mod known;
 mod lingering;
+mod listener;
 mod messenger;
 mod metrics;
 mod names;
@@ -46,5 +47,6 @@ mod xattr;
 
 pub use backing::InUse;
 pub use client::{Client, ClientOptions, FileInUse};
+pub use listener::{Listener, Opening, Purpose};
 pub use metrics::{ClientStats, Op, OpStats};
 pub use policies::{Policies, Policy};

@@ -132,6 +132,7 @@ impl Client {
             self.after_close(inode, &mut state, closed);
         }
         self.end_use(inode, file.access);
+        self.tell_closed(inode.ino);
     }
 
     /// The file is new, so nobody else has it open and there is nothing to wait for.

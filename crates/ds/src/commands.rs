@@ -105,6 +105,17 @@ impl DataServer {
         self.driver.request(Request::Prefetch { list }, deadline)
     }
 
+    /// Brings one object up, as long as it is `wanted`, which is asked about twice a second.
+    pub fn prefetch_while(
+        &self,
+        ino: Ino,
+        deadline: Duration,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<RequestReport, RequestError> {
+        self.know(ino);
+        self.driver.request_while(Request::Prefetch { list: vec![ino] }, Some(deadline), wanted)
+    }
+
     /// What people ask for must be known to the core, even if it takes no space.
     fn know(&self, ino: Ino) {
         if let Some(object) = self.table.get(ino) {

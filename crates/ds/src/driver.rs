@@ -117,6 +117,16 @@ impl Driver {
 
     /// Asks the core and waits for its answer.
     pub fn request(&self, request: Request, deadline: Option<Duration>) -> Outcome {
+        self.request_while(request, deadline, &|| true)
+    }
+
+    /// The same, given up soon after `wanted` is no longer true.
+    pub fn request_while(
+        &self,
+        request: Request,
+        deadline: Option<Duration>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Outcome {
         let id = self.request_id();
         self.outcomes.lock().insert(id, None);
         self.tell(Input::Request { id, request });
@@ -127,7 +137,8 @@ impl Driver {
                 return outcomes.remove(&id).flatten().unwrap_or(Err(RequestError::Cancelled));
             }
             self.answered.wait_for(&mut outcomes, Duration::from_millis(500));
-            if deadline.is_some_and(|d| begun.elapsed() >= d) && outcomes.get(&id) == Some(&None) {
+            let over = deadline.is_some_and(|d| begun.elapsed() >= d) || !wanted();
+            if over && outcomes.get(&id) == Some(&None) {
                 outcomes.remove(&id);
                 drop(outcomes);
                 self.tell(Input::RequestCancelled { id });

@@ -308,6 +308,11 @@ impl Run {
             })
     }
 
+    /// What comes up now, with the bytes that it has to bring.
+    pub fn coming(&self) -> impl Iterator<Item = (Ino, u64)> {
+        self.coming.iter().map(|(ino, bytes)| (*ino, *bytes))
+    }
+
     /// Files that were added.
     pub fn len(&self) -> usize {
         self.entries.len()

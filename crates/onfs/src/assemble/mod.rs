@@ -15,14 +15,23 @@ mod report;
 mod site;
 mod tiers;
 mod tree;
+mod upward;
 
 pub use fsck::fsck;
 pub use metadata::has_metadata;
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{
+    path::Path,
+    sync::{Arc, mpsc::Receiver},
+    time::Instant,
+};
 
 use client::{Client, ClientOptions};
+use ds::DataServer;
 use fuse::{Capabilities, MountOptions, Session, TransportChoice};
+
+use linked::Linked;
+use mds::Mds;
 
 use crate::{
     config::{Config, Transport},
@@ -35,6 +44,7 @@ use mounted::Mounted;
 use parts::Parts;
 use refusals::{of_mount, of_open};
 use tiers::{Tiers, open_tiers, sync_tiers};
+use upward::{Ears, Heard, Upward, UpwardParts};
 
 /// What [`start`] gets besides the configuration. The caller holds the state's lock, has created the state directory
 /// (`config.mount.state`) and has cleared a dead mount away.
@@ -68,6 +78,7 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         }
         Ok(())
     }));
+    let (ears, heard) = Ears::new(config.plan.history);
     let half = config.memory.size.0 / 2;
     let client_options = ClientOptions {
         workers: config.mount.workers as usize,
@@ -80,6 +91,7 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         in_use: Some(store::is_used_elsewhere),
         passthrough_budget: [half, u64::MAX, u64::MAX],
         linked: linked.clone(),
+        listener: Some(ears.clone()),
         control_socket: Some(context.control_socket.as_os_str().as_encoded_bytes().to_vec()),
         policy: policy::default_of(&config.policy),
         ..ClientOptions::default()
@@ -94,29 +106,47 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
             )));
         }
     };
-    if let Some(linked) = &linked
-        && let Err(error) = start_link(linked, &ds, &client)
-    {
-        linked.shutdown();
-        client.shutdown();
-        drop((client, ds));
-        give_up(tiers, &store);
-        return Err(error);
-    }
-    let session = match Session::mount(&options, client.clone()) {
-        Ok(session) => session,
+    let upward = match start_beside(config, linked.as_deref(), (&mds, &ds, &client), (ears, heard)) {
+        Ok(upward) => upward,
         Err(error) => {
             linked.iter().for_each(|linked| linked.shutdown());
             client.shutdown();
             drop((client, ds));
             give_up(tiers, &store);
+            return Err(error);
+        }
+    };
+    let session = match Session::mount(&options, client.clone()) {
+        Ok(session) => session,
+        Err(error) => {
+            upward.shutdown();
+            linked.iter().for_each(|linked| linked.shutdown());
+            client.shutdown();
+            drop((upward, client, ds));
+            give_up(tiers, &store);
             return Err(of_mount(error));
         }
     };
     let (config, began) = (config.clone(), Instant::now());
-    let parts = Parts { store, mds, ds, client, linked, session, config, began };
+    let parts = Parts { store, mds, ds, client, linked, upward, session, config, began };
     let fs = Arc::new(Mounted::new(parts));
     Ok(Running { handler: Arc::new(Handler::new(fs.clone())), fs })
+}
+
+/// Starts who works beside the requests: the keeper of a linked directory, and what moves up ahead of programs.
+fn start_beside(
+    config: &Config,
+    linked: Option<&Linked>,
+    (mds, ds, client): (&Arc<Mds>, &Arc<DataServer>, &Arc<Client>),
+    hearing: (Arc<Ears>, Receiver<Heard>),
+) -> Result<Upward, StartError> {
+    if let Some(linked) = linked {
+        start_link(linked, ds, client)?;
+    }
+    let parts = UpwardParts { mds: mds.clone(), ds: ds.clone(), client: client.clone() };
+    Upward::start(parts, &config.plan, &config.mount.state, hearing).map_err(|error| {
+        StartError::Failed(format!("the threads that move files up cannot be started: {error}"))
+    })
 }
 
 /// What a linked directory has may be other than what we have of it; the kernel asks again when a look is due.

@@ -93,6 +93,8 @@ impl MountedFs for Mounted {
     fn finish(&self) -> Result<(), String> {
         let _one = self.finishing.lock();
         let Some(parts) = self.parts.write().take() else { return Ok(()) };
+        // Before the client, whose files it uses.
+        parts.upward.shutdown();
         parts.client.shutdown();
         if let Some(linked) = &parts.linked {
             drain(linked, parts.config.mount.stop_deadline);

@@ -10,6 +10,7 @@ use linked::Linked;
 use mds::Mds;
 use types::Errno;
 
+use super::upward::Upward;
 use crate::{config::Config, control::ControlError};
 
 pub(crate) struct Parts {
@@ -18,6 +19,7 @@ pub(crate) struct Parts {
     pub ds: Arc<DataServer>,
     pub client: Arc<Client>,
     pub linked: Option<Arc<Linked>>,
+    pub upward: Upward,
     pub session: Session,
     pub config: Config,
     pub began: Instant,

@@ -121,7 +121,7 @@ fn state_name(path: &Path) -> String {
 }
 
 /// 64-bit FNV-1a: the same on every machine and in every version.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

@@ -16,13 +16,14 @@ mod value;
 
 pub use error::ConfigError;
 pub use host::Host;
+pub(crate) use host::fnv1a;
 pub use layers::{Entry, Origin, Settings};
 pub use nearest::nearest;
 pub use options::{LINK, MountFlags, OptionWords, parse_options, split_dir_size};
 pub use table::{SETTINGS, Setting, sections};
 pub use typed::{
-    Config, LinkConfig, LogConfig, LogFormat, MemoryTier, MetadataConfig, MountConfig, PolicyConfig,
-    Thresholds,
+    Config, LinkConfig, LogConfig, LogFormat, MemoryTier, MetadataConfig, MountConfig, PlanConfig,
+    PolicyConfig, Thresholds,
 };
 pub use typed::{DirTier, Transport};
 pub use value::{Kind, Value};

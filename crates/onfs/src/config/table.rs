@@ -44,6 +44,7 @@ pub const fn sections() -> &'static [(&'static str, &'static str)] {
         ("nearline", "The near-line tier (DS-d): a directory on the slow, large, safe disk."),
         ("metadata", "The metadata store in the state directory."),
         ("policy", "Defaults of the root directory; `onfs policy set` changes them per directory."),
+        ("plan", "What comes up before it is read, learned from earlier runs of a job."),
         ("log", "What the daemon writes down."),
     ]
 }
@@ -141,6 +142,15 @@ settings! {
         "A closed or idle dirty file has a copy in a persistent tier within this time.";
     policy.movers: Kind::Count { min: 1, max: 64, or: None }, "2", None,
         "Files that are moved between tiers at the same time.";
+
+    plan.history: Kind::Choice(&["on", "off"]), "on", None,
+        "Remember which files the runs of each job read, in which order, and bring them up in the next run once its plan has \
+         earned it. Kept in the state directory; only root and the user whose runs they were sees it.";
+    plan.hit_rate: Kind::Count { min: 1, max: 100, or: None }, "80", None,
+        "Per cent of its files that a job's plan must have foretold in its last runs, at least two, before it acts.";
+    plan.job_variables: Kind::Variables, "SLURM_JOB_NAME,PBS_JOBNAME,FLUX_JOB_NAME,LSB_JOBNAME", None,
+        "The first of these environment variables that a process group's first process has names its job; without one it is \
+         named by its program and script.";
 
     log.level: Kind::LogFilter, "info", None,
         "What is logged: a level, or a filter such as `info,fuse=debug`.";

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::policy::{Promote, WriteBehind};
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     pub mount: MountConfig,
     pub memory: MemoryTier,
@@ -23,6 +23,7 @@ pub struct Config {
     pub link: Option<LinkConfig>,
     pub metadata: MetadataConfig,
     pub policy: PolicyConfig,
+    pub plan: PlanConfig,
     pub log: LogConfig,
 }
 
@@ -106,6 +107,15 @@ pub struct PolicyConfig {
     pub movers: u32,
 }
 
+/// What earlier runs of jobs are good for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlanConfig {
+    pub history: bool,
+    /// From 0 to 1.
+    pub threshold: f64,
+    pub job_variables: Vec<String>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogFormat {
     Text,
@@ -137,6 +147,7 @@ impl Config {
                 journal_size: reader.size("metadata", "journal_size")?,
             },
             policy: policy(&reader)?,
+            plan: plan(&reader)?,
             log: log(&reader)?,
             mount,
         };
@@ -255,6 +266,15 @@ fn policy(reader: &Reader<'_>) -> Result<PolicyConfig, ConfigError> {
         transient: matches!(reader.entry("policy", "transient")?.value, Value::Switch(true)),
         write_behind,
         movers: reader.count("policy", "movers")?.unwrap_or(1),
+    })
+}
+
+fn plan(reader: &Reader<'_>) -> Result<PlanConfig, ConfigError> {
+    let variables = reader.entry("plan", "job_variables")?.value.to_string();
+    Ok(PlanConfig {
+        history: reader.word("plan", "history")? == "on",
+        threshold: f64::from(reader.count("plan", "hit_rate")?.unwrap_or(100)) / 100.0,
+        job_variables: variables.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
     })
 }
 

@@ -35,6 +35,8 @@ pub enum Kind {
     },
     /// Mount options, comma-separated.
     MountOptions,
+    /// Names of environment variables, comma-separated.
+    Variables,
     /// A log filter: a level, or `target=level` terms, comma-separated.
     LogFilter,
 }
@@ -95,6 +97,7 @@ impl Kind {
                 .ok_or_else(|| format!("{text:?}: write {}", either(words))),
             Kind::Path { .. } => parse_path(text).map(Value::Path).map_err(|e| self.or_else_word(e)),
             Kind::MountOptions => parse_options(text).map(|_| Value::Text(text.to_owned())),
+            Kind::Variables => parse_variables(text).map(|()| Value::Text(text.to_owned())),
             Kind::LogFilter => parse_filter(text).map(|()| Value::Text(text.to_owned())),
         }
     }
@@ -109,6 +112,7 @@ impl Kind {
             Kind::Choice(_) => "word",
             Kind::Path { .. } => "absolute path",
             Kind::MountOptions => "comma-separated words",
+            Kind::Variables => "comma-separated names",
             Kind::LogFilter => "level or filter",
         }
     }
@@ -130,6 +134,7 @@ impl Kind {
             Kind::Choice(words) => words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", "),
             Kind::Path { .. } => with_word("any directory".into()),
             Kind::MountOptions => "see `onfs mount --help`".into(),
+            Kind::Variables => "environment variables, or nothing".into(),
             Kind::LogFilter => "`error`, `warn`, `info`, `debug`, `trace`, or `target=level,...`".into(),
         }
     }
@@ -137,7 +142,7 @@ impl Kind {
     const fn or_word(self) -> Option<&'static str> {
         match self {
             Kind::Size { or, .. } | Kind::Time { or, .. } | Kind::Count { or, .. } | Kind::Path { or } => or,
-            Kind::Switch | Kind::Choice(_) | Kind::MountOptions | Kind::LogFilter => None,
+            Kind::Switch | Kind::Choice(_) | Kind::MountOptions | Kind::Variables | Kind::LogFilter => None,
         }
     }
 
@@ -162,6 +167,18 @@ fn in_range<T: PartialOrd + fmt::Display>(value: T, min: T, max: T) -> Result<T,
 fn parse_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err(format!("{text:?} is not an absolute path")) }
+}
+
+fn parse_variables(text: &str) -> Result<(), String> {
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+    };
+    match text.split(',').find(|name| !is_name(name)) {
+        Some(name) if !text.is_empty() => Err(format!("{name:?} is not the name of an environment variable")),
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn parse_filter(text: &str) -> Result<(), String> {
@@ -211,6 +228,8 @@ mod tests {
         assert!(Kind::Path { or: None }.parse("relative").is_err());
         assert!(Kind::LogFilter.parse("info,fuse=debug").is_ok());
         assert!(Kind::LogFilter.parse("chatty").is_err());
+        assert!(Kind::Variables.parse("A_1,b").is_ok() && Kind::Variables.parse("").is_ok());
+        assert!(Kind::Variables.parse("A,,B").is_err() && Kind::Variables.parse("A=1").is_err());
         assert!(Kind::MountOptions.parse("noatime,nosuid").is_ok());
         assert!(Kind::MountOptions.parse("nosuch").is_err());
     }
