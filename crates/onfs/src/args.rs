@@ -45,6 +45,9 @@ pub enum Command {
         override_usage = "onfs stage-out [OPTIONS] SRC... DST\n  onfs stage-out [OPTIONS] --manifest FILE"
     )]
     StageOut(StageOutArgs),
+    /// Show what comes up before it is read: lists that are being read, and plans made from earlier runs
+    #[command(subcommand)]
+    Plan(PlanCommand),
     /// Keep files in a tier until they are unpinned
     Pin(PinArgs),
     /// Let pinned files move again
@@ -222,9 +225,13 @@ pub struct FlushArgs {
 pub struct PrefetchArgs {
     #[command(flatten)]
     pub wait: Wait,
-    /// Read the paths from a file, one per line, or from standard input with "-"
+    /// Read the paths from a file, one per line, or from standard input with "-"; empty lines end groups: group k+1 comes
+    /// up while group k is read
     #[arg(long, value_name = "FILE", conflicts_with = "path")]
     pub list: Option<PathBuf>,
+    /// So many paths of the list make a group
+    #[arg(long, value_name = "NUMBER", requires = "list", value_parser = clap::value_parser!(u32).range(1..))]
+    pub group_size: Option<u32>,
     /// Files, or directories with all that is below them
     #[arg(required_unless_present = "list")]
     pub path: Vec<PathBuf>,
@@ -303,6 +310,54 @@ pub struct UnpinArgs {
     pub path: Vec<PathBuf>,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum PlanCommand {
+    /// List the jobs whose runs are remembered, with their hit rates
+    List {
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show what the next run of a job is expected to read, how often that was right, and whether it acts
+    Show {
+        #[command(flatten)]
+        job: JobArgs,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Forget what is remembered of a job
+    Forget {
+        #[command(flatten)]
+        job: JobArgs,
+    },
+    /// List the runs over lists and plans: those that are being read, and the last ones that have ended
+    Runs {
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Bring no more up of a run
+    Cancel {
+        /// Its number, as in onfs plan runs
+        run: u64,
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct JobArgs {
+    /// The job's name, as in onfs plan list
+    pub name: String,
+    /// Any path on the mount [default: the only mount]
+    pub mountpoint: Option<PathBuf>,
+    /// Whose job: a user's number; root alone sees those of others [default: your own]
+    #[arg(long, value_name = "UID")]
+    pub user: Option<u32>,
 }
 
 #[derive(Subcommand, Debug)]

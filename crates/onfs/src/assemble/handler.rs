@@ -57,7 +57,8 @@ impl ControlHandler for Handler {
         progress: &mut dyn ProgressSink,
     ) -> Result<Response, ControlError> {
         let parts = self.fs.parts()?;
-        let ask = Ask { parts: &parts, permission: Permission::new(&parts, peer), walking: &self.walking };
+        let permission = Permission::new(&parts, peer);
+        let ask = Ask { parts: &parts, peer, permission, walking: &self.walking };
         match request {
             Request::Status {} => Ok(Response::Status(Box::new(ask.status()))),
             Request::File { file } => ask.file(&file),
@@ -70,6 +71,16 @@ impl ControlHandler for Handler {
             Request::FlushAll { wait: true } => self.fs.flush_all(progress).map(Response::Moved),
             Request::FlushAll { wait: false } => ask.flush_all_later(progress).map(Response::Moved),
             Request::Prefetch { files, wait } => ask.prefetch(&files, wait, progress),
+            Request::Run { run, files, groups, joined, more } => {
+                ask.run(run, &files, &groups, (joined, more), progress)
+            }
+            Request::RunShow { run } => ask.run_show(run).map(Response::Run),
+            Request::RunWait { run } => ask.run_wait(run, progress),
+            Request::RunCancel { run } => ask.run_cancel(run),
+            Request::RunList {} => Ok(ask.run_list()),
+            Request::PlanList {} => Ok(ask.plan_list()),
+            Request::PlanShow { name, uid } => ask.plan_show(&name, uid),
+            Request::PlanForget { name, uid } => ask.plan_forget(&name, uid),
             Request::Pin { files, to } => ask.each(&files, progress, |one, progress| one.pin(to, progress)),
             Request::Unpin { files } => ask.each(&files, progress, |one, _| one.unpin()),
             Request::PolicyShow { dir } => ask.policy_show(&dir),
@@ -93,16 +104,17 @@ impl ControlHandler for Handler {
 }
 
 /// One request and who asks.
-struct Ask<'a> {
-    parts: &'a Parts,
-    permission: Permission<'a>,
+pub(super) struct Ask<'a> {
+    pub parts: &'a Parts,
+    pub peer: &'a Peer,
+    pub permission: Permission<'a>,
     walking: &'a Mutex<()>,
 }
 
 /// One file of a request.
-struct One<'a> {
+pub(super) struct One<'a> {
     parts: &'a Parts,
-    ino: Ino,
+    pub ino: Ino,
     file: FileInUse,
 }
 
@@ -126,7 +138,7 @@ impl Ask<'_> {
     }
 
     /// A regular file that the peer may read or write.
-    fn one(&self, file: &FileRef, want: Want) -> Result<One<'_>, Errno> {
+    pub fn one(&self, file: &FileRef, want: Want) -> Result<One<'_>, Errno> {
         let ino = Ino::from_raw(file.ino).ok_or(Errno::EINVAL)?;
         let found = self.parts.mds.find(ino)?;
         self.permission.reach(&found)?;
@@ -440,7 +452,7 @@ fn outcome(file: &FileRef, errno: Errno, message: String) -> FileOutcome {
     FileOutcome { path: file.path.clone(), ino: file.ino, errno: errno.raw(), message }
 }
 
-fn unusable(file: &FileRef, errno: Errno) -> FileOutcome {
+pub(super) fn unusable(file: &FileRef, errno: Errno) -> FileOutcome {
     let why = if errno == Errno::EINVAL {
         "it is not a regular file: it has no data".to_owned()
     } else {

@@ -8,6 +8,7 @@ mod metadata;
 mod mounted;
 mod parts;
 mod permission;
+mod plans;
 mod policy;
 mod quota;
 mod refusals;

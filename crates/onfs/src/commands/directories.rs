@@ -82,6 +82,10 @@ fn quota_of(located: &Located) -> Outcome<QuotaReport> {
         | Response::Policy(_)
         | Response::Quotas(_)
         | Response::Memory(_)
+        | Response::Run(_)
+        | Response::Runs(_)
+        | Response::Plan(_)
+        | Response::Plans(_)
         | Response::Done => Err(unexpected("quota")),
     }
 }

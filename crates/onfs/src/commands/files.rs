@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Instant};
 
 use super::{
     ask::{call, unexpected},
-    tree::{BatchLimits, Group, batches, group, read_list},
+    tree::{BatchLimits, Group, batches, group, read_groups},
 };
 use crate::{
     args::{FlushArgs, MigrateArgs, Output, PinArgs, PrefetchArgs, UnpinArgs, Wait},
@@ -56,8 +56,13 @@ pub(super) fn flushed(paths: &[PathBuf], how: Wait) -> Outcome<MoveReport> {
 }
 
 pub fn prefetch(args: &PrefetchArgs) -> Outcome {
-    let listed = args.list.as_deref().map(read_list).transpose()?;
-    let paths = listed.as_ref().unwrap_or(&args.path);
+    let listed = args.list.as_deref().map(|list| read_groups(list, args.group_size)).transpose()?;
+    let paths = match listed {
+        None => &args.path,
+        // Groups are read one after the other, by somebody else: the daemon follows him.
+        Some(groups) if groups.len() > 1 => return super::plan::follow(&groups, args.wait, args.output),
+        Some(groups) => &groups.into_iter().next().unwrap_or_default(),
+    };
     let wait = args.wait.waits();
     let report = each(paths, args.wait, "fetching", &|files| Request::Prefetch { files, wait })?;
     finish("fetched", &report, args.output, Exit::Failure)
@@ -78,7 +83,7 @@ impl Wait {
     const fn no_end() -> Wait {
         Wait { wait: true, deadline: None }
     }
-    fn waits(self) -> bool {
+    pub fn waits(self) -> bool {
         self.wait || self.deadline.is_some()
     }
 }

@@ -55,6 +55,10 @@ pub fn file(args: &FileArgs) -> Outcome {
             | Response::Quota(_)
             | Response::Quotas(_)
             | Response::Memory(_)
+            | Response::Run(_)
+            | Response::Runs(_)
+            | Response::Plan(_)
+            | Response::Plans(_)
             | Response::Done => return Err(unexpected("file")),
         }
     }

@@ -9,6 +9,7 @@ mod fsck;
 mod generate;
 mod inspect;
 mod mount;
+mod plan;
 mod settings;
 mod stage;
 mod tree;
@@ -33,6 +34,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Prefetch(args) => files::prefetch(&args),
         Command::StageIn(args) => stage::stage_in(&args),
         Command::StageOut(args) => stage::stage_out(&args),
+        Command::Plan(command) => plan::plan(command),
         Command::Pin(args) => files::pin(&args),
         Command::Unpin(args) => files::unpin(&args),
         Command::Policy(command) => directories::policy(command),

@@ -137,8 +137,9 @@ fn sorted(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The paths of a `--list` file, of any bytes: one per line, empty lines and lines that begin with `#` left out.
-pub fn read_list(list: &Path) -> Outcome<Vec<PathBuf>> {
+/// The paths of a `--list` file, of any bytes: one per line. Empty lines end groups, as does each path that makes a group have
+/// `size`; lines that begin with `#` are left out.
+pub fn read_groups(list: &Path, size: Option<u32>) -> Outcome<Vec<Vec<PathBuf>>> {
     let failed = |e| Failure::failed(format!("{}: {}", list.display(), system_text(&e)));
     let mut text = Vec::new();
     if list == Path::new("-") {
@@ -146,8 +147,22 @@ pub fn read_list(list: &Path) -> Outcome<Vec<PathBuf>> {
     } else {
         text = fs::read(list).map_err(failed)?;
     }
-    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
-    Ok(lines.map(|line| PathBuf::from(OsStr::from_bytes(line))).collect())
+    let full = |group: &Vec<PathBuf>| size.is_some_and(|size| group.len() >= size as usize);
+    let mut groups: Vec<Vec<PathBuf>> = vec![Vec::new()];
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#")) {
+        match groups.last_mut() {
+            Some(group) if !line.is_empty() && !full(group) => {
+                group.push(PathBuf::from(OsStr::from_bytes(line)));
+            }
+            Some(_) | None => groups.push(if line.is_empty() {
+                Vec::new()
+            } else {
+                vec![PathBuf::from(OsStr::from_bytes(line))]
+            }),
+        }
+    }
+    groups.retain(|group| !group.is_empty());
+    Ok(groups)
 }
 
 #[cfg(test)]
@@ -184,14 +199,22 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_one_path_per_line() {
+    fn a_list_has_one_path_per_line_and_groups() {
         let dir = tempfile::tempdir().unwrap();
         let list = dir.path().join("list");
-        fs::write(&list, "/a b\n\n# comment\nc\n").unwrap();
-        assert_eq!(read_list(&list).unwrap(), [PathBuf::from("/a b"), PathBuf::from("c")]);
+        let groups = |text: &[u8], size| {
+            fs::write(&list, text).unwrap();
+            read_groups(&list, size).unwrap()
+        };
+        let p = PathBuf::from;
+        assert_eq!(groups(b"/a b\n\n# comment\n\nc\nd\n", None), [vec![p("/a b")], vec![p("c"), p("d")]]);
+        assert_eq!(groups(b"a\nb\nc\n\nd\n", Some(2)), [vec![p("a"), p("b")], vec![p("c")], vec![p("d")]]);
+        assert_eq!(groups(b"\n\n", None), Vec::<Vec<PathBuf>>::new());
         // Names may have any bytes but these two.
-        fs::write(&list, b"/x\xff\r\n/y").unwrap();
-        assert_eq!(read_list(&list).unwrap(), [Path::new(OsStr::from_bytes(b"/x\xff\r")), Path::new("/y")]);
-        assert!(read_list(&dir.path().join("missing")).is_err());
+        assert_eq!(
+            groups(b"/x\xff\r\n/y", None),
+            [vec![PathBuf::from(OsStr::from_bytes(b"/x\xff\r")), p("/y")]]
+        );
+        assert!(read_groups(&dir.path().join("missing"), None).is_err());
     }
 }

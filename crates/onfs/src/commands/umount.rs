@@ -75,7 +75,11 @@ fn unmount(client: &mut Client, args: &UmountArgs) -> Result<MoveReport, CallErr
         | Response::Policy(_)
         | Response::Quota(_)
         | Response::Quotas(_)
-        | Response::Memory(_) => Err(CallError::Malformed("not the answer to unmount".into())),
+        | Response::Memory(_)
+        | Response::Run(_)
+        | Response::Runs(_)
+        | Response::Plan(_)
+        | Response::Plans(_) => Err(CallError::Malformed("not the answer to unmount".into())),
     }
 }
 

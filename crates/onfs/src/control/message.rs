@@ -7,6 +7,7 @@ use types::{Errno, TierId};
 
 use super::{
     access::Peer,
+    ahead::{PlanReport, RunReport},
     report::{DirPolicyReport, FileReport, MemoryReport, MoveReport, QuotaReport, StatusReport},
 };
 use crate::policy::PolicyChange;
@@ -50,6 +51,45 @@ pub enum Request {
     Prefetch {
         files: Vec<FileRef>,
         wait: bool,
+    },
+    /// Begin a run over an ordered list of groups of files, or add to the run of that number. Group k+1 comes up while
+    /// group k is read.
+    Run {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<u64>,
+        files: Vec<FileRef>,
+        /// How many of the files each group has; together all of them.
+        groups: Vec<u32>,
+        /// The first of these groups goes on with the last one of the request before.
+        #[serde(default)]
+        joined: bool,
+        /// More of the list will follow.
+        #[serde(default)]
+        more: bool,
+    },
+    RunShow {
+        run: u64,
+    },
+    /// Answered when the run has ended.
+    RunWait {
+        run: u64,
+    },
+    RunCancel {
+        run: u64,
+    },
+    RunList {},
+    /// What is remembered of jobs: of all users' for the privileged, else of one's own.
+    PlanList {},
+    PlanShow {
+        name: String,
+        /// Whose; the asker's without it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uid: Option<u32>,
+    },
+    PlanForget {
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uid: Option<u32>,
     },
     /// Keep the files in a tier (where they are, when `to` is not given) until `Unpin`.
     Pin {
@@ -107,6 +147,14 @@ impl Request {
             Request::Flush { .. } => "flush",
             Request::FlushAll { .. } => "a flush of the whole mount",
             Request::Prefetch { .. } => "prefetch",
+            Request::Run { .. } => "a run",
+            Request::RunShow { .. } => "run show",
+            Request::RunWait { .. } => "run wait",
+            Request::RunCancel { .. } => "run cancel",
+            Request::RunList {} => "run list",
+            Request::PlanList {} => "plan list",
+            Request::PlanShow { .. } => "plan show",
+            Request::PlanForget { .. } => "plan forget",
             Request::Pin { .. } => "pin",
             Request::Unpin { .. } => "unpin",
             Request::PolicyShow { .. } => "policy show",
@@ -134,6 +182,14 @@ impl Request {
             | Request::Migrate { .. }
             | Request::Flush { .. }
             | Request::Prefetch { .. }
+            | Request::Run { .. }
+            | Request::RunShow { .. }
+            | Request::RunWait { .. }
+            | Request::RunCancel { .. }
+            | Request::RunList {}
+            | Request::PlanList {}
+            | Request::PlanShow { .. }
+            | Request::PlanForget { .. }
             | Request::Pin { .. }
             | Request::Unpin { .. }
             | Request::PolicyShow { .. }
@@ -150,6 +206,7 @@ impl Request {
             Request::Migrate { files, .. }
             | Request::Flush { files, .. }
             | Request::Prefetch { files, .. }
+            | Request::Run { files, .. }
             | Request::Pin { files, .. }
             | Request::Unpin { files } => files,
             Request::File { file }
@@ -160,6 +217,13 @@ impl Request {
             | Request::QuotaRemove { dir: file } => std::slice::from_ref(file),
             Request::Status {}
             | Request::FlushAll { .. }
+            | Request::RunShow { .. }
+            | Request::RunWait { .. }
+            | Request::RunCancel { .. }
+            | Request::RunList {}
+            | Request::PlanList {}
+            | Request::PlanShow { .. }
+            | Request::PlanForget { .. }
             | Request::QuotaList {}
             | Request::MemoryShow {}
             | Request::MemorySet { .. }
@@ -180,6 +244,10 @@ pub enum Response {
     Quota(QuotaReport),
     Quotas(Vec<QuotaReport>),
     Memory(MemoryReport),
+    Run(RunReport),
+    Runs(Vec<RunReport>),
+    Plan(PlanReport),
+    Plans(Vec<PlanReport>),
     Done,
 }
 

@@ -9,6 +9,7 @@
 //! Refuses to know how a request is carried out.
 
 mod access;
+mod ahead;
 mod client;
 mod frame;
 mod held;
@@ -24,6 +25,7 @@ mod timed;
 mod weigh;
 
 pub use access::{Owner, Peer};
+pub use ahead::{GroupReport, PlanReport, RunReport, RunState, ScoreReport};
 pub use client::{CallError, Client};
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
 pub use limits::Limits;

@@ -28,8 +28,8 @@ use super::{
 
 /// Progress is sent at most this often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-/// JSON values of one request: three for each file that it may name, and more than the rest has.
-const VALUES_MAX: usize = 4 * Request::FILES_MAX;
+/// JSON values of one request: three for each file that it may name, one where each is a group, and more than the rest has.
+const VALUES_MAX: usize = 5 * Request::FILES_MAX;
 
 pub struct Session<'a> {
     pub peer: Peer,
@@ -308,6 +308,8 @@ mod tests {
             Request::PolicySet { dir: file(), changes: vec![PolicyChange::Promote(Some(Promote::OnOpen))] },
             Request::QuotaSet { dir: file(), bytes: Some(1 << 40), inodes: None },
             Request::MemorySet { bytes: 2 << 30 },
+            Request::Run { run: Some(7), files: vec![file()], groups: vec![1], joined: true, more: true },
+            Request::PlanShow { name: "python train.py".into(), uid: Some(1000) },
             Request::Unmount { lazy: true },
         ]
     }
@@ -379,6 +381,11 @@ mod tests {
         let Err(Refused::Answer(error)) = understand(text.as_bytes()) else { panic!("it was understood") };
         assert!(error.message.contains("values"), "{error}");
         // What may be asked has room.
+        let files = vec![FileRef { ino: u64::MAX, path: "x".into() }; Request::FILES_MAX];
+        let groups = vec![1; Request::FILES_MAX];
+        let request = Request::Run { run: Some(1), files, groups, joined: true, more: true };
+        let all = Envelope { version: VERSION, deadline_ms: Some(1), request };
+        assert!(understand(&serde_json::to_vec(&all).unwrap()).is_ok());
         let files = vec![FileRef { ino: u64::MAX, path: "x".into() }; Request::FILES_MAX];
         let request = Request::Migrate { files, to: TierId::Nearline, wait: true };
         let all = Envelope { version: VERSION, deadline_ms: Some(1), request };

@@ -4,6 +4,7 @@
 
 mod file;
 pub mod out;
+mod plan;
 pub mod progress;
 mod reports;
 mod stage;
@@ -13,6 +14,7 @@ pub mod units;
 
 pub use file::file;
 pub use out::{json, print};
+pub use plan::{plan, plans, run, runs};
 pub use progress::Meter;
 pub use reports::{bench, fsck, memory, moved, policy, quotas};
 pub use stage::stage;
