@@ -14,7 +14,7 @@ use std::{
 };
 
 use client::{Client, Purpose};
-use ds::DataServer;
+use ds::{DataServer, ObjectReport};
 use mds::Mds;
 use parking_lot::Mutex;
 use plan::{Closing, History, Input, Item, Join, Settings, Time, Verdict, Wrongness};
@@ -176,16 +176,24 @@ impl UpwardParts {
         let tiers = self.ds.tiers();
         let Some(memory) = tiers.iter().find(|t| t.tier == TierId::Memory) else { return (0, 0) };
         let kept = memory.report.thresholds.n_m;
-        let free = (memory.report.available.max(0) as u64).saturating_sub(kept);
+        // The tier wants more than C_n-m to be left.
+        let free = (memory.report.available.max(0) as u64).saturating_sub(kept.saturating_add(1));
         (free, memory.report.limit.saturating_sub(kept))
     }
 
     fn item(&self, ino: Ino) -> Result<Item, Errno> {
         let file = self.client.use_file(ino)?;
         let now = self.ds.report(file.object());
-        let up = now.bytes[TierId::Memory.index()];
-        Ok(Item { ino, missing: now.size.saturating_sub(up), was_up: up > 0 })
+        Ok(Item { ino, missing: missing(&now), was_up: now.bytes[TierId::Memory.index()] > 0 })
     }
+}
+
+/// Bytes that a promotion would have to find room for.
+pub fn missing(now: &ObjectReport) -> u64 {
+    let up = now.bytes[TierId::Memory.index()];
+    let [memory, below @ ..] = now.stored;
+    let stored = below.into_iter().fold(now.size, u64::max);
+    if up >= now.size { 0 } else { stored.saturating_sub(memory.min(up)) }
 }
 
 impl Shared {

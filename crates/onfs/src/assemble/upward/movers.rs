@@ -7,7 +7,10 @@ use parking_lot::{Condvar, Mutex};
 use plan::Promotion;
 use types::{Errno, Ino, TierId};
 
-use super::{engine::UpwardParts, runs::Asked};
+use super::{
+    engine::{UpwardParts, missing},
+    runs::Asked,
+};
 
 /// A promotion that takes longer has met something that does not move.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -53,15 +56,16 @@ pub fn promote(parts: &UpwardParts, ino: Ino, wanted: &dyn Fn() -> bool) -> Prom
             return Promotion::Failed;
         }
     };
+    let before = parts.room().0;
     match parts.ds.prefetch_while(ino, PATIENCE, wanted) {
         Ok(done) if done.files_skipped == 0 => Promotion::Up { bytes: done.bytes_moved },
         // The core says that it was left, and not why.
         Ok(_) => {
             let now = parts.ds.report(file.object());
-            let missing = now.size.saturating_sub(now.bytes[TierId::Memory.index()]);
             match now.pinned {
                 Some(tier) if tier != TierId::Memory => Promotion::Never,
-                Some(_) | None if parts.room().0 < missing => Promotion::NoRoom,
+                // There may be room since.
+                Some(_) | None if before.min(parts.room().0) < missing(&now) => Promotion::NoRoom,
                 Some(_) | None => Promotion::Failed,
             }
         }
