@@ -67,6 +67,7 @@ pub struct Site {
     pub clock: Arc<dyn Clock>,
     /// Under the metadata.
     pub disk: Arc<dyn Disk>,
+    pub listener: Option<Arc<dyn client::Listener>>,
     instance: Option<InstanceId>,
     generation: u32,
     running: Option<Running>,
@@ -116,6 +117,7 @@ impl Site {
             deadline: ClientOptions::default().deadline,
             clock: Arc::new(SystemClock),
             disk: Arc::new(SystemDisk),
+            listener: None,
             instance: None,
             generation: 0,
             running: None,
@@ -206,6 +208,7 @@ impl Site {
             in_use: Some(if self.all_in_use { |_| Ok(true) } else { self.in_use }),
             control_socket: Some(b"/run/onfs/control".to_vec()),
             policy: self.policy,
+            listener: self.listener.clone(),
             deadline: self.deadline,
             ..ClientOptions::default()
         };

@@ -55,6 +55,7 @@ mod tests {
     use std::{
         os::unix::process::CommandExt,
         process::{Command, Stdio},
+        time::{Duration, Instant},
     };
 
     use super::*;
@@ -71,6 +72,11 @@ mod tests {
         let group = GroupId(child.id() as i32);
         let uid = rustix::process::getuid().as_raw();
         assert_eq!(name_of(group, uid + 1, &[]), None, "another user's");
+        // A program that just begins has no command line for a moment.
+        let end = Instant::now() + Duration::from_secs(30);
+        while name_of(group, uid, &[]).is_none() {
+            assert!(Instant::now() < end, "it has no name");
+        }
         assert_eq!(name_of(group, uid, &[]).as_deref(), Some("sh -c read"));
         let variables = ["OTHER".to_owned(), "JOBNAME_OF_TEST".to_owned()];
         assert_eq!(name_of(group, uid, &variables).as_deref(), Some("night run"));
