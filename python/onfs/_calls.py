@@ -157,7 +157,7 @@ def file(path):
 
 
 def runs(path):
-    """The runs of the mount that `path` is on, the ended ones first."""
+    """The runs of the mount that `path` is on, in the order in which they began."""
     with Connection(path) as connection:
         return connection.call("run-list", deadline=30)
 

@@ -35,7 +35,7 @@ class OnAMount(unittest.TestCase):
             raise unittest.SkipTest(f"no {ONFS}")
         if not os.path.exists("/dev/fuse"):
             raise unittest.SkipTest("no /dev/fuse")
-        cls.top = tempfile.mkdtemp(prefix="onfs-python-", dir=os.environ.get("ONFS_TEST_ROOT", "/var/tmp"))
+        cls.top = tempfile.mkdtemp(prefix="onfs-python-", dir=os.environ.get("SUITES_ROOT", "/var/tmp"))
         for name in ("ssd", "near", "state", "mnt"):
             os.mkdir(f"{cls.top}/{name}")
         cls.mnt = f"{cls.top}/mnt"

@@ -91,10 +91,12 @@ impl Runs {
         active.or_else(|| self.ended.iter().find(|view| view.id == id).cloned())
     }
 
-    /// The ended ones first.
+    /// In the order in which they began.
     pub fn views(&self) -> Vec<RunView> {
         let active = self.active.iter().map(|(id, active)| active.view(*id));
-        self.ended.iter().cloned().chain(active).collect()
+        let mut views: Vec<RunView> = self.ended.iter().cloned().chain(active).collect();
+        views.sort_by_key(|view| view.id);
+        views
     }
 
     pub fn add_reader(&mut self, id: u64, group: GroupId) {
