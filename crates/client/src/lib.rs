@@ -34,6 +34,7 @@ mod metrics;
 mod names;
 mod open;
 mod open_file;
+mod openings;
 mod passthrough;
 mod policies;
 mod pool;

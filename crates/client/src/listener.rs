@@ -6,10 +6,7 @@
 //! Reads are not told of: those of a file in passthrough, and those that the page cache answers, do not come by here. Who opens
 //! a file to read what is in it reads it.
 
-use fuse::Header;
 use types::Ino;
-
-use crate::{Client, access::Access};
 
 /// What a file was opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,27 +31,4 @@ pub trait Listener: Send + Sync + std::fmt::Debug {
     fn opened(&self, opening: Opening);
     /// One opening of it has ended.
     fn closed(&self, ino: Ino);
-}
-
-impl Client {
-    pub(crate) fn tell_opened(&self, header: &Header, ino: Ino, flags: u32) {
-        if let Some(listener) = &self.options.listener {
-            let reads = Access::from_flags(flags).is_ok_and(|access| access.read && !access.truncate);
-            let purpose = if reads { Purpose::Read } else { Purpose::Make };
-            listener.opened(Opening { ino, purpose, pid: header.pid, uid: header.uid });
-        }
-    }
-
-    pub(crate) fn tell_created(&self, header: &Header, ino: u64) {
-        if let (Some(listener), Some(ino)) = (&self.options.listener, Ino::from_raw(ino)) {
-            let purpose = Purpose::Make;
-            listener.opened(Opening { ino, purpose, pid: header.pid, uid: header.uid });
-        }
-    }
-
-    pub(crate) fn tell_closed(&self, ino: Ino) {
-        if let Some(listener) = &self.options.listener {
-            listener.closed(ino);
-        }
-    }
 }

@@ -80,22 +80,13 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         Ok(())
     }));
     let (ears, heard) = Ears::new(config.plan.history);
-    let half = config.memory.size.0 / 2;
+    let known_max = metadata::known_max(config, options.buffer_bytes());
     let client_options = ClientOptions {
-        workers: config.mount.workers as usize,
-        deadline: config.mount.request_deadline,
-        entry_timeout: cache_timeout(config),
-        attr_timeout: cache_timeout(config),
-        known_max: metadata::known_max(config, options.buffer_bytes()),
-        no_atime: config.mount.flags.no_atime,
-        passthrough: config.mount.passthrough,
-        in_use: Some(store::is_used_elsewhere),
-        passthrough_budget: [half, u64::MAX, u64::MAX],
+        known_max,
         linked: linked.clone(),
         listener: Some(ears.clone()),
         control_socket: Some(context.control_socket.as_os_str().as_encoded_bytes().to_vec()),
-        policy: policy::default_of(&config.policy),
-        ..ClientOptions::default()
+        ..client_options(config)
     };
     let client = match Client::new(client_options, mds.clone(), ds.clone()) {
         Ok(client) => client,
@@ -132,6 +123,23 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
     let parts = Parts { store, mds, ds, client, linked, upward, session, config, began };
     let fs = Arc::new(Mounted::new(parts));
     Ok(Running { handler: Arc::new(Handler::new(fs.clone())), fs })
+}
+
+/// What the configuration says of the requests.
+fn client_options(config: &Config) -> ClientOptions {
+    let half = config.memory.size.0 / 2;
+    ClientOptions {
+        workers: config.mount.workers as usize,
+        deadline: config.mount.request_deadline,
+        entry_timeout: cache_timeout(config),
+        attr_timeout: cache_timeout(config),
+        no_atime: config.mount.flags.no_atime,
+        passthrough: config.mount.passthrough,
+        in_use: Some(store::is_used_elsewhere),
+        passthrough_budget: [half, u64::MAX, u64::MAX],
+        policy: policy::default_of(&config.policy),
+        ..ClientOptions::default()
+    }
 }
 
 /// Starts who works beside the requests: the keeper of a linked directory, and what moves up ahead of programs.

@@ -13,9 +13,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use client::{Client, Purpose};
-use ds::{DataServer, ObjectReport};
-use mds::Mds;
+use client::Purpose;
 use parking_lot::Mutex;
 use plan::{Closing, History, Input, Item, Join, Settings, Time, Verdict, Wrongness};
 use types::{Errno, Ino, TierId};
@@ -24,6 +22,7 @@ use super::{
     jobs::{Begun, Jobs},
     listen::{Ears, Heard},
     movers::{self, Work},
+    parts::UpwardParts,
     runs::{Asked, RunView, Runs, Source},
     shelf::{JobKey, Shelf},
 };
@@ -35,17 +34,13 @@ const MOVERS: usize = 4;
 const LOOK: Duration = Duration::from_millis(100);
 /// Whether a job still has processes is asked this often.
 const ASK_JOBS: Duration = Duration::from_secs(1);
-/// Openings that are taken from the line before the rest is looked after.
-const AT_ONCE: usize = 1024;
+/// Between two looks at the line while files are opened.
+const GATHER: Duration = Duration::from_millis(5);
+/// Openings that are taken from the line before the rest is looked after: all that it holds.
+const AT_ONCE: usize = 1 << 14;
 /// Groups that a run from history is told of before they are reached.
 const GROUPS_AHEAD: u32 = 3;
 const HISTORY_DIR: &str = "history";
-
-pub struct UpwardParts {
-    pub mds: Arc<Mds>,
-    pub ds: Arc<DataServer>,
-    pub client: Arc<Client>,
-}
 
 /// See the module. [`Upward::shutdown`] ends it.
 pub struct Upward {
@@ -117,7 +112,7 @@ impl Upward {
     pub fn begin(&self, uid: u32) -> Result<u64, Errno> {
         let shared = &self.shared;
         let id = shared.runs.lock().start(uid, Source::List, Settings::default(), shared.now())?;
-        shared.ears.listen(true);
+        shared.ears.listen(shared.config.history, true);
         Ok(id)
     }
 
@@ -170,32 +165,6 @@ impl Upward {
     }
 }
 
-impl UpwardParts {
-    /// Bytes that may come up before the memory tier would begin to move out, and how many there could be at most.
-    pub fn room(&self) -> (u64, u64) {
-        let tiers = self.ds.tiers();
-        let Some(memory) = tiers.iter().find(|t| t.tier == TierId::Memory) else { return (0, 0) };
-        let kept = memory.report.thresholds.n_m;
-        // The tier wants more than C_n-m to be left.
-        let free = (memory.report.available.max(0) as u64).saturating_sub(kept.saturating_add(1));
-        (free, memory.report.limit.saturating_sub(kept))
-    }
-
-    fn item(&self, ino: Ino) -> Result<Item, Errno> {
-        let file = self.client.use_file(ino)?;
-        let now = self.ds.report(file.object());
-        Ok(Item { ino, missing: missing(&now), was_up: now.bytes[TierId::Memory.index()] > 0 })
-    }
-}
-
-/// Bytes that a promotion would have to find room for.
-pub fn missing(now: &ObjectReport) -> u64 {
-    let up = now.bytes[TierId::Memory.index()];
-    let [memory, below @ ..] = now.stored;
-    let stored = below.into_iter().fold(now.size, u64::max);
-    if up >= now.size { 0 } else { stored.saturating_sub(memory.min(up)) }
-}
-
 impl Shared {
     fn now(&self) -> Time {
         self.origin.elapsed()
@@ -224,6 +193,8 @@ impl Shared {
             match line.recv_timeout(LOOK) {
                 Ok(first) => {
                     self.heard(first);
+                    // Whoever opens files then has nobody to wake.
+                    std::thread::sleep(GATHER);
                     line.try_iter().take(AT_ONCE).for_each(|heard| self.heard(heard));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -264,7 +235,6 @@ impl Shared {
                 }
             }
         }
-        self.pass_work();
     }
 
     /// Begins the run of a job's plan.
@@ -272,6 +242,7 @@ impl Shared {
         let settings = Settings { wrongness: Wrongness::HISTORY, ..Settings::default() };
         let source = Source::History(key.name.clone());
         let run = self.runs.lock().start(key.uid, source, settings, self.now()).ok()?;
+        self.ears.listen(true, true);
         if let Some(live) = self.jobs.lock().as_mut().and_then(|jobs| jobs.live.get_mut(key)) {
             live.run = Some(run);
             live.to_come = groups.into();
@@ -312,8 +283,9 @@ impl Shared {
             self.go_on_with_plans();
             self.look_at_room();
         }
-        let idle = !self.config.history && self.runs.lock().is_empty();
-        self.ears.listen(!idle);
+        self.pass_work();
+        let runs = self.runs.lock();
+        self.ears.listen(self.config.history, !runs.is_empty());
     }
 
     fn look_at_room(&self) {

@@ -10,8 +10,7 @@ use client::{Listener, Opening, Purpose};
 use rustix::process::{Pid, getpgid};
 use types::Ino;
 
-/// Openings and closings that are not looked at yet, 32 bytes each: more than all the threads of a machine open while one
-/// thread is held up for a moment.
+/// Openings and closings that are not looked at yet, 32 bytes each: more than a machine opens in the time between two looks.
 const LINE: usize = 1 << 14;
 
 /// A process group, which is what a job is here: what a shell, a scheduler or a terminal starts as one command has one, and
@@ -31,20 +30,22 @@ pub struct Ears {
     line: SyncSender<Heard>,
     /// Is anything to be heard of openings?
     listens: AtomicBool,
+    /// Of closings, too: there are runs.
+    follows: AtomicBool,
     dropped: AtomicU64,
-    /// Openings and closings since the start.
-    heard: AtomicU64,
 }
 
 impl Ears {
     pub fn new(listens: bool) -> (Arc<Ears>, Receiver<Heard>) {
         let (line, heard) = sync_channel(LINE);
-        let listens = AtomicBool::new(listens);
-        (Arc::new(Ears { line, listens, dropped: AtomicU64::new(0), heard: AtomicU64::new(0) }), heard)
+        let (listens, follows) = (AtomicBool::new(listens), AtomicBool::new(false));
+        (Arc::new(Ears { line, listens, follows, dropped: AtomicU64::new(0) }), heard)
     }
 
-    pub fn listen(&self, listens: bool) {
-        self.listens.store(listens, Ordering::Release);
+    /// From now on: to openings, as there is a history or are runs, and to closings, too, as there are runs.
+    pub fn listen(&self, history: bool, runs: bool) {
+        self.listens.store(history || runs, Ordering::Release);
+        self.follows.store(runs, Ordering::Release);
     }
 
     /// What was left out since this was asked last.
@@ -53,7 +54,6 @@ impl Ears {
     }
 
     fn pass_on(&self, heard: Heard) {
-        self.heard.fetch_add(1, Ordering::Relaxed);
         match self.line.try_send(heard) {
             Ok(()) | Err(TrySendError::Disconnected(_)) => {}
             Err(TrySendError::Full(_)) => {
@@ -76,7 +76,7 @@ impl Listener for Ears {
     }
 
     fn closed(&self, ino: Ino) {
-        if self.listens.load(Ordering::Acquire) {
+        if self.follows.load(Ordering::Acquire) {
             self.pass_on(Heard::Closed { ino });
         }
     }

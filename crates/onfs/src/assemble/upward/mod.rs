@@ -9,10 +9,12 @@ mod engine;
 mod jobs;
 mod listen;
 mod movers;
+mod parts;
 mod process;
 mod runs;
 mod shelf;
 
-pub(super) use engine::{Upward, UpwardParts};
+pub(super) use engine::Upward;
 pub(super) use listen::{Ears, Heard};
+pub(super) use parts::UpwardParts;
 pub(super) use runs::{RunView, Source};

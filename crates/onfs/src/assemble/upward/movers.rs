@@ -8,7 +8,7 @@ use plan::Promotion;
 use types::{Errno, Ino, TierId};
 
 use super::{
-    engine::{UpwardParts, missing},
+    parts::{UpwardParts, missing},
     runs::Asked,
 };
 
