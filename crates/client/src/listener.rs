@@ -22,7 +22,7 @@ pub enum Purpose {
 pub struct Opening {
     pub ino: Ino,
     pub purpose: Purpose,
-    /// The process; 0 where it lives beyond this one's sight.
+    /// The thread, as a process number; 0 where it lives beyond this one's sight.
     pub pid: u32,
     pub uid: u32,
 }

@@ -41,7 +41,9 @@ fn openings_and_closings_are_told() {
     let path = site.path("f");
     fs::write(&path, vec![1; 300_000]).unwrap();
     let ino = Ino::from_raw(fs::metadata(&path).unwrap().ino()).unwrap();
-    let (pid, uid) = (std::process::id(), rustix::process::getuid().as_raw());
+    // The kernel says which thread it was.
+    let pid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    let uid = rustix::process::getuid().as_raw();
     let heard = || std::mem::take(&mut *ears.opened.lock());
     let one = |purpose| vec![Opening { ino, purpose, pid, uid }];
     assert_eq!(heard(), one(Purpose::Make), "created");
