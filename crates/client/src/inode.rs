@@ -30,6 +30,7 @@ use types::{Attr, Errno, FileKind, Ino, S_ISGID, S_ISUID, Timestamp};
 
 use crate::{
     backing::Registered,
+    policies::Waits,
     settling::Settling,
     turn::{Answer, Stop, Turn},
 };
@@ -92,6 +93,7 @@ pub(crate) struct State {
     pub looked_at: bool,
     /// What the data server was told last, since the inode is in use.
     pub policy: Option<ObjectPolicy>,
+    pub waits: Waits,
 }
 
 impl Inodes {
@@ -293,18 +295,21 @@ impl Inodes {
                 locked.push((inode, state, settled.is_some()));
             }
         }
+        let mut through = Vec::new();
         match self.mds.settle_all(&mut files) {
             Ok(()) => {
                 for (inode, state, settled) in &mut locked {
                     state.atime = None;
                     if *settled {
                         inode.settled(state);
+                        through.extend(Some(inode.ino).filter(|_| state.waits.through));
                     }
                 }
             }
             Err(_) => left.extend(locked.iter().map(|(inode, ..)| *inode)),
         }
         drop(locked);
+        self.publish_soon(&through);
         left.into_iter().filter_map(|inode| self.settle_again(inode)).collect()
     }
 

@@ -120,7 +120,37 @@ impl Linked {
         Ok(source)
     }
 
-    /// Has the newest version published, and waits for it.
+    /// The newest versions of these files are due now.
+    pub fn publish_soon(&self, inos: &[Ino]) -> Result<(), Errno> {
+        let now = self.now();
+        self.ledger.alter(false, |pending| {
+            for ino in inos {
+                pending.publish(now, *ino);
+            }
+            ((), Vec::new())
+        })?;
+        self.call();
+        Ok(())
+    }
+
+    /// Waits until what is to be done to the names of a directory now is done there. Not for files whose bytes nobody asked for
+    /// yet: they come with those.
+    pub fn settle_names(&self, dir: Ino) -> Result<(), Errno> {
+        self.call();
+        let waiting: Vec<Ino> = {
+            let pending = self.ledger.lock();
+            let works = pending.log.works().filter(|(_, work)| changes_names(work, dir));
+            works.map(|(ino, _)| ino).collect()
+        };
+        for ino in waiting {
+            self.wait_for(ino, None, &|| false, &|log| {
+                log.get(ino).is_none_or(|work| !changes_names(work, dir))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Has the newest version published, and waits for it. Without a time it waits as long as there is progress.
     pub fn publish_now(
         &self,
         ino: Ino,
@@ -208,6 +238,11 @@ impl Linked {
         self.call();
         Ok(newest)
     }
+}
+
+fn changes_names(work: &link::Work, dir: Ino) -> bool {
+    let unmade = !work.there && is_unpublished(work);
+    !unmade && work.minus.iter().chain(&work.plus).any(|at| at.dir == dir)
 }
 
 fn say_what_waits(log: &link::Log) {
