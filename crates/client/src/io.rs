@@ -117,7 +117,7 @@ impl Client {
     pub(crate) fn make_durable(&self, inode: &InodeRef) -> Result<(), Errno> {
         let through = inode.lock().waits.through;
         if through {
-            self.ds.sync_through(&inode.object)?;
+            self.bring_through(inode)?;
         } else {
             self.ds.sync(&inode.object)?;
         }

@@ -8,6 +8,7 @@ use types::{Errno, FileKind, Ino};
 
 use crate::{
     Client, Policy,
+    inode::Inode,
     turn::{Answer, Turn},
 };
 
@@ -83,6 +84,12 @@ impl Client {
         }
     }
 
+    /// When this returns near-line has the file, under its name.
+    pub(crate) fn bring_through(&self, inode: &Inode) -> Result<(), Errno> {
+        self.ds.sync_through(&inode.object)?;
+        self.options.linked.as_ref().map_or(Ok(()), |linked| linked.settle_names_of(inode.ino).map_err(told))
+    }
+
     /// Of a directory whose names are to be in near-line when an fsync of it returns.
     pub(crate) fn bring_names_through(&self, dir: Ino) -> Result<(), Errno> {
         let Some(linked) = self.options.linked.as_ref().filter(|_| self.policies.is_active()) else {
@@ -91,9 +98,13 @@ impl Client {
         if self.policies.holds_in(dir)?.mode != Mode::Global {
             return Ok(());
         }
-        let is_told = |errno| matches!(errno, Errno::ENOSPC | Errno::EDQUOT);
-        linked.settle_names(dir).map_err(|errno| if is_told(errno) { errno } else { Errno::EIO })
+        linked.settle_names(dir).map_err(told)
     }
+}
+
+/// What a program is told that waited for near-line in vain.
+fn told(errno: Errno) -> Errno {
+    if matches!(errno, Errno::ENOSPC | Errno::EDQUOT) { errno } else { Errno::EIO }
 }
 
 /// The owner of a directory says where what is made in it goes, as by a command.

@@ -159,7 +159,7 @@ impl Client {
     fn opened(&self, turn: Turn, inode: InodeRef, found: &Found, access: Access) -> Answer<OpenOut> {
         let limit_seen = AtomicU64::new(self.mds.quota_changes());
         let limited = AtomicBool::new(access.write && self.is_limited(found.attr.project));
-        let waits = access.write && self.apply_policy(&inode, found.data.mode).at_close;
+        let waits = self.apply_policy(&inode, found.data.mode).at_close && access.write;
         self.ds.open(&inode.object, access.kind());
         let (mode, keep_cache, backing) =
             self.grant(turn, &inode, access).inspect_err(|_| self.end_use(&inode, access))?;

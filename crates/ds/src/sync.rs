@@ -63,6 +63,8 @@ impl DataServer {
         };
         self.counters.syncs.add(1);
         self.absorb_mapped_writes(object)?;
+        // With the record of a file's first bytes the metadata, and who keeps the linked directory, hear that there is a version.
+        self.save_unsaved(object, &mut object.state.write())?;
         match linked.publish(object.ino(), &|| self.stopping()) {
             // Somebody else is at it, or some of it was written since: the next asks once more.
             Ok(()) | Err(Errno::EBUSY) => self.publish_to_be_safe(object),

@@ -236,13 +236,14 @@ impl Linked {
                 return Vec::new();
             }
         };
-        pending.log.applied(entry.ino);
         if done.live {
-            // Of what is written to it from now on nobody is told before it is closed.
+            // Of what is written to it from now on nobody is told before it is closed. Before this version is done with: who
+            // waits for it knows it by its number.
             let version = pending.next_version(entry.ino);
             pending.log.push(now, entry.ino, FileKind::Regular, Op::Written { version });
             pending.note_open(entry.ino, now, &self.settings);
         }
+        pending.log.applied(entry.ino);
         let mut entries = Vec::new();
         match &done.record {
             Record::Stays => {}

@@ -150,6 +150,12 @@ impl Linked {
         Ok(())
     }
 
+    /// Waits until a file that is there has its names there.
+    pub fn settle_names_of(&self, ino: Ino) -> Result<(), Errno> {
+        let named = |work: &link::Work| work.deleted || work.plus.is_empty() && work.minus.is_empty();
+        self.wait_for(ino, None, &|| false, &|log| log.get(ino).is_none_or(named))
+    }
+
     /// Has the newest version published, and waits for it. Without a time it waits as long as there is progress.
     pub fn publish_now(
         &self,
@@ -158,15 +164,17 @@ impl Linked {
         stop: &dyn Fn() -> bool,
     ) -> Result<(), Errno> {
         let now = self.now();
-        let version = self.ledger.alter(false, |pending| {
+        let due = self.ledger.alter(false, |pending| {
             pending.publish(now, ino);
-            let version = pending.log.get(ino).and_then(|work| work.due);
-            (version, Vec::new())
+            let due = pending.log.get(ino).and_then(|work| Some((work.seq, work.due?)));
+            (due, Vec::new())
         })?;
         self.call();
-        let Some(version) = version else { return self.publish_again(ino, until, stop) };
+        let Some((seq, version)) = due else { return self.publish_again(ino, until, stop) };
+        // Another number: all was applied, and the versions of what came since count from the beginning.
         self.wait_for(ino, until, stop, &|log| {
-            log.get(ino).is_none_or(|work| work.published >= version || work.deleted)
+            let left = |work: &link::Work| work.seq == seq && work.published < version && !work.deleted;
+            !log.get(ino).is_some_and(left)
         })
     }
 
