@@ -30,13 +30,12 @@ use types::{Attr, Errno, FileKind, Ino, S_ISGID, S_ISUID, Timestamp};
 
 use crate::{
     backing::Registered,
-    policies::Waits,
     settling::Settling,
     turn::{Answer, Stop, Turn},
 };
 
 const SHARDS: usize = 16;
-/// How long a transport's thread waits for an inode's lock: longer than anybody has it who needs no device.
+/// How long a transport's thread waits for an inode's lock: longer than who needs no device has it.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Set-user-id or set-group-id.
@@ -93,7 +92,7 @@ pub(crate) struct State {
     pub looked_at: bool,
     /// What the data server was told last, since the inode is in use.
     pub policy: Option<ObjectPolicy>,
-    pub waits: Waits,
+    pub waits: crate::policies::Waits,
 }
 
 impl Inodes {
@@ -277,7 +276,7 @@ impl Inodes {
         let _turn = self.settling.turn();
         let due = self.settling.take();
         let (mut locked, mut left) = (Vec::with_capacity(due.len()), Vec::new());
-        let mut files = Vec::with_capacity(due.len());
+        let (mut files, mut through) = (Vec::with_capacity(due.len()), Vec::new());
         for inode in &due {
             let Some(mut state) = inode.state.try_lock() else {
                 left.push(inode);
@@ -295,7 +294,6 @@ impl Inodes {
                 locked.push((inode, state, settled.is_some()));
             }
         }
-        let mut through = Vec::new();
         match self.mds.settle_all(&mut files) {
             Ok(()) => {
                 for (inode, state, settled) in &mut locked {

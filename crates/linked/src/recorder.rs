@@ -55,15 +55,8 @@ impl Linked {
             return Ok(());
         }
         match made {
-            // A file is to be seen there with its first bytes, if some come soon.
             Made::Created { ino, kind, dir, name, writing } => {
-                let is_file = *kind == FileKind::Regular;
-                pending.log.push(now, *ino, *kind, Op::Create { at: at(dir, name), writing: is_file });
-                if is_file && !writing {
-                    pending.note_closed(*ino, now, &self.settings);
-                } else if is_file {
-                    pending.note_open(*ino, now, &self.settings);
-                }
+                self.note_created(now, (*ino, *kind), at(dir, name), *writing, pending);
             }
             // Until it has a name they need not know of it.
             Made::Unnamed { .. } => {}
@@ -74,27 +67,14 @@ impl Linked {
                 self.note_found(now, (*ino, FileKind::Regular), at(dir, name), (pending, txn))?;
             }
             Made::Crossed { ino, apart: true, dir, name } => {
-                let at = at(dir, name);
-                if records::link_of(&*txn, *ino)?.is_some() || !is_unmade(*ino, &at, pending) {
-                    tracing::info!(%ino, "it cannot be transient any more: the linked directory has it, or is getting it");
-                    return Err(Errno::EBUSY.into());
-                }
-                pending.log.push(now, *ino, FileKind::Regular, Op::Unlink { at, last: true });
-                pending.forget_moments(*ino);
+                note_hidden(now, *ino, at(dir, name), (pending, txn))?;
             }
             Made::Renamed { ino, kind, from, to } => {
                 let (from, to) = (at(&from.0, &from.1), at(&to.0, &to.1));
                 pending.log.push(now, *ino, *kind, Op::Rename { from, to });
             }
             Made::Linked { ino, kind, dir, name, nlink } => {
-                // The first name of an unnamed file is what makes it.
-                let unmade = *nlink == 1 && records::link_of(&*txn, *ino)?.is_none();
-                if unmade && pending.log.get(*ino).is_none() {
-                    pending.log.push(now, *ino, *kind, Op::Create { at: at(dir, name), writing: true });
-                    pending.note_open(*ino, now, &self.settings);
-                } else {
-                    pending.log.push(now, *ino, *kind, Op::Link { at: at(dir, name) });
-                }
+                self.note_linked(now, (*ino, *kind, *nlink), at(dir, name), (pending, txn))?;
             }
             Made::Unlinked { ino, kind, dir, name, last } => {
                 pending.log.push(now, *ino, *kind, Op::Unlink { at: at(dir, name), last: *last });
@@ -127,6 +107,42 @@ impl Linked {
                     records::delete_link(txn, *ino);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A file is to be seen there with its first bytes, if some come soon.
+    fn note_created(
+        &self,
+        now: Timestamp,
+        (ino, kind): (Ino, FileKind),
+        at: Place,
+        writing: bool,
+        pending: &mut Pending,
+    ) {
+        let is_file = kind == FileKind::Regular;
+        pending.log.push(now, ino, kind, Op::Create { at, writing: is_file });
+        if is_file && !writing {
+            pending.note_closed(ino, now, &self.settings);
+        } else if is_file {
+            pending.note_open(ino, now, &self.settings);
+        }
+    }
+
+    fn note_linked(
+        &self,
+        now: Timestamp,
+        (ino, kind, nlink): (Ino, FileKind, u32),
+        at: Place,
+        (pending, txn): (&mut Pending, &mut dyn Txn),
+    ) -> namespace::Result<()> {
+        // The first name of an unnamed file is what makes it.
+        let unmade = nlink == 1 && records::link_of(&*txn, ino)?.is_none();
+        if unmade && pending.log.get(ino).is_none() {
+            pending.log.push(now, ino, kind, Op::Create { at, writing: true });
+            pending.note_open(ino, now, &self.settings);
+        } else {
+            pending.log.push(now, ino, kind, Op::Link { at });
         }
         Ok(())
     }
@@ -201,6 +217,22 @@ impl Linked {
         pending.note_open(ino, now, &self.settings);
         Ok(())
     }
+}
+
+/// A file that was to be made there is not, while nothing of that was begun.
+fn note_hidden(
+    now: Timestamp,
+    ino: Ino,
+    at: Place,
+    (pending, txn): (&mut Pending, &mut dyn Txn),
+) -> namespace::Result<()> {
+    if records::link_of(&*txn, ino)?.is_some() || !is_unmade(ino, &at, pending) {
+        tracing::info!(%ino, "it cannot be transient any more: the linked directory has it, or is getting it");
+        return Err(Errno::EBUSY.into());
+    }
+    pending.log.push(now, ino, FileKind::Regular, Op::Unlink { at, last: true });
+    pending.forget_moments(ino);
+    Ok(())
 }
 
 /// Is it of something that they are not told of?
