@@ -71,9 +71,9 @@ pub(crate) fn is_sync(flags: u32) -> bool {
     flags & (O_DSYNC | O_SYNC_ALONE) != 0
 }
 
-/// How the kernel is to treat an open file of this mode. No FLUSH: closing a descriptor writes nothing back,
+/// How the kernel is to treat an open file of this mode. A FLUSH only where closing waits for something: it writes nothing back,
 /// as there is no write-back cache.
-pub(crate) fn open_flags(mode: Mode, keep_cache: bool) -> OpenFlags {
+pub(crate) fn open_flags(mode: Mode, keep_cache: bool, waits_at_close: bool) -> OpenFlags {
     let how = match mode {
         Mode::Passthrough => OpenFlags::PASSTHROUGH,
         Mode::Cached if keep_cache => OpenFlags::KEEP_CACHE,
@@ -83,7 +83,7 @@ pub(crate) fn open_flags(mode: Mode, keep_cache: bool) -> OpenFlags {
             OpenFlags::PASSTHROUGH | OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
         }
     };
-    how | OpenFlags::NOFLUSH
+    if waits_at_close { how } else { how | OpenFlags::NOFLUSH }
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
         assert!(!is_sync(0o2000));
     }
 
-    /// Goal: each mode has its flags, NOFLUSH always. Method: table.
+    /// Goal: each mode has its flags, NOFLUSH where nothing waits. Method: table.
     #[test]
     fn modes_become_open_flags() {
         let table = [
@@ -127,7 +127,8 @@ mod tests {
             ),
         ];
         for (mode, keep, flags) in table {
-            assert_eq!(open_flags(mode, keep), flags | OpenFlags::NOFLUSH, "{mode:?}");
+            assert_eq!(open_flags(mode, keep, false), flags | OpenFlags::NOFLUSH, "{mode:?}");
+            assert_eq!(open_flags(mode, keep, true), flags, "{mode:?}");
         }
     }
 }

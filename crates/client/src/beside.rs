@@ -103,4 +103,13 @@ impl Inodes {
         let linked = self.linked.as_ref().filter(|_| found.data.linked);
         linked.map_or(Ok(None), |linked| linked.their_size(found.attr.ino, found.data))
     }
+
+    /// Closed files whose bytes are to be in near-line as soon as may be.
+    pub(crate) fn publish_soon(&self, files: &[Ino]) {
+        if let Some(linked) = self.linked.as_ref().filter(|_| !files.is_empty())
+            && let Err(errno) = linked.publish_soon(files)
+        {
+            tracing::warn!(%errno, "closed files come to the linked directory later");
+        }
+    }
 }

@@ -136,7 +136,7 @@ impl FileInUse {
 impl Client {
     /// Starts the threads; nothing is mounted yet. Fails where threads cannot be started, or the policies not be read.
     pub fn new(options: ClientOptions, mds: Arc<Mds>, ds: Arc<DataServer>) -> Result<Arc<Client>, Errno> {
-        let policies = Policies::load(mds.clone(), options.policy)?;
+        let policies = Policies::load(mds.clone(), options.policy, options.linked.is_some())?;
         if policies.is_active() {
             ds.resume_policies(&|ino| policies.object_policy(ino))?;
         }

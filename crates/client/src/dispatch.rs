@@ -135,8 +135,9 @@ impl Client {
             Operation::Release(args) => {
                 answer!(self, call, turn, Release, self.release(turn, args.fh), |call, ()| call.reply_ok())
             }
-            // Nothing is held back until a close, so there is nothing to do.
-            Operation::Flush { .. } => answer!(self, call, turn, Flush, Ok(()), |call, ()| call.reply_ok()),
+            Operation::Flush { fh, .. } => {
+                answer!(self, call, turn, Flush, self.flush(turn, fh), |call, ()| call.reply_ok())
+            }
             Operation::Fsync { fh, datasync: _ } => {
                 answer!(self, call, turn, Fsync, self.fsync(turn, fh), |call, ()| call.reply_ok())
             }
@@ -165,11 +166,12 @@ impl Client {
                 answer!(self, call, turn, Releasedir, Ok(()), |call, ()| call.reply_ok())
             }
             Operation::Fsyncdir { .. } => {
-                answer!(self, call, turn, Fsyncdir, self.fsyncdir(turn), |call, ()| call.reply_ok())
+                answer!(self, call, turn, Fsyncdir, self.fsyncdir(turn, at), |call, ()| call.reply_ok())
             }
             Operation::Setxattr(args) => {
-                answer!(self, call, turn, Setxattr, self.setxattr(turn, at, &args), |call, ()| call
-                    .reply_ok())
+                answer!(self, call, turn, Setxattr, self.setxattr(turn, header.uid, at, &args), |call, ()| {
+                    call.reply_ok()
+                })
             }
             Operation::Getxattr { name, size } => {
                 answer!(self, call, turn, Getxattr, self.getxattr(turn, at, name, size), reply_xattr)
@@ -178,8 +180,14 @@ impl Client {
                 answer!(self, call, turn, Listxattr, self.listxattr(header.uid, at, size), reply_xattr)
             }
             Operation::Removexattr { name } => {
-                answer!(self, call, turn, Removexattr, self.removexattr(turn, at, name), |call, ()| call
-                    .reply_ok())
+                answer!(
+                    self,
+                    call,
+                    turn,
+                    Removexattr,
+                    self.removexattr(turn, header.uid, at, name),
+                    |call, ()| call.reply_ok()
+                )
             }
             Operation::Fallocate { fh, offset, length, mode } => {
                 let args = FallocateArgs { fh, offset, length, mode };

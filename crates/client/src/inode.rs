@@ -35,7 +35,7 @@ use crate::{
 };
 
 const SHARDS: usize = 16;
-/// How long a transport's thread waits for an inode's lock: longer than anybody has it who needs no device.
+/// How long a transport's thread waits for an inode's lock: longer than who needs no device has it.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Set-user-id or set-group-id.
@@ -92,6 +92,7 @@ pub(crate) struct State {
     pub looked_at: bool,
     /// What the data server was told last, since the inode is in use.
     pub policy: Option<ObjectPolicy>,
+    pub waits: crate::policies::Waits,
 }
 
 impl Inodes {
@@ -275,7 +276,7 @@ impl Inodes {
         let _turn = self.settling.turn();
         let due = self.settling.take();
         let (mut locked, mut left) = (Vec::with_capacity(due.len()), Vec::new());
-        let mut files = Vec::with_capacity(due.len());
+        let (mut files, mut through) = (Vec::with_capacity(due.len()), Vec::new());
         for inode in &due {
             let Some(mut state) = inode.state.try_lock() else {
                 left.push(inode);
@@ -299,12 +300,14 @@ impl Inodes {
                     state.atime = None;
                     if *settled {
                         inode.settled(state);
+                        through.extend(Some(inode.ino).filter(|_| state.waits.through));
                     }
                 }
             }
             Err(_) => left.extend(locked.iter().map(|(inode, ..)| *inode)),
         }
         drop(locked);
+        self.publish_soon(&through);
         left.into_iter().filter_map(|inode| self.settle_again(inode)).collect()
     }
 

@@ -115,9 +115,24 @@ impl Client {
 
     /// Bytes, then size and times, then the journal that holds them.
     pub(crate) fn make_durable(&self, inode: &InodeRef) -> Result<(), Errno> {
-        self.ds.sync(&inode.object)?;
+        let through = inode.lock().waits.through;
+        if through {
+            self.bring_through(inode)?;
+        } else {
+            self.ds.sync(&inode.object)?;
+        }
         inode.settle_now()?;
         self.mds.sync()
+    }
+
+    /// What close(2) waits for, and whose error it is given.
+    pub(crate) fn flush(&self, turn: Turn, handle: u64) -> Answer<()> {
+        let file = self.file(handle)?;
+        if !file.access.write || !file.inode.lock_in(turn)?.waits.at_close {
+            return Ok(());
+        }
+        turn.wait()?;
+        Ok(self.make_durable(&file.inode)?)
     }
 
     pub(crate) fn fsync(&self, turn: Turn, handle: u64) -> Answer<()> {

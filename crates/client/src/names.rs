@@ -149,6 +149,8 @@ impl Client {
             };
             if dir_at(&to) || dir_at(&from) {
                 self.policies.forget();
+            } else if let Ok(found) = self.mds.lookup(to.parent, to.name) {
+                self.after_move(&found, (from.parent, to.parent));
             }
         }
         Ok(())

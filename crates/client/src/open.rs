@@ -14,7 +14,7 @@ use std::sync::{
 
 use fuse::{EntryOut, Header, OpenOut};
 use lease::{Closed, Mode, OpenRequest};
-use mds::{Found, NewNode, SetAttr, SetTime};
+use mds::{FileMode, Found, NewNode, SetAttr, SetTime};
 use types::{Errno, FileKind, Ino, ProjectId, SAU_BYTES, TierId};
 
 use crate::{
@@ -25,6 +25,7 @@ use crate::{
     names::{Place, caller},
     open_file::OpenFile,
     passthrough::opening_waits,
+    policies::Waits,
     turn::{Answer, Stop, Turn},
 };
 
@@ -158,7 +159,7 @@ impl Client {
     fn opened(&self, turn: Turn, inode: InodeRef, found: &Found, access: Access) -> Answer<OpenOut> {
         let limit_seen = AtomicU64::new(self.mds.quota_changes());
         let limited = AtomicBool::new(access.write && self.is_limited(found.attr.project));
-        self.apply_policy(&inode);
+        let waits = self.apply_policy(&inode, found.data.mode).at_close && access.write;
         self.ds.open(&inode.object, access.kind());
         let (mode, keep_cache, backing) =
             self.grant(turn, &inode, access).inspect_err(|_| self.end_use(&inode, access))?;
@@ -170,7 +171,7 @@ impl Client {
         let atime_due = AtomicBool::new(due && mode != Mode::Passthrough);
         let file = Arc::new(OpenFile { inode, access, mode, limited, limit_seen, atime_due });
         match self.files.insert(file.clone()) {
-            Some(fh) => Ok(OpenOut { fh, flags: open_flags(mode, keep_cache), backing }),
+            Some(fh) => Ok(OpenOut { fh, flags: open_flags(mode, keep_cache, waits), backing }),
             None => {
                 self.close(&file);
                 Err(Errno::EMFILE.into())
@@ -179,19 +180,24 @@ impl Client {
     }
 
     /// Tells the data server what holds for the file now. A policy that cannot be read leaves what held before.
-    fn apply_policy(&self, inode: &InodeRef) {
-        if !self.policies.is_active() {
-            return;
+    pub(crate) fn apply_policy(&self, inode: &InodeRef, own: Option<FileMode>) -> Waits {
+        if !self.policies.is_active() && own.is_none() {
+            return Waits::default();
         }
-        match self.policies.object_policy(inode.ino) {
-            Ok(policy) => {
+        match self.policies.of_opened(inode.ino, own) {
+            Ok((policy, waits)) => {
                 let mut state = inode.lock();
+                state.waits = waits;
                 if state.policy != Some(policy) {
                     self.ds.set_policy(&inode.object, policy);
                     state.policy = Some(policy);
                 }
+                waits
             }
-            Err(error) => tracing::warn!(ino = inode.ino.get(), %error, "a file's policy could not be found"),
+            Err(error) => {
+                tracing::warn!(ino = inode.ino.get(), %error, "a file's policy could not be found");
+                inode.lock().waits
+            }
         }
     }
 

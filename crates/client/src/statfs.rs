@@ -131,8 +131,9 @@ impl Client {
     }
 
     /// fsync of a directory: its entries are in the journal, which is made durable.
-    pub(crate) fn fsyncdir(&self, turn: Turn) -> Answer<()> {
+    pub(crate) fn fsyncdir(&self, turn: Turn, dir: Ino) -> Answer<()> {
         turn.wait()?;
+        self.bring_names_through(dir)?;
         Ok(self.mds.sync()?)
     }
 

@@ -1,7 +1,7 @@
 //! Extended attributes: the stored ones, and ONFS's own `user.onfs.*`.
 //!
-//! Invariants: the own ones are never stored; all but `user.onfs.pin` are read-only, and setting that one needs
-//! what setting any `user.` attribute needs (the kernel checks). None of them is listed: programs that copy what is
+//! Invariants: the own ones are never stored; all but `user.onfs.pin`, `mode` and `sync` are read-only, and setting one needs
+//! what setting any `user.` attribute needs (the kernel checks), of a directory's to be its owner. None of them is listed: programs that copy what is
 //! listed (`rsync -X`, `cp -a`) would fail when they set it. Each is there for whoever asks by name.
 
 use std::fmt::Write;
@@ -33,6 +33,9 @@ enum Own {
     State,
     /// The tier that the file is pinned in.
     Pin,
+    /// What holds for a file, or in a directory: its mode, and what a close waits for.
+    Mode,
+    Sync,
 }
 
 impl Own {
@@ -44,6 +47,8 @@ impl Own {
             b"dirty" => Some(Own::Dirty),
             b"state" => Some(Own::State),
             b"pin" => Some(Own::Pin),
+            b"mode" => Some(Own::Mode),
+            b"sync" => Some(Own::Sync),
             _ => None,
         })
     }
@@ -72,6 +77,8 @@ impl Client {
             None => self.mds.getxattr(ino, name)?.to_vec(),
             Some(None) => return Err(Errno::ENODATA.into()),
             Some(Some(Own::Control)) => self.options.control_socket.clone().ok_or(Errno::ENODATA)?,
+            Some(Some(Own::Mode)) => self.policy_of(ino)?.mode.name().into(),
+            Some(Some(Own::Sync)) => self.policy_of(ino)?.sync().name().into(),
             Some(Some(own)) => self.own_value(turn, ino, own)?.into_bytes(),
         };
         Ok(sized(value, size)?)
@@ -83,10 +90,18 @@ impl Client {
         Ok(sized(if caller_uid == 0 { names } else { without_trusted(&names) }, size)?)
     }
 
-    pub(crate) fn setxattr(&self, turn: Turn, ino: Ino, args: &SetxattrArgs<'_>) -> Answer<()> {
+    pub(crate) fn setxattr(
+        &self,
+        turn: Turn,
+        caller_uid: u32,
+        ino: Ino,
+        args: &SetxattrArgs<'_>,
+    ) -> Answer<()> {
         match Own::from_name(args.name) {
             None => {}
             Some(Some(Own::Pin)) => return self.set_pin(turn, ino, args.value),
+            Some(Some(Own::Mode)) => return self.set_mode(turn, caller_uid, ino, args.value),
+            Some(Some(Own::Sync)) => return self.set_close_sync(turn, caller_uid, ino, args.value),
             Some(_) => return Err(Errno::EPERM.into()),
         }
         let how = SetXattr { mode: xattr_mode(args.flags)?, kill_sgid: args.acl_kill_sgid };
@@ -99,10 +114,12 @@ impl Client {
         Ok(())
     }
 
-    pub(crate) fn removexattr(&self, turn: Turn, ino: Ino, name: &[u8]) -> Answer<()> {
+    pub(crate) fn removexattr(&self, turn: Turn, caller_uid: u32, ino: Ino, name: &[u8]) -> Answer<()> {
         match Own::from_name(name) {
             None => Ok(self.mds.removexattr(ino, name)?),
             Some(Some(Own::Pin)) => self.set_pin(turn, ino, b""),
+            Some(Some(Own::Mode)) => self.set_mode(turn, caller_uid, ino, b""),
+            Some(Some(Own::Sync)) => self.set_close_sync(turn, caller_uid, ino, b""),
             Some(_) => Err(Errno::EPERM.into()),
         }
     }
@@ -115,7 +132,7 @@ impl Client {
         let (inode, _) = self.inodes.acquire(ino)?;
         let report = self.ds.report(&inode.object);
         Ok(match own {
-            Own::Control => return Err(Errno::ENODATA.into()),
+            Own::Control | Own::Mode | Own::Sync => return Err(Errno::ENODATA.into()),
             Own::Tiers => tiers_text(&report.bytes),
             Own::Dirty => report.at_risk.to_string(),
             Own::State => state_text(&report),

@@ -15,7 +15,7 @@ use std::{
 
 use client::Policy;
 use harness::Site;
-use mds::{DirPolicy, Limits, Promote, WriteBehind};
+use mds::{DirPolicy, Limits, Mode, Promote, WriteBehind};
 use types::{Errno, Ino, TierId, TierSet};
 
 const SOON: Duration = Duration::from_millis(5);
@@ -55,7 +55,7 @@ fn transient_files_and_those_never_written_behind_stay_in_memory() {
     let Some(mut site) = mounted(SOON) else { return };
     fs::create_dir_all(site.path("scratch/deep")).unwrap();
     fs::create_dir_all(site.path("never")).unwrap();
-    set(&site, "scratch", |p| p.transient = Some(true));
+    set(&site, "scratch", |p| p.mode = Some(Mode::Transient));
     set(&site, "never", |p| p.write_behind = Some(WriteBehind::Never));
     let kept = ["scratch/deep/f", "never/f"];
     for name in kept {
@@ -84,7 +84,7 @@ fn transient_files_and_those_never_written_behind_stay_in_memory() {
 fn regression_a_transient_file_is_known_as_such_before_its_first_opening() {
     let Some(mut site) = mounted(SOON) else { return };
     fs::create_dir_all(site.path("scratch")).unwrap();
-    set(&site, "scratch", |p| p.transient = Some(true));
+    set(&site, "scratch", |p| p.mode = Some(Mode::Transient));
     for n in 0..4 {
         write(&site, &format!("scratch/f{n}"));
     }
@@ -123,7 +123,7 @@ fn policies_follow_names_and_survive_a_remount() {
         site.report(name).transient
     };
     assert!(!opened(&site, "t/a/f"));
-    set(&site, "t", |p| p.transient = Some(true));
+    set(&site, "t", |p| p.mode = Some(Mode::Transient));
     assert!(opened(&site, "t/a/f"));
     // The directory moves away and back, then the file alone, then by exchange.
     fs::rename(site.path("t/a"), site.path("plain/a")).unwrap();
@@ -144,14 +144,14 @@ fn policies_follow_names_and_survive_a_remount() {
     site.remount();
     assert!(opened(&site, "t/a/g") && !opened(&site, "other/f"));
     // A directory says no below one that says yes; then nobody says anything.
-    set(&site, "t/a", |p| p.transient = Some(false));
+    set(&site, "t/a", |p| p.mode = Some(Mode::Local));
     assert!(!opened(&site, "t/a/g"));
     set(&site, "t/a", |p| *p = DirPolicy::default());
     assert!(opened(&site, "t/a/g"));
     set(&site, "t", |p| *p = DirPolicy::default());
     assert!(!opened(&site, "t/a/g"));
     // What is removed takes its policy along.
-    set(&site, "plain", |p| p.transient = Some(true));
+    set(&site, "plain", |p| p.mode = Some(Mode::Transient));
     fs::remove_file(site.path("plain/f")).unwrap();
     fs::remove_dir(site.path("plain")).unwrap();
     assert_eq!(site.findings(), Vec::<String>::new());

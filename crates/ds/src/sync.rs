@@ -55,6 +55,27 @@ impl DataServer {
         self.make_safe(object, object.is_open_for_write(), &mut |_| {})
     }
 
+    /// As [`DataServer::sync`], of what is promised to near-line: where it is linked it has the file, by its name, when this
+    /// returns.
+    pub fn sync_through(&self, object: &Object) -> Result<(), Errno> {
+        let Some(linked) = self.linked.as_ref().filter(|_| !object.state.read().transient) else {
+            return self.sync(object);
+        };
+        self.counters.syncs.add(1);
+        self.absorb_mapped_writes(object)?;
+        // With the record of a file's first bytes the metadata, and who keeps the linked directory, hear that there is a version.
+        self.save_unsaved(object, &mut object.state.write())?;
+        match linked.publish(object.ino(), &|| self.stopping()) {
+            // Somebody else is at it, or some of it was written since: the next asks once more.
+            Ok(()) | Err(Errno::EBUSY) => self.publish_to_be_safe(object),
+            Err(errno @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(errno),
+            Err(errno) => {
+                tracing::error!(ino = %object.ino(), %errno, "bytes could not be brought through to near-line");
+                Err(Errno::EIO)
+            }
+        }
+    }
+
     /// As fsync, but the file goes on in memory.
     pub fn flush(&self, object: &Object, progress: &mut dyn FnMut(u64)) -> Result<(), Errno> {
         self.make_safe(object, false, progress)

@@ -196,6 +196,16 @@ impl DataServer {
         state.map.is_wholly_in(TierId::Nearline) && state.mapped.is_none()
     }
 
+    /// Is their file, up to the object's size, what the object is? Not asked of files with holes, in which theirs may have bytes.
+    pub fn is_as_published(&self, object: &Object) -> bool {
+        let state = object.state.read();
+        let whole = u64::from(state.map.used()) == state.size.div_ceil(types::SAU_BYTES);
+        whole
+            && state.linked_len >= state.size
+            && state.map.is_wholly_in(TierId::Nearline)
+            && state.mapped.is_none()
+    }
+
     /// Bytes of the object that near-line has not, or may not have.
     pub(crate) fn unpublished(&self, object: &Object) -> u64 {
         let state = object.state.read();

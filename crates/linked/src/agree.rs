@@ -97,6 +97,10 @@ impl Linked {
         let mut outcome = None;
         let change = self.ledger.mds.transact(&slots, &mut |txn, env, context| {
             let mut change = self.ledger.change();
+            if is_apart(txn, dir)? {
+                outcome = Some(After::default());
+                return Ok(change);
+            }
             let touched = change.pending.touched(look);
             if let Some(way) = &level.way
                 && !self.leads_still(way, dir, &touched).map_err(namespace::Error::Errno)?
@@ -150,6 +154,10 @@ impl Linked {
             let _log = self.ledger.lock();
             taken.clear();
             looked.clear();
+            // It became transient since it was listed.
+            if is_apart(txn, dir)? {
+                return Ok(false);
+            }
             let mut whole = true;
             for (name, seen) in batch {
                 let Some(found) = level.entries.get(name) else { continue };
@@ -205,6 +213,11 @@ impl Linked {
     }
 }
 
+/// Nothing is imported into such a directory, or removed from it.
+fn is_apart(txn: &mut dyn Txn, dir: Ino) -> namespace::Result<bool> {
+    Ok(namespace::inode::get(&*txn, dir)?.is_some_and(|inode| inode.is_apart()))
+}
+
 /// A directory whose content nobody asked for yet: as if its names had changed.
 fn unlisted(seen: Seen) -> Seen {
     if seen.kind == FileKind::Directory { Seen { proof: Proof::Void, ..seen } } else { seen }
@@ -236,7 +249,7 @@ impl Pass<'_, '_> {
             whole: self.level.whole,
             busy,
         };
-        self.note_pending_below(change, &listing);
+        self.note_pending_below(change, &listing)?;
         let settled =
             listing.whole && listing.busy.is_empty() && !self.side.ours.iter().any(|ours| ours.busy);
         self.after.settled = settled;
@@ -259,8 +272,8 @@ impl Pass<'_, '_> {
         Ok(())
     }
 
-    /// A directory that they have no more, and below which something of ours is not applied, is changed.
-    fn note_pending_below(&mut self, change: &Change<'_>, listing: &Listing) {
+    /// A directory that they have no more, and below which something of ours is not applied, or never will be, is changed.
+    fn note_pending_below(&mut self, change: &Change<'_>, listing: &Listing) -> namespace::Result<()> {
         let missing = |ours: &&Ours| {
             let there = |name: &Vec<u8>| {
                 listing.entries.get(name).is_some_and(|seen| seen.kind == FileKind::Directory)
@@ -275,10 +288,16 @@ impl Pass<'_, '_> {
         };
         let dirs: BTreeSet<Ino> = self.side.ours.iter().filter(missing).map(|ours| ours.ino).collect();
         let parent = |ino: Ino| self.linked.parent_of(ino);
-        let holding = gather::with_pending_below(&change.pending, &dirs, &parent);
+        let mut holding = gather::with_pending_below(&change.pending, &dirs, &parent);
+        for dir in dirs {
+            if !holding.contains(&dir) && namespace::apart::is_below(&*self.txn, dir)? {
+                holding.insert(dir);
+            }
+        }
         for ours in self.side.ours.iter_mut().filter(|ours| holding.contains(&ours.ino)) {
             ours.changed = link::Changed::Data;
         }
+        Ok(())
     }
 
     fn act(&mut self, change: &mut Change<'_>, ours: &[Ours], action: Action) -> namespace::Result<()> {
@@ -389,7 +408,8 @@ impl Pass<'_, '_> {
         match why {
             Why::BothChanged => self.displace(change, ours, ino),
             Why::NameTaken => {
-                if let Some((from, to)) = &aside {
+                let known = change.pending.log.get(ino).is_some() || self.side.records.contains_key(&ino);
+                if let Some((from, to)) = aside.as_ref().filter(|_| known) {
                     let kind = ours.iter().find(|o| o.ino == ino).map_or(FileKind::Regular, |o| o.kind);
                     let (from, to) = (Place::new(self.dir, from), Place::new(self.dir, to));
                     change.pending.log.push(self.env.now, ino, kind, Op::Rename { from, to });

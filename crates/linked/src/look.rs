@@ -44,6 +44,11 @@ impl Linked {
         if !self.are_names_due(dir) {
             return Ok(());
         }
+        if self.ledger.mds.is_apart(dir).unwrap_or(false) {
+            // Whatever they have in it.
+            self.looks.note(At::Names(dir));
+            return Ok(());
+        }
         let Some(_running) = self.looks.begin(At::Names(dir), self.settings.deadline) else { return Ok(()) };
         let Some(record) = self.dir_record(dir)? else {
             // Made here, and not there yet.
@@ -235,7 +240,8 @@ impl Linked {
             if dir != Ino::ROOT && records::link_of(&*txn, dir)?.as_ref() != Some(record) {
                 return Ok(());
             }
-            let has_pending = pending.changes_names_of(dir);
+            let apart = namespace::inode::load(&*txn, dir)?.is_apart();
+            let has_pending = apart || pending.changes_names_of(dir);
             let keep = gather::kept(pending.log.get(dir), true, has_pending);
             namespace::refresh(txn, env, dir, &theirs(&found), keep)?;
             records::put_link(txn, dir, &self.record(found.seen, &record.place));

@@ -59,6 +59,30 @@ impl Linked {
         Ok(Done { record, dirs: vec![dir], published: copied.zip(source), live })
     }
 
+    /// They have these bytes already, for nothing was written since the last version: it was taken while somebody had the file
+    /// open for writing.
+    pub(crate) fn find_published(
+        &self,
+        task: &Task<'_>,
+        there: Option<&Found>,
+    ) -> Result<Option<Done>, Trouble> {
+        let (Some(record), Some(there), None) = (&task.own, there, task.entry.staged) else {
+            return Ok(None);
+        };
+        if !there.seen.is_same_object(&record.seen) {
+            return Ok(None);
+        }
+        let held = self.hold(task.entry.ino).map_err(Trouble::of)?;
+        let found = self.ledger.mds.find(task.entry.ino).map_err(Trouble::of)?;
+        let ds = self.ds().map_err(Trouble::of)?;
+        let live = ds.live(held.object());
+        let (size, mtime) = (live.size, live.mtime.unwrap_or(found.attr.mtime));
+        let same = found.data.written
+            && ds.is_as_published(held.object())
+            && (size, mtime) == (record.seen.size, record.seen.mtime);
+        Ok(same.then(|| Done { live: found.data.live, ..Done::with(Record::Stays, Vec::new()) }))
+    }
+
     /// A new version of a file that has several names there: half written for a moment.
     pub(crate) fn publish_in_place(&self, task: &Task<'_>, at: &Place) -> Result<Done, Trouble> {
         let own = Own::of(&self.ledger.mds, task.entry.ino).map_err(Trouble::of)?;
@@ -164,6 +188,7 @@ fn of_copy(errno: Errno) -> Trouble {
     if matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG | Errno::EIO) {
         Trouble::Refused(errno)
     } else {
+        tracing::debug!(%errno, "a version could not be copied: it is tried again");
         Trouble::Later
     }
 }

@@ -199,6 +199,7 @@ impl Linked {
         done: &dyn Fn(&Log) -> bool,
     ) -> Result<(), Errno> {
         let mut pending = self.ledger.lock();
+        let mut patience = Patience::new(self);
         loop {
             if done(&pending.log) {
                 return Ok(());
@@ -210,6 +211,9 @@ impl Linked {
                 return Err(Errno::EINTR);
             }
             if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(Errno::ETIMEDOUT);
+            }
+            if until.is_none() && patience.has_ended(&pending.log, ino) {
                 return Err(Errno::ETIMEDOUT);
             }
             self.ledger.turned.wait_for(&mut pending, Duration::from_millis(100));
@@ -232,13 +236,14 @@ impl Linked {
                 return Vec::new();
             }
         };
-        pending.log.applied(entry.ino);
         if done.live {
-            // Of what is written to it from now on nobody is told before it is closed.
+            // Of what is written to it from now on nobody is told before it is closed. Before this version is done with: who
+            // waits for it knows it by its number.
             let version = pending.next_version(entry.ino);
             pending.log.push(now, entry.ino, FileKind::Regular, Op::Written { version });
             pending.note_open(entry.ino, now, &self.settings);
         }
+        pending.log.applied(entry.ino);
         let mut entries = Vec::new();
         match &done.record {
             Record::Stays => {}
@@ -249,6 +254,34 @@ impl Linked {
         let left = entry.step.over().filter(|victim| pending.log.get(*victim).is_none_or(|work| !work.there));
         entries.extend(left.map(|victim| records::link_entry(victim, None)));
         entries
+    }
+}
+
+/// Of who waits as long as it goes on: a version of any size takes its time, a back end in trouble has its deadline.
+struct Patience<'a> {
+    linked: &'a Linked,
+    applied: u64,
+    /// Since when nothing was applied, and since when its own steps fail.
+    idle: Instant,
+    failing: Option<Instant>,
+}
+
+impl Patience<'_> {
+    fn new(linked: &Linked) -> Patience<'_> {
+        Patience { linked, applied: linked.counters.applied.get(), idle: Instant::now(), failing: None }
+    }
+
+    fn has_ended(&mut self, log: &Log, ino: Ino) -> bool {
+        let deadline = self.linked.settings.deadline;
+        let applied = self.linked.counters.applied.get();
+        if applied != self.applied || log.is_in_flight(ino) {
+            (self.applied, self.idle) = (applied, Instant::now());
+        }
+        if log.trouble_of(ino).is_some() {
+            self.failing.get_or_insert_with(Instant::now);
+        }
+        let root = self.linked.current_trouble().map(|trouble| trouble.since);
+        [Some(self.idle), self.failing, root].into_iter().flatten().any(|since| since.elapsed() >= deadline)
     }
 }
 

@@ -120,7 +120,43 @@ impl Linked {
         Ok(source)
     }
 
-    /// Has the newest version published, and waits for it.
+    /// The newest versions of these files are due now.
+    pub fn publish_soon(&self, inos: &[Ino]) -> Result<(), Errno> {
+        let now = self.now();
+        self.ledger.alter(false, |pending| {
+            for ino in inos {
+                pending.publish(now, *ino);
+            }
+            ((), Vec::new())
+        })?;
+        self.call();
+        Ok(())
+    }
+
+    /// Waits until what is to be done to the names of a directory now is done there. Not for files whose bytes nobody asked for
+    /// yet: they come with those.
+    pub fn settle_names(&self, dir: Ino) -> Result<(), Errno> {
+        self.call();
+        let waiting: Vec<Ino> = {
+            let pending = self.ledger.lock();
+            let works = pending.log.works().filter(|(_, work)| changes_names(work, dir));
+            works.map(|(ino, _)| ino).collect()
+        };
+        for ino in waiting {
+            self.wait_for(ino, None, &|| false, &|log| {
+                log.get(ino).is_none_or(|work| !changes_names(work, dir))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a file that is there has its names there.
+    pub fn settle_names_of(&self, ino: Ino) -> Result<(), Errno> {
+        let named = |work: &link::Work| work.deleted || work.plus.is_empty() && work.minus.is_empty();
+        self.wait_for(ino, None, &|| false, &|log| log.get(ino).is_none_or(named))
+    }
+
+    /// Has the newest version published, and waits for it. Without a time it waits as long as there is progress.
     pub fn publish_now(
         &self,
         ino: Ino,
@@ -128,15 +164,17 @@ impl Linked {
         stop: &dyn Fn() -> bool,
     ) -> Result<(), Errno> {
         let now = self.now();
-        let version = self.ledger.alter(false, |pending| {
+        let due = self.ledger.alter(false, |pending| {
             pending.publish(now, ino);
-            let version = pending.log.get(ino).and_then(|work| work.due);
-            (version, Vec::new())
+            let due = pending.log.get(ino).and_then(|work| Some((work.seq, work.due?)));
+            (due, Vec::new())
         })?;
         self.call();
-        let Some(version) = version else { return self.publish_again(ino, until, stop) };
+        let Some((seq, version)) = due else { return self.publish_again(ino, until, stop) };
+        // Another number: all was applied, and the versions of what came since count from the beginning.
         self.wait_for(ino, until, stop, &|log| {
-            log.get(ino).is_none_or(|work| work.published >= version || work.deleted)
+            let left = |work: &link::Work| work.seq == seq && work.published < version && !work.deleted;
+            !log.get(ino).is_some_and(left)
         })
     }
 
@@ -208,6 +246,11 @@ impl Linked {
         self.call();
         Ok(newest)
     }
+}
+
+fn changes_names(work: &link::Work, dir: Ino) -> bool {
+    let unmade = !work.there && is_unpublished(work);
+    !unmade && work.minus.iter().chain(&work.plus).any(|at| at.dir == dir)
 }
 
 fn say_what_waits(log: &link::Log) {

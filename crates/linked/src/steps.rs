@@ -80,6 +80,9 @@ impl Linked {
             }
             Step::Publish { .. } => {
                 let at = task.own.as_ref().map(|record| record.place.clone()).ok_or(Trouble::Gone)?;
+                if let Some(done) = self.find_published(task, from.as_ref())? {
+                    return Ok(done);
+                }
                 let several = from.is_some_and(|found| found.seen.nlink > 1);
                 if several && self.back.abilities().in_place {
                     return self.publish_in_place(task, &at);

@@ -2,7 +2,10 @@
 
 use link::Attrs;
 use namespace::{
-    Env, Found, SetAttr, SetXattr, inode,
+    Env, Found, SetAttr, SetXattr,
+    apart::{self, Crossing},
+    inode,
+    mode::FileMode,
     txn::{Bytes, Reader},
     xattr,
 };
@@ -54,6 +57,23 @@ impl Mds {
             telling(txn, ino, Attrs::NONE, |txn| xattr::set(txn, env, ino, name, value, how))?;
             tell_xattr(txn, ino, name)
         })
+    }
+
+    /// What a regular file says of its mode itself.
+    pub fn set_file_mode(&self, ino: Ino, mode: Option<FileMode>) -> Result<(), Errno> {
+        let linked = self.recorder.get().is_some();
+        self.admit(Some(ino))?;
+        self.change(SlotSet::of(ino), |txn, env| {
+            if let Some(Crossing { apart, dir, name }) = apart::set_file_mode(txn, env, ino, mode, linked)? {
+                txn.tell(|| Change::Crossed { ino, apart, dir, name });
+            }
+            Ok(())
+        })
+    }
+
+    /// Is what is made in the directory kept from the linked directory?
+    pub fn is_apart(&self, dir: Ino) -> Result<bool, Errno> {
+        inode::load(self.reader(), dir).map(|inode| inode.is_apart()).map_err(|e| self.errno(e))
     }
 
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {

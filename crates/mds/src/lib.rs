@@ -34,6 +34,7 @@ pub use maintenance::Usage;
 pub use namespace::{
     Caller, DataState, DirEntry, Found, NewNode, RenameMode, Renamed, SetAttr, SetTime, SetXattr, Settled,
     Unlinked, XattrMode,
+    mode::{CloseSync, FileMode, Mode},
     policy::{DirPolicy, Promote, WriteBehind},
     quota::{Limits, Quota},
     txn::Bytes,

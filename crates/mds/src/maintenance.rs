@@ -223,9 +223,12 @@ impl Mds {
         self.change(SlotSet::root(), |txn, _| quota::end(txn, project, dir))
     }
 
-    /// What a directory itself says about where data below it is kept.
+    /// What a directory itself says about where data below it is kept. With a [`crate::Recorder`] a directory becomes transient, or
+    /// ends to be, only while it is empty (`ENOTEMPTY`).
     pub fn policy_set(&self, dir: Ino, policy: &DirPolicy) -> Result<(), Errno> {
-        self.change(SlotSet::of(dir).with(Ino::ROOT.ugsd().slot()), |txn, _| policy::set(txn, dir, policy))
+        let linked = self.recorder.get().is_some();
+        let set = SlotSet::of(dir).with(Ino::ROOT.ugsd().slot());
+        self.change(set, |txn, _| policy::set(txn, dir, policy, linked))
     }
 
     /// All directories with a policy.

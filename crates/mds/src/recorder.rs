@@ -30,6 +30,9 @@ pub enum Change {
     Written { ino: Ino },
     /// After `Written` or `writing`: nobody writes it any more, its size and modification time are true.
     Settled { ino: Ino },
+    /// A regular file began to be one that the linked directory is not told of (`apart`), or is to be told of it from now on, by
+    /// its one name. Of what is in a directory that is apart all is told here as of anything else.
+    Crossed { ino: Ino, apart: bool, dir: Ino, name: Vec<u8> },
     /// All that was stored of it is deleted.
     Gone { ino: Ino },
 }

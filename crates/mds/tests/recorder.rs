@@ -14,8 +14,8 @@ use std::{
 use kv::{Engine, MemoryEngine, MetaStore, MetaStoreOptions, SystemDisk};
 use link::Attrs;
 use mds::{
-    Bytes, Caller, Change, Mds, MdsOptions, NewNode, Recorded, Recorder, RenameMode, SetAttr, SetTime,
-    SetXattr, Settled, fsck,
+    Bytes, Caller, Change, DirPolicy, FileMode, Mds, MdsOptions, Mode, NewNode, Recorded, Recorder,
+    RenameMode, SetAttr, SetTime, SetXattr, Settled, fsck,
 };
 use namespace::{Keep, Place, Theirs, acl, inode, key, quota::Limits, txn::Txn};
 use types::{Errno, FileKind, Ino, Timestamp};
@@ -143,6 +143,7 @@ fn ino_of(change: &Change) -> Ino {
         | Change::Xattr { ino, .. }
         | Change::Written { ino }
         | Change::Settled { ino }
+        | Change::Crossed { ino, .. }
         | Change::Gone { ino } => *ino,
     }
 }
@@ -194,6 +195,7 @@ impl State {
             Change::Settled { ino } => assert!(self.writing.remove(ino)),
             Change::Attributes { what, .. } => assert!(!what.is_empty()),
             Change::Xattr { name, .. } => assert!(!name.is_empty()),
+            Change::Crossed { ino, dir, name, .. } => assert_eq!(self.names[dir][name], *ino),
             Change::Gone { ino } => {
                 assert!(self.links(*ino) == 0 && self.gone.insert(*ino));
                 self.writing.remove(ino);
@@ -373,6 +375,39 @@ fn attributes_and_data_are_told() {
     assert_eq!(shadow.take(), [settled]);
     mds.quota_begin(Ino::ROOT, |_| Limits::default()).unwrap();
     assert_eq!(shadow.take(), []);
+}
+
+/// Goal: a file that begins or ends to be apart is told of with its name, one whose mode is another and that stays where it is
+/// is not; and what is in a transient directory is apart. Method: each change of a mode, and what it tells.
+#[test]
+fn files_that_cross_are_told() {
+    let rig = Rig::new();
+    let (mds, shadow) = rig.open_told();
+    let dir = mds.mkdir(&ROOT, Ino::ROOT, b"d", 0o755).unwrap().ino;
+    let ino = mds.create(&ROOT, dir, b"f", &FILE).unwrap().attr.ino;
+    shadow.take();
+    let crossed = |apart| Change::Crossed { ino, apart, dir, name: b"f".to_vec() };
+    let steps = [
+        (Some(FileMode::Global), None),
+        (Some(FileMode::Transient), Some(true)),
+        (Some(FileMode::Transient), None),
+        (Some(FileMode::Local), Some(false)),
+        (None, None),
+    ];
+    for (mode, told) in steps {
+        mds.set_file_mode(ino, mode).unwrap();
+        assert_eq!(shadow.take(), Vec::from_iter(told.map(crossed)), "{mode:?}");
+        assert_eq!(mds.find(ino).unwrap().data.mode, mode);
+    }
+    let transient = DirPolicy { mode: Some(Mode::Transient), ..DirPolicy::default() };
+    assert_eq!(mds.policy_set(dir, &transient), Err(Errno::ENOTEMPTY));
+    assert_eq!(mds.policy_set(Ino::ROOT, &transient), Err(Errno::EINVAL));
+    mds.rename((dir, b"f"), (Ino::ROOT, b"f"), RenameMode::Replace).unwrap();
+    mds.policy_set(dir, &transient).unwrap();
+    assert_eq!(mds.rename((Ino::ROOT, b"f"), (dir, b"f"), RenameMode::Replace).err(), Some(Errno::EXDEV));
+    assert!(mds.is_apart(dir).unwrap() && !mds.is_apart(Ino::ROOT).unwrap());
+    drop(mds);
+    rig.check();
 }
 
 /// Goal: what is recorded is committed with its change, a commit that fails is told as such, and who is told can refuse, before

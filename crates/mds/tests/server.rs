@@ -173,8 +173,14 @@ fn the_data_state_follows_writing() {
     let file = mds.create(&ROOT, Ino::ROOT, b"f", &FILE).unwrap();
     assert_eq!(file.data, DataState::default());
     let ino = file.attr.ino;
-    let live =
-        DataState { written: true, live: true, stale_live: false, linked: false, memory_generation: 1 };
+    let live = DataState {
+        written: true,
+        live: true,
+        stale_live: false,
+        linked: false,
+        mode: None,
+        memory_generation: 1,
+    };
     assert_eq!(mds.begin_write(ino), Ok(live));
     assert_eq!(mds.begin_write(ino), Ok(live));
     drop(mds);

@@ -12,6 +12,7 @@ use crate::{
     dentry::Dentry,
     inode::{Inode, InodeFlags},
     key,
+    mode::{CloseSync, Mode},
     orphan::{Origin, Orphan},
     policy::{DirPolicy, Promote, WriteBehind},
     quota::{Limits, Quota},
@@ -81,7 +82,8 @@ fn good() -> [Vec<u8>; 8] {
     };
     let policy = DirPolicy {
         promote: Some(Promote::OnOpen),
-        transient: Some(false),
+        mode: Some(Mode::Hybrid),
+        sync: Some(CloseSync::Forced),
         write_behind: Some(WriteBehind::After(Duration::from_secs(3))),
     };
     [

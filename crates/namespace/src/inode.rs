@@ -11,6 +11,7 @@ use crate::{
     codec::{Fields, Writer},
     error::{Result, refuse},
     key,
+    mode::FileMode,
     txn::{Bytes, KvError, Reader, Txn},
 };
 
@@ -36,7 +37,17 @@ bitflags::bitflags! {
         /// A regular file of which the linked directory may have data: without an object record all of it is there. With
         /// [`InodeFlags::WRITTEN`].
         const LINKED = 32;
+        /// The linked directory is not told of it; of a directory: of what is in it.
+        const APART = 64;
+        /// What a regular file says of its mode itself: global, local, or with both transient.
+        const GLOBAL = 128;
+        const LOCAL = 256;
     }
+}
+
+impl InodeFlags {
+    /// What a file says of its mode itself.
+    pub const MODE: InodeFlags = InodeFlags::GLOBAL.union(InodeFlags::LOCAL);
 }
 
 /// One inode as it is stored.
@@ -79,6 +90,8 @@ pub struct DataState {
     pub stale_live: bool,
     /// The linked directory may have some of it; without an object record it has all.
     pub linked: bool,
+    /// What it says of its mode itself.
+    pub mode: Option<FileMode>,
     pub memory_generation: u32,
 }
 
@@ -113,6 +126,31 @@ impl Inode {
         }
     }
 
+    /// What it says of its mode itself.
+    pub fn file_mode(&self) -> Option<FileMode> {
+        match (self.flags.contains(InodeFlags::GLOBAL), self.flags.contains(InodeFlags::LOCAL)) {
+            (false, false) => None,
+            (true, false) => Some(FileMode::Global),
+            (false, true) => Some(FileMode::Local),
+            (true, true) => Some(FileMode::Transient),
+        }
+    }
+
+    pub(crate) fn set_file_mode(&mut self, mode: Option<FileMode>) {
+        let flags = match mode {
+            None => InodeFlags::empty(),
+            Some(FileMode::Global) => InodeFlags::GLOBAL,
+            Some(FileMode::Local) => InodeFlags::LOCAL,
+            Some(FileMode::Transient) => InodeFlags::MODE,
+        };
+        self.flags = self.flags.difference(InodeFlags::MODE) | flags;
+    }
+
+    /// The linked directory is not told of it; of a directory: of what is in it.
+    pub fn is_apart(&self) -> bool {
+        self.flags.contains(InodeFlags::APART)
+    }
+
     /// `epoch` is the number of the running mount.
     pub fn data(&self, epoch: u32) -> DataState {
         DataState {
@@ -120,6 +158,7 @@ impl Inode {
             live: self.live_epoch != 0,
             stale_live: self.live_epoch != 0 && self.live_epoch != epoch,
             linked: self.flags.contains(InodeFlags::LINKED),
+            mode: self.file_mode(),
             memory_generation: self.memory_generation,
         }
     }
@@ -200,8 +239,11 @@ impl Inode {
             memory_generation: f.u32()?,
         };
         f.end()?;
-        let sane =
-            mode & !MODE_MASK == 0 && inode.size <= SIZE_MAX && (inode.parent.is_some() || !inode.is_dir());
+        let mode_of_file = inode.kind == FileKind::Regular || !inode.flags.intersects(InodeFlags::MODE);
+        let sane = mode_of_file
+            && mode & !MODE_MASK == 0
+            && inode.size <= SIZE_MAX
+            && (inode.parent.is_some() || !inode.is_dir());
         if sane { Some(inode) } else { None }
     }
 }
@@ -334,6 +376,21 @@ mod tests {
             assert_eq!(Inode::decode(&good[..len]), None);
         }
         assert_eq!(Inode::decode(&[&good[..], &[0]].concat()), None);
+    }
+
+    /// Goal: flags keep their bits, and a file's own mode is one of theirs. Method: golden numbers, every mode.
+    #[test]
+    fn flags_have_their_golden_bits() {
+        let flags = [InodeFlags::LINKED, InodeFlags::APART, InodeFlags::GLOBAL, InodeFlags::LOCAL];
+        assert_eq!(flags.map(|flag| flag.bits()), [32, 64, 128, 256]);
+        let mut file = Inode { kind: FileKind::Regular, ..sample() };
+        for mode in [Some(FileMode::Global), Some(FileMode::Local), Some(FileMode::Transient), None] {
+            file.set_file_mode(mode);
+            assert_eq!(Inode::decode(&file.encode()).and_then(|inode| inode.file_mode()), mode);
+            assert_eq!(file.flags.difference(InodeFlags::MODE), sample().flags);
+            let dir = Inode { kind: FileKind::Directory, ..file };
+            assert_eq!(Inode::decode(&dir.encode()).is_some(), mode.is_none());
+        }
     }
 
     proptest! {

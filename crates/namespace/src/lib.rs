@@ -9,6 +9,7 @@
 
 pub mod acl;
 pub mod alloc;
+pub mod apart;
 pub mod check;
 mod codec;
 pub mod create;
@@ -23,6 +24,7 @@ pub mod key;
 pub mod link;
 pub mod lookup;
 mod mkdir;
+pub mod mode;
 mod name;
 mod newborn;
 pub mod orphan;

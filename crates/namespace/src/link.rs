@@ -3,7 +3,7 @@
 use types::{Attr, Errno, Ino, LINK_MAX};
 
 use crate::{
-    Env, Place,
+    Env, Place, apart,
     dentry::{self, Dentry},
     error::{Result, refuse},
     inode, name, orphan, quota,
@@ -31,6 +31,7 @@ pub fn link<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, at: Place<'_>) ->
         return refuse(Errno::EMLINK);
     }
     quota::check_move(inode.project, dir.project)?;
+    apart::gain_name(&mut inode, dir.is_apart())?;
     inode.nlink += 1;
     inode.parent = Some(at.dir);
     inode.ctime = env.now;

@@ -1,4 +1,5 @@
-//! What a new inode gets from its maker and from its directory: owner, group, mode, ACLs, project, times.
+//! What a new inode gets from its maker and from its directory: owner, group, mode, ACLs, project, times, and whether it is
+//! apart.
 
 use types::{FileKind, Ino, MODE_MASK, S_ISGID};
 
@@ -35,7 +36,7 @@ pub(crate) fn conceive<T: Txn + ?Sized>(
     let mut inode = Inode {
         kind: wish.kind,
         mode: wish.mode & MODE_MASK,
-        flags: InodeFlags::empty(),
+        flags: dir.flags.intersection(InodeFlags::APART),
         nlink: if is_dir { 2 } else { 1 },
         uid: caller.uid,
         gid: caller.gid,

@@ -3,7 +3,7 @@
 use types::{Errno, FileKind, Ino};
 
 use crate::{
-    Env, Place,
+    Env, Place, apart,
     dentry::{self, Dentry},
     error::{Result, refuse},
     inode::{self, Inode},
@@ -106,6 +106,7 @@ fn replace<T: Txn + ?Sized>(
     }
     if from.dir != to.dir {
         quota::check_move(inode.project, dirs.to().project)?;
+        apart::cross(&mut inode, dirs.from.is_apart(), dirs.to().is_apart())?;
     }
     if moves_dir {
         mkdir::lose_subdir(&mut dirs.from);
@@ -159,6 +160,10 @@ fn exchange<T: Txn + ?Sized>(
             || (second.is_dir() && is_within(txn, from.dir, target.ino)?)
         {
             return refuse(Errno::EINVAL);
+        }
+        // One of the two would go in.
+        if dirs.from.is_apart() != dirs.to().is_apart() {
+            return refuse(Errno::EXDEV);
         }
         quota::check_move(first.project, dirs.to().project)?;
         quota::check_move(second.project, dirs.from.project)?;

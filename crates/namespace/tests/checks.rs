@@ -12,7 +12,9 @@ use namespace::{
     check::{self, Finding},
     data,
     dentry::Dentry,
-    inode, key, orphan,
+    inode, key,
+    mode::Mode,
+    orphan,
     policy::{self, DirPolicy},
     quota, superblock,
     txn::{Bytes, Txn},
@@ -156,8 +158,8 @@ fn a_directory_in_two_places_stays_with_its_parent() {
 #[test]
 fn pins_and_policies_are_of_inodes_that_exist() {
     let Tree { mut fs, dir, file, sub, .. } = tree();
-    let policy = DirPolicy { transient: Some(true), ..DirPolicy::default() };
-    fs.run(|t, _| policy::set(t, dir, &policy)).unwrap();
+    let policy = DirPolicy { mode: Some(Mode::Transient), ..DirPolicy::default() };
+    fs.run(|t, _| policy::set(t, dir, &policy, false)).unwrap();
     fs.store.put(&key::pin(file), Bytes::from_static(&[TierId::Ssd as u8]));
     assert_eq!(fs.findings(), []);
     assert_eq!(policy::list(&fs.store).unwrap(), [(dir, policy)]);
@@ -237,8 +239,8 @@ fn records_of_a_linked_directory_are_of_inodes_or_wait() {
 fn a_purged_directory_takes_its_policy_and_quota_along() {
     let mut fs = Fs::new();
     let dir = fs.dir(Ino::ROOT, "dir");
-    let policy = DirPolicy { transient: Some(false), ..DirPolicy::default() };
-    fs.run(|t, _| policy::set(t, dir, &policy)).unwrap();
+    let policy = DirPolicy { mode: Some(Mode::Local), ..DirPolicy::default() };
+    fs.run(|t, _| policy::set(t, dir, &policy, false)).unwrap();
     let limits = quota::Limits { bytes: Some(5), inodes: None };
     let (project, quota) = fs.run(|t, env| quota::begin(t, env, dir, |_| limits)).unwrap();
     assert_eq!((quota.inodes, quota.limits, quota.dir, quota.assigned), (1, limits, Some(dir), false));

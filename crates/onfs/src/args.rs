@@ -373,7 +373,8 @@ pub enum PolicyCommand {
     Set {
         /// A directory on the mount
         dir: PathBuf,
-        /// promote=on-open|on-request, transient=yes|no, write-behind=TIME|never; each also =inherit
+        /// mode=global|local|hybrid|transient, sync=forced|normal, promote=on-open|on-request, write-behind=TIME|never; each
+        /// also =inherit
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = PolicyChange::from_str)]
         change: Vec<PolicyChange>,
         #[command(flatten)]

@@ -59,15 +59,76 @@ impl std::fmt::Display for WriteBehind {
     }
 }
 
+/// Where the data of a directory go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Through to near-line.
+    Global,
+    /// Absorbed, drained later.
+    Local,
+    /// As local; each file may say otherwise.
+    Hybrid,
+    /// Never written down.
+    Transient,
+}
+
+impl Mode {
+    pub const NAMES: &'static [&'static str] = &["global", "local", "hybrid", "transient"];
+
+    pub fn from_name(name: &str) -> Option<Mode> {
+        match name {
+            "global" => Some(Mode::Global),
+            "local" => Some(Mode::Local),
+            "hybrid" => Some(Mode::Hybrid),
+            "transient" => Some(Mode::Transient),
+            _ => None,
+        }
+    }
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Global => "global",
+            Mode::Local => "local",
+            Mode::Hybrid => "hybrid",
+            Mode::Transient => "transient",
+        }
+    }
+}
+
+/// Whether close(2) waits until a file is where its mode promises it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CloseSync {
+    Forced,
+    Normal,
+}
+
+impl CloseSync {
+    pub fn from_name(name: &str) -> Option<CloseSync> {
+        match name {
+            "forced" => Some(CloseSync::Forced),
+            "normal" => Some(CloseSync::Normal),
+            _ => None,
+        }
+    }
+    pub const fn name(self) -> &'static str {
+        match self {
+            CloseSync::Forced => "forced",
+            CloseSync::Normal => "normal",
+        }
+    }
+}
+
 /// What one directory sets itself; a field that is `None` is inherited from the directory above.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DirPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote: Option<Promote>,
-    /// Never written down: its data is lost at a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub transient: Option<bool>,
+    pub mode: Option<Mode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<CloseSync>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_behind: Option<WriteBehind>,
 }
@@ -77,7 +138,8 @@ pub struct DirPolicy {
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyChange {
     Promote(Option<Promote>),
-    Transient(Option<bool>),
+    Mode(Option<Mode>),
+    Sync(Option<CloseSync>),
     WriteBehind(Option<WriteBehind>),
 }
 
@@ -88,7 +150,8 @@ impl DirPolicy {
     pub fn apply(&mut self, change: PolicyChange) {
         match change {
             PolicyChange::Promote(p) => self.promote = p,
-            PolicyChange::Transient(t) => self.transient = t,
+            PolicyChange::Mode(m) => self.mode = m,
+            PolicyChange::Sync(s) => self.sync = s,
             PolicyChange::WriteBehind(w) => self.write_behind = w,
         }
     }
@@ -106,7 +169,8 @@ pub fn parse_switch(text: &str) -> Option<bool> {
 impl std::str::FromStr for PolicyChange {
     type Err = String;
 
-    /// `promote=on-open|on-request`, `transient=yes|no`, `write-behind=TIME|never`; each also `=inherit`.
+    /// `mode=global|local|hybrid|transient`, `sync=forced|normal`, `promote=on-open|on-request`, `write-behind=TIME|never`; each
+    /// also `=inherit`. `transient=yes` is `mode=transient`, and `transient=no` is `mode=local`.
     fn from_str(text: &str) -> Result<PolicyChange, String> {
         let (key, value) = text
             .split_once('=')
@@ -117,15 +181,25 @@ impl std::str::FromStr for PolicyChange {
             "promote" => Promote::from_name(value)
                 .map(|p| PolicyChange::Promote(Some(p)))
                 .ok_or_else(|| format!("promote={value}: write on-open, on-request or inherit")),
-            "transient" if inherit => Ok(PolicyChange::Transient(None)),
+            "mode" if inherit => Ok(PolicyChange::Mode(None)),
+            "mode" => Mode::from_name(value)
+                .map(|m| PolicyChange::Mode(Some(m)))
+                .ok_or_else(|| format!("mode={value}: write global, local, hybrid, transient or inherit")),
+            "sync" if inherit => Ok(PolicyChange::Sync(None)),
+            "sync" => CloseSync::from_name(value)
+                .map(|s| PolicyChange::Sync(Some(s)))
+                .ok_or_else(|| format!("sync={value}: write forced, normal or inherit")),
+            "transient" if inherit => Ok(PolicyChange::Mode(None)),
             "transient" => parse_switch(value)
-                .map(|t| PolicyChange::Transient(Some(t)))
+                .map(|t| PolicyChange::Mode(Some(if t { Mode::Transient } else { Mode::Local })))
                 .ok_or_else(|| format!("transient={value}: write yes, no or inherit")),
             "write-behind" | "write_behind" if inherit => Ok(PolicyChange::WriteBehind(None)),
             "write-behind" | "write_behind" => {
                 WriteBehind::parse(value).map(|w| PolicyChange::WriteBehind(Some(w)))
             }
-            _ => Err(format!("unknown policy key {key:?}: the keys are promote, transient and write-behind")),
+            _ => {
+                Err(format!("unknown policy key {key:?}: the keys are mode, sync, promote and write-behind"))
+            }
         }
     }
 }
@@ -138,15 +212,23 @@ mod tests {
     #[test]
     fn words_become_changes() {
         let mut policy = DirPolicy::default();
-        for word in ["promote=on-request", "transient=yes", "write-behind=2s"] {
+        for word in ["promote=on-request", "mode=hybrid", "sync=forced", "write-behind=2s"] {
             policy.apply(word.parse().unwrap());
         }
         assert_eq!(policy.promote, Some(Promote::OnRequest));
-        assert_eq!(policy.transient, Some(true));
+        assert_eq!((policy.mode, policy.sync), (Some(Mode::Hybrid), Some(CloseSync::Forced)));
+        for (word, mode) in [("yes", Some(Mode::Transient)), ("no", Some(Mode::Local)), ("inherit", None)] {
+            policy.apply(format!("transient={word}").parse().unwrap());
+            assert_eq!(policy.mode, mode);
+        }
+        for name in Mode::NAMES {
+            policy.apply(format!("mode={name}").parse().unwrap());
+            assert_eq!(policy.mode.map(Mode::name), Some(*name));
+        }
         assert_eq!(policy.write_behind.unwrap().to_string(), "2s");
         policy.apply("write-behind=never".parse().unwrap());
         assert_eq!(policy.write_behind, Some(WriteBehind::Never));
-        for word in ["promote=inherit", "transient=inherit", "write-behind=inherit"] {
+        for word in ["promote=inherit", "mode=inherit", "sync=inherit", "write-behind=inherit"] {
             policy.apply(word.parse().unwrap());
         }
         assert!(policy.is_empty());
@@ -154,7 +236,17 @@ mod tests {
 
     #[test]
     fn wrong_words_are_refused() {
-        for word in ["promote", "promote=later", "transient=maybe", "write-behind=5", "colour=red", "=", ""] {
+        for word in [
+            "promote",
+            "promote=later",
+            "transient=maybe",
+            "mode=fast",
+            "sync=yes",
+            "write-behind=5",
+            "colour=red",
+            "=",
+            "",
+        ] {
             assert!(word.parse::<PolicyChange>().is_err(), "{word}");
         }
     }

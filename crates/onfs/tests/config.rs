@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use onfs::{
     config::{Config, ConfigError, Host, Origin, Settings, Transport},
     docs,
-    policy::{Promote, WriteBehind},
+    policy::{CloseSync, Mode, Promote, WriteBehind},
 };
 use types::ByteSize;
 
@@ -138,7 +138,14 @@ fn a_configuration_is_checked_as_a_whole() {
             .unwrap();
     assert_eq!(fine.ssd.unwrap().size, Some(ByteSize(1 << 30)));
     assert_eq!(fine.policy.write_behind, WriteBehind::Never);
-    assert!(fine.policy.transient);
+    assert_eq!(fine.policy.mode, Mode::Transient);
+    let both = with("[policy]\ntransient = true\nmode = \"global\"").unwrap_err().message;
+    assert!(both.contains("policy.mode is global"), "{both}");
+    let global = with("[policy]\nmode = \"global\"\nsync = \"normal\"").unwrap().policy;
+    assert_eq!((global.mode, global.sync), (Mode::Global, Some(CloseSync::Normal)));
+    let linked = with("[nearline]\nlink = \"/a\"\n[policy]\nmode = \"transient\"").unwrap_err().message;
+    assert!(linked.contains("mode=transient"), "{linked}");
+    assert_eq!(with("").unwrap().policy.sync, None);
 }
 
 #[test]

@@ -417,7 +417,8 @@ fn any_request() -> impl Strategy<Value = Request> {
     let tier = prop::sample::select(TierId::ALL.to_vec());
     let change = prop::sample::select(vec![
         "promote=on-open",
-        "transient=yes",
+        "mode=hybrid",
+        "sync=forced",
         "write-behind=250ms",
         "write-behind=never",
     ])

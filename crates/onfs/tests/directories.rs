@@ -21,7 +21,7 @@ use std::{
 
 use onfs::{
     control::{ErrorCode, Peer, Request, Response},
-    policy::WriteBehind,
+    policy::{Mode, WriteBehind},
 };
 use site::{PATIENCE, Sink, Site, root};
 
@@ -148,7 +148,7 @@ fn owners_set_policies_and_files_show_what_holds() {
     assert!(site.policy_set(&stranger, "t", &["transient=yes"]).is_err());
     let words = ["transient=yes", "promote=on-request", "write-behind=never"];
     let set = site.policy_set(&owner, "t", &words).unwrap();
-    assert_eq!((set.own.transient, set.transient), (Some(true), true));
+    assert_eq!((set.own.mode, set.transient), (Some(Mode::Transient), true));
     fs::write(site.path("t/below/f"), vec![3; 100_000]).unwrap();
     fs::write(site.path("f"), vec![3; 100_000]).unwrap();
     let shown = site.report("t/below/f").policy;
@@ -159,7 +159,7 @@ fn owners_set_policies_and_files_show_what_holds() {
     site.wait_until_safe("f");
     assert_eq!(site.report("t/below/f").at_risk_bytes, 100_000);
     // The policy goes; what is opened afterwards is written behind again.
-    site.policy_set(&owner, "t", &["transient=inherit", "write-behind=inherit"]).unwrap();
+    site.policy_set(&owner, "t", &["mode=inherit", "write-behind=inherit"]).unwrap();
     drop(fs::File::open(site.path("t/below/f")).unwrap());
     site.wait_until_safe("t/below/f");
     site.unmount();

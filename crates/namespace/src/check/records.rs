@@ -20,7 +20,9 @@ use crate::{
     error::Result,
     inode::{self, Inode},
     key::{self, Parsed},
-    lookup, name,
+    lookup,
+    mode::Mode,
+    name,
     orphan::{self, Orphan},
     policy::DirPolicy,
     quota::{self, Delta, Quota},
@@ -67,6 +69,8 @@ struct Group {
     object: bool,
     /// The linked directory's record.
     link: bool,
+    /// Of a directory that has entries: the linked directory is not told of them.
+    apart: Option<bool>,
 }
 
 /// What is compared at the end of a UGSD or of everything.
@@ -82,6 +86,8 @@ struct Whole {
     below_root: BTreeSet<Ino>,
     /// Directories with a policy: their keys come before all inodes.
     policies: BTreeSet<Ino>,
+    /// Of these, those that make what is in them transient.
+    transient: BTreeSet<Ino>,
     /// Inodes with something to be done in the linked directory: likewise before all inodes.
     works: BTreeSet<Ino>,
 }
@@ -184,6 +190,10 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         if inode.kind != entry.kind {
             (self.found)(Finding::WrongKind { dir, name: name_owned(), ino: entry.ino, kind: inode.kind });
         }
+        if self.is_apart(dir)? && !inode.is_apart() {
+            let (stored, counted) = (inode.flags, inode.flags | InodeFlags::APART);
+            (self.found)(Finding::WrongFlags { ino: entry.ino, stored, counted });
+        }
         if inode.is_dir() {
             if inode.parent == Some(dir) && inode.nlink > 0 && entry.ino != Ino::ROOT {
                 self.group.subdirs += 1;
@@ -192,6 +202,28 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
             }
         }
         Ok(true)
+    }
+
+    /// Of the directory whose entries are looked at.
+    fn is_apart(&mut self, dir: Ino) -> Result<bool> {
+        if let Some(known) = self.group.apart {
+            return Ok(known);
+        }
+        let raw = inode::get_raw(self.reader, dir)?;
+        let apart = raw.and_then(|raw| Inode::decode(&raw)).is_some_and(|inode| inode.is_apart());
+        self.group.apart = Some(apart);
+        Ok(apart)
+    }
+
+    /// By itself, by the directory that it is in, or, of a file, since it was once.
+    fn may_be_apart(&self, ino: Ino, inode: &Inode) -> Result<bool> {
+        if !inode.is_dir() || inode.nlink == 0 || self.whole.transient.contains(&ino) {
+            return Ok(true);
+        }
+        let Some(parent) = inode.parent else { return Ok(true) };
+        let above = inode::get_raw(self.reader, parent)?.and_then(|raw| Inode::decode(&raw));
+        // A damaged one is reported at its own record.
+        Ok(above.is_none_or(|above| above.is_apart()))
     }
 
     fn xattr(&mut self, name: &[u8], value: &Bytes) -> bool {
@@ -255,7 +287,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
     }
 
     fn policy(&mut self, of: &[u8], value: &[u8]) -> Result<bool> {
-        let (Some(ino), Some(_)) = (key::ino_of(of), DirPolicy::decode(value)) else { return Ok(false) };
+        let (Some(ino), Some(policy)) = (key::ino_of(of), DirPolicy::decode(value)) else { return Ok(false) };
         // A damaged inode is reported at its own record.
         let directory = match inode::get_raw(self.reader, ino)? {
             None => false,
@@ -263,6 +295,9 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         };
         if directory {
             self.whole.policies.insert(ino);
+            if policy.mode == Some(Mode::Transient) {
+                self.whole.transient.insert(ino);
+            }
         } else {
             (self.found)(Finding::StrayPolicy { ino });
         }
@@ -286,7 +321,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         let usage = self.whole.counted.entry(inode.project).or_default();
         usage.bytes += quota::bytes_of(&inode) as i64;
         usage.inodes += 1;
-        self.judge_parts(ino, &inode, &group);
+        self.judge_parts(ino, &inode, &group)?;
         if inode.is_dir() {
             self.judge_directory(ino, &inode, &group)?;
         } else if group.entries {
@@ -299,7 +334,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         Ok(())
     }
 
-    fn judge_parts(&mut self, ino: Ino, inode: &Inode, group: &Group) {
+    fn judge_parts(&mut self, ino: Ino, inode: &Inode, group: &Group) -> Result<()> {
         let target_good = match (&group.target, inode.kind) {
             (Some(target), FileKind::Symlink) => lookup::is_symlink_record(target, inode),
             (target, kind) => target.is_none() && kind != FileKind::Symlink,
@@ -317,6 +352,10 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         if self.whole.policies.contains(&ino) {
             counted |= InodeFlags::POLICY;
         }
+        counted |= inode.flags & InodeFlags::MODE;
+        if inode.is_apart() && self.may_be_apart(ino, inode)? {
+            counted |= InodeFlags::APART;
+        }
         if counted != inode.flags {
             (self.found)(Finding::WrongFlags { ino, stored: inode.flags, counted });
         }
@@ -325,6 +364,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         {
             (self.found)(Finding::WrongMode { ino, stored: inode.mode & 0o777, acl: access.mode() });
         }
+        Ok(())
     }
 
     fn judge_directory(&mut self, ino: Ino, inode: &Inode, group: &Group) -> Result<()> {

@@ -281,7 +281,10 @@ impl Ask<'_> {
             changes.iter().for_each(|change| policy.apply(*change));
             *stored = policy::to_stored(policy);
         };
-        self.parts.client.policies().change(found.attr.ino, change).map_err(|e| failed(&dir.path, e))?;
+        self.parts
+            .client
+            .set_dir_policy(found.attr.ino, change)
+            .map_err(|e| policy::not_set(&dir.path, e))?;
         self.policy_show(dir)
     }
 

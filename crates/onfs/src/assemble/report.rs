@@ -268,7 +268,9 @@ pub(super) fn policy(parts: &Parts, path: &str, found: &Found) -> Result<DirPoli
         path: path.to_owned(),
         own,
         promote: policy::promote(holds.promote),
-        transient: holds.transient,
+        mode: policy::mode(holds.mode),
+        sync: policy::close_sync(holds.sync()),
+        transient: holds.is_transient(),
         write_behind: policy::write_behind(holds.write_behind),
     })
 }

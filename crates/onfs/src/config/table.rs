@@ -136,8 +136,14 @@ settings! {
     policy.promote: Kind::Choice(crate::policy::Promote::NAMES), "on-open", None,
         "When data comes up from a slower tier: when a file is opened (of a linked directory: when it is read), or only on \
          request (`onfs prefetch`).";
+    policy.mode: Kind::Choice(crate::policy::Mode::NAMES), "local", None,
+        "Where data go. `global`: through to near-line, and fsync waits for it. `local`: absorbed, and drained later. `hybrid`: as \
+         local, but each file may say otherwise by user.onfs.mode. `transient`: never written down, lost at a reboot, moved down \
+         only when memory is short; with a linked directory of single directories only.";
+    policy.sync: Kind::Choice(&["auto", "forced", "normal"]), "auto", None,
+        "What close waits for: until the file is where fsync would bring it, or nothing. `auto` is forced for `global`.";
     policy.transient: Kind::Switch, "no", None,
-        "Never write data down: it is lost at a reboot, and moves down only when memory is short.";
+        "`yes` is another word for `policy.mode = transient`.";
     policy.write_behind: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: Some("never") }, "2s", None,
         "A closed or idle dirty file has a copy in a persistent tier within this time.";
     policy.movers: Kind::Count { min: 1, max: 64, or: None }, "2", None,

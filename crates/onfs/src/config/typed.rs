@@ -11,7 +11,7 @@ use super::{
     options::{MountFlags, parse_options},
     value::Value,
 };
-use crate::policy::{Promote, WriteBehind};
+use crate::policy::{CloseSync, Mode, Promote, WriteBehind};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
@@ -102,7 +102,9 @@ pub struct MetadataConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicyConfig {
     pub promote: Promote,
-    pub transient: bool,
+    pub mode: Mode,
+    /// `None`: as the mode has it.
+    pub sync: Option<CloseSync>,
     pub write_behind: WriteBehind,
     pub movers: u32,
 }
@@ -152,6 +154,7 @@ impl Config {
             mount,
         };
         check_directories(&config)?;
+        check_mode(&config)?;
         Ok(config)
     }
 }
@@ -263,7 +266,8 @@ fn policy(reader: &Reader<'_>) -> Result<PolicyConfig, ConfigError> {
         if let Value::Time(span) = entry.value { WriteBehind::After(span) } else { WriteBehind::Never };
     Ok(PolicyConfig {
         promote: Promote::from_name(reader.word("policy", "promote")?).unwrap_or(Promote::OnOpen),
-        transient: matches!(reader.entry("policy", "transient")?.value, Value::Switch(true)),
+        mode: mode(reader)?,
+        sync: CloseSync::from_name(reader.word("policy", "sync")?),
         write_behind,
         movers: reader.count("policy", "movers")?.unwrap_or(1),
     })
@@ -276,6 +280,29 @@ fn plan(reader: &Reader<'_>) -> Result<PlanConfig, ConfigError> {
         threshold: f64::from(reader.count("plan", "hit_rate")?.unwrap_or(100)) / 100.0,
         job_variables: variables.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
     })
+}
+
+fn mode(reader: &Reader<'_>) -> Result<Mode, ConfigError> {
+    let mode = Mode::from_name(reader.word("policy", "mode")?).unwrap_or(Mode::Local);
+    let transient = reader.entry("policy", "transient")?;
+    match (&transient.value, mode) {
+        (Value::Switch(true), Mode::Local | Mode::Transient) => Ok(Mode::Transient),
+        (Value::Switch(true), Mode::Global | Mode::Hybrid) => {
+            let message =
+                format!("policy.transient is yes, and policy.mode is {}: give one of them", mode.name());
+            Err(ConfigError::new(&transient.origin, message))
+        }
+        (_, mode) => Ok(mode),
+    }
+}
+
+/// A linked directory of which nothing is shown, and to which nothing is written, is none.
+fn check_mode(config: &Config) -> Result<(), ConfigError> {
+    if config.link.is_some() && config.policy.mode == Mode::Transient {
+        let message = "with a linked directory only single directories are transient: onfs policy set DIR mode=transient";
+        return Err(ConfigError::new("policy.mode", message));
+    }
+    Ok(())
 }
 
 fn log(reader: &Reader<'_>) -> Result<LogConfig, ConfigError> {

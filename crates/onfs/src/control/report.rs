@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use types::TierId;
 
-use crate::policy::{DirPolicy, Promote, WriteBehind};
+use crate::policy::{CloseSync, DirPolicy, Mode, Promote, WriteBehind};
 
 /// `onfs status`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -192,6 +192,9 @@ pub struct DirPolicyReport {
     pub path: String,
     pub own: DirPolicy,
     pub promote: Promote,
+    pub mode: Mode,
+    pub sync: CloseSync,
+    /// Is the mode transient?
     pub transient: bool,
     pub write_behind: WriteBehind,
 }

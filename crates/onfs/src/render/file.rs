@@ -9,9 +9,10 @@ use crate::control::{Coolness, FileReport};
 pub fn file(report: &FileReport) -> String {
     let f = report;
     let policy = format!(
-        "promote={} transient={} write-behind={}",
+        "mode={} sync={} promote={} write-behind={}",
+        f.policy.mode.name(),
+        f.policy.sync.name(),
         f.policy.promote.name(),
-        if f.policy.transient { "yes" } else { "no" },
         f.policy.write_behind
     );
     let open = match f.open_count {

@@ -47,12 +47,12 @@ pub fn moved(verb: &str, report: &MoveReport) -> String {
 
 pub fn policy(report: &DirPolicyReport) -> String {
     let own: &DirPolicy = &report.own;
-    let yes_no = |on: bool| if on { "yes" } else { "no" };
     let from = |set: bool| if set { "set here" } else { "inherited" };
     let mut table = Table::new(&[("key", Align::Left), ("value", Align::Left), ("", Align::Left)]);
     let rows = [
+        ("mode", report.mode.name().to_owned(), own.mode.is_some()),
+        ("sync", report.sync.name().to_owned(), own.sync.is_some()),
         ("promote", report.promote.name().to_owned(), own.promote.is_some()),
-        ("transient", yes_no(report.transient).to_owned(), own.transient.is_some()),
         ("write-behind", report.write_behind.to_string(), own.write_behind.is_some()),
     ];
     for (key, value, set) in rows {
