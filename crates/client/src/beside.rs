@@ -97,7 +97,32 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Where a regular file's bytes are, without taking it into use where that can be told.
+    pub fn glance(&self, found: &Found) -> Result<ds::Glance, Errno> {
+        let hint = self.inodes.hint(found)?;
+        if let Some(glance) = self.ds.glance(found.attr.ino, &hint)? {
+            return Ok(glance);
+        }
+        let in_use = self.use_file(found.attr.ino)?;
+        Ok(self.ds.glance(in_use.object().ino(), &hint)?.unwrap_or_default())
+    }
+}
+
 impl Inodes {
+    /// What the metadata know of its object.
+    pub(crate) fn hint(&self, found: &Found) -> Result<ds::ObjectHint, Errno> {
+        Ok(ds::ObjectHint {
+            size: found.attr.size,
+            written: found.data.written,
+            // Of a file that nobody uses and that is not settled the object alone knows the size, even if it was
+            // this mount that failed to settle it.
+            stale_live: found.data.live,
+            memory_generation: found.data.memory_generation,
+            linked: self.their_size(found)?,
+        })
+    }
+
     /// Of a linked file, what theirs has.
     pub(crate) fn their_size(&self, found: &Found) -> Result<Option<u64>, Errno> {
         let linked = self.linked.as_ref().filter(|_| found.data.linked);

@@ -134,15 +134,7 @@ impl Inodes {
         }
         let found = self.mds.find_to_open(ino)?;
         check(&found)?;
-        let hint = ObjectHint {
-            size: found.attr.size,
-            written: found.data.written,
-            // Of a file that nobody uses and that is not settled the object alone knows the size, even if it was
-            // this mount that failed to settle it.
-            stale_live: found.data.live,
-            memory_generation: found.data.memory_generation,
-            linked: self.their_size(&found)?,
-        };
+        let hint = self.hint(&found)?;
         let inode = self.attach(&found, &hint)?;
         Ok((inode, found))
     }

@@ -14,6 +14,7 @@ mod durable;
 mod fetch;
 mod fill;
 mod filler;
+mod glance;
 mod keep;
 mod keeper;
 mod later;
@@ -44,6 +45,7 @@ mod write;
 
 pub use allocate::{AllocateMode, Whence};
 pub use commands::{ObjectReport, TierStatus};
+pub use glance::Glance;
 pub use linked::{Linked, Stub};
 pub use load::ObjectHint;
 pub use maps::{Entries, FirstRecord, KvMaps, MapStore, load_record};

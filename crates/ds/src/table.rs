@@ -61,6 +61,17 @@ impl ObjectTable {
         Ok((object, true))
     }
 
+    /// The numbers of those in use for which `wanted` says so.
+    pub fn select(&self, wanted: &dyn Fn(&Object) -> bool) -> Vec<Ino> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            // Let go of before the last use of one ends, which takes a shard's lock.
+            let all: Vec<Arc<Object>> = shard.lock().values().filter_map(Weak::upgrade).collect();
+            found.extend(all.iter().filter(|object| wanted(object)).map(|object| object.ino()));
+        }
+        found
+    }
+
     /// What an earlier life of the object knew, for the one that is being loaded or for none any more.
     pub fn take_compared(&self, ino: Ino) -> Verified {
         let mut compared = self.compared.lock();

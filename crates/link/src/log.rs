@@ -183,6 +183,11 @@ impl Log {
         self.pauses.get(&ino).map(|pause| pause.trouble)
     }
 
+    /// Who has to go first, as it was when its turn last came.
+    pub fn waits_for(&self, ino: Ino) -> Option<Ino> {
+        self.waiting_on.get(&ino).copied()
+    }
+
     /// Names in a directory that begun steps give: for [`crate::Listing::busy`].
     pub fn under_way(&self, dir: Ino) -> BTreeSet<Vec<u8>> {
         self.board.landing_in(dir).map(|(at, _)| at.name.clone()).collect()
@@ -255,6 +260,19 @@ impl Log {
             work.staged = Some(staged);
             self.changed.insert(ino);
         }
+    }
+
+    /// The back end's tree was copied or moved to another file system: what was staged has another number there. What was
+    /// refused is tried again.
+    pub fn moved_elsewhere(&mut self) {
+        for (ino, work) in &mut self.board.works {
+            if let Some(Staged::Aside(seen)) = work.staged {
+                work.staged = Some(Staged::Aside(seen.elsewhere()));
+                self.changed.insert(*ino);
+            }
+        }
+        let held: Vec<Ino> = self.pauses.keys().copied().collect();
+        held.into_iter().for_each(|ino| self.release(ino));
     }
 
     /// The step under way is done, or was found done.

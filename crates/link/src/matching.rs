@@ -52,6 +52,7 @@ pub(crate) fn matched<'a>(ours: &[&Ours], theirs: &'a Listing) -> Vec<Now<'a>> {
         .collect();
     for (now, ours) in found.iter_mut().zip(ours).filter(|(now, _)| **now == Now::Nowhere) {
         if let Some((_, agreed)) = ours.standing.theirs()
+            && agreed.is_numbered()
             && let Some(name) = by_id.get(&agreed.fileid).copied()
             && let Some(seen) = free.get(name).copied()
             && agreed.is_same_object(seen)

@@ -8,6 +8,9 @@
 //! [`Change::Unproven`], which costs a clean file that its copy is read again, and a directory that it is listed again. The look
 //! after that is late enough.
 //!
+//! Once somebody says that the tree was moved to another place ([`Seen::elsewhere`]), numbers and creation times say nothing:
+//! what has the name, the kind, the size and the modification time is taken for the same, and a directory is listed again.
+//!
 //! Not seen: a write whose modification time is then set back to what it was before, to the nanosecond. It changes the ctime
 //! alone, as every change of attributes does.
 
@@ -48,6 +51,9 @@ pub struct Clock {
     pub step: Duration,
 }
 
+/// Of an object whose number is not known. No file system gives it to a file.
+const UNKNOWN: u64 = 0;
+
 /// One object of the back end, as a look found it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
@@ -79,7 +85,26 @@ impl Seen {
     /// the same kind passes for it; its times then show it as changed.
     pub fn is_same_object(&self, other: &Seen) -> bool {
         let born_apart = self.birth.zip(other.birth).is_some_and(|(a, b)| a != b);
-        self.kind == other.kind && self.fileid == other.fileid && !born_apart
+        let unknown = !self.is_numbered() || !other.is_numbered();
+        self.kind == other.kind && (self.fileid == other.fileid || unknown) && !born_apart
+    }
+
+    /// As [`Seen::is_same_object`], and by its number: a name alone does not make it so.
+    pub fn is_surely(&self, other: &Seen) -> bool {
+        self.is_numbered() && other.is_numbered() && self.is_same_object(other)
+    }
+
+    /// Is its number known?
+    pub fn is_numbered(&self) -> bool {
+        self.fileid != UNKNOWN
+    }
+
+    /// The tree that it is in was copied or moved to another file system, with its times: under its name there it has another
+    /// number. What a directory has there nobody has seen.
+    pub fn elsewhere(self) -> Seen {
+        let unseen = self.kind == FileKind::Directory && self.proof == Proof::Firm;
+        let proof = if unseen { Proof::Racy } else { self.proof };
+        Seen { fileid: UNKNOWN, birth: None, proof, ..self }
     }
 }
 
@@ -119,7 +144,9 @@ pub fn compare(last: &Seen, now: Option<&Seen>) -> Change {
         return Change::Unproven;
     }
     let attributes = |seen: &Seen| (seen.ctime, seen.mode, seen.uid, seen.gid, seen.nlink);
-    if attributes(last) == attributes(now) { Change::Nothing } else { Change::Attributes }
+    // What it is now is to be remembered with its number.
+    let known = last.is_numbered() || !now.is_numbered();
+    if known && attributes(last) == attributes(now) { Change::Nothing } else { Change::Attributes }
 }
 
 /// Whether it is time to look again. A clock that was set back makes it so.
@@ -183,6 +210,31 @@ mod tests {
         assert_eq!(compare(&Seen { proof: Proof::Void, ..old }, Some(&old)), Change::Data);
         let dir = Seen { kind: FileKind::Directory, ..old };
         assert_eq!(compare(&dir, Some(&Seen { size: 4096, ..dir })), Change::Nothing);
+    }
+
+    /// Goal: after a move of the whole tree a file is known by its name, size and time, a directory is listed, and nothing
+    /// else passes for it.
+    #[test]
+    fn what_was_moved_elsewhere_is_known_by_size_and_time() {
+        let moved = seen().elsewhere();
+        let copy = Seen { fileid: 99, birth: Some(at(500)), ctime: at(500), ..seen() };
+        assert!(moved.is_same_object(&copy) && !moved.is_surely(&copy) && copy.is_surely(&copy));
+        assert_eq!(compare(&moved, Some(&copy)), Change::Attributes);
+        assert_eq!(compare(&moved, Some(&seen())), Change::Attributes, "its number is to be remembered");
+        assert_eq!(compare(&moved, Some(&Seen { size: 1, ..copy })), Change::Data);
+        assert_eq!(compare(&moved, Some(&Seen { mtime: at(101), ..copy })), Change::Data);
+        assert_eq!(compare(&moved, None), Change::Gone);
+        let dir = Seen { kind: FileKind::Directory, ..seen() };
+        assert_eq!(compare(&moved, Some(&dir)), Change::OtherKind);
+        assert_eq!(
+            compare(&dir.elsewhere(), Some(&Seen { kind: FileKind::Directory, ..copy })),
+            Change::Unproven
+        );
+        assert_eq!(
+            Seen { proof: Proof::Void, ..dir }.elsewhere().proof,
+            Proof::Void,
+            "nobody has seen its names"
+        );
     }
 
     #[test]

@@ -182,8 +182,10 @@ impl Trouble {
 /// May the step be done?
 pub fn judge(kind: FileKind, step: &Step, agreed: Agreed<'_>, look: Look<'_>) -> Verdict {
     let is_ours = |there: Option<&Seen>| there.zip(agreed.own).is_some_and(|(a, b)| a.is_same_object(b));
+    // By its number, and not by its name alone.
+    let is_surely_ours = |there: Option<&Seen>| there.zip(agreed.own).is_some_and(|(a, b)| a.is_surely(b));
     let is_staged = |there: Option<&Seen>| match (there, agreed.staged) {
-        (Some(there), Some(Staged::Aside(staged))) => there.is_same_object(&staged),
+        (Some(there), Some(Staged::Aside(staged))) => there.is_surely(&staged),
         (_, Some(Staged::InPlace) | None) | (None, _) => false,
     };
     match step {
@@ -195,7 +197,7 @@ pub fn judge(kind: FileKind, step: &Step, agreed: Agreed<'_>, look: Look<'_>) ->
         },
         Step::Publish { .. } => match look.from {
             from if is_staged(from) => Verdict::Done,
-            from if is_ours(from) && agreed.staged == Some(Staged::InPlace) => Verdict::Do,
+            from if is_surely_ours(from) && agreed.staged == Some(Staged::InPlace) => Verdict::Do,
             // Deleted there, changed here: it is put back.
             None => Verdict::Do,
             from => match agreed.own.map(|own| compare(own, from)) {
@@ -209,11 +211,11 @@ pub fn judge(kind: FileKind, step: &Step, agreed: Agreed<'_>, look: Look<'_>) ->
         Step::Rename { over, .. } if is_ours(look.from) => {
             free(look.to, agreed.over.filter(|_| over.is_some()))
         }
-        Step::Link { .. } if is_ours(look.to) => Verdict::Done,
+        Step::Link { .. } if is_surely_ours(look.to) => Verdict::Done,
         Step::Link { over, .. } if is_ours(look.from) => {
             free(look.to, agreed.over.filter(|_| over.is_some()))
         }
-        Step::Rename { .. } if is_ours(look.to) => Verdict::Done,
+        Step::Rename { .. } if is_surely_ours(look.to) => Verdict::Done,
         Step::Rename { .. } | Step::Link { .. } => Verdict::Trouble(Trouble::Gone),
         // Gone, or it is something of theirs that has the name now.
         Step::Unlink { .. } | Step::Rmdir { .. } if !is_ours(look.from) => Verdict::Done,
@@ -348,6 +350,34 @@ mod tests {
         assert_eq!(with(&racy, None, &racy), Verdict::Verify);
         assert_eq!(with(&seen(1, 1), Some(Staged::InPlace), &half), Verdict::Do, "half written by us");
         assert_eq!(with(&seen(1, 1), Some(Staged::InPlace), &seen(9, 1)), CHANGED);
+    }
+
+    /// Goal: after a move of their tree a step is not taken for done because something has the name, and what is no longer
+    /// what it was is neither replaced nor removed.
+    #[test]
+    fn in_a_tree_that_was_moved_a_name_alone_is_no_proof() {
+        let (own, copy, other) = (seen(1, 1).elsewhere(), seen(70, 1), seen(71, 9));
+        let staged = Staged::Aside(seen(3, 1).elsewhere());
+        let judged = |step: &Step, from: Option<&Seen>, to: Option<&Seen>| {
+            let agreed = Agreed { own: Some(&own), over: None, staged: Some(staged) };
+            judge(FileKind::Regular, step, agreed, Look { from, to })
+        };
+        let link = Step::Link { at: place(), over: None };
+        let rename = Step::Rename { from: place(), to: place(), over: None };
+        assert_eq!(judged(&link, Some(&copy), Some(&other)), TAKEN);
+        assert_eq!(judged(&link, Some(&copy), None), Verdict::Do);
+        assert_eq!(judged(&rename, None, Some(&other)), GONE);
+        assert_eq!(judged(&rename, Some(&copy), None), Verdict::Do);
+        let publish = Step::Publish { version: 7 };
+        assert_eq!(judged(&publish, Some(&copy), None), Verdict::Do);
+        assert_eq!(judged(&publish, Some(&other), None), CHANGED);
+        assert_eq!(
+            judged(&Step::Create { at: place(), over: None, data: Some(1) }, None, Some(&other)),
+            TAKEN
+        );
+        let unlink = Step::Unlink { at: place() };
+        assert_eq!(judged(&unlink, Some(&copy), None), Verdict::Do);
+        assert_eq!(judged(&unlink, Some(&other), None), DELETED);
     }
 
     #[test]

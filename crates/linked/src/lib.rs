@@ -7,6 +7,7 @@
 //!
 //! Refuses to know: FUSE, and how a back end does what it does.
 
+mod accept;
 mod agree;
 mod ahead;
 mod counters;
@@ -25,6 +26,7 @@ mod serve;
 mod settings;
 mod status;
 mod steps;
+mod waiting;
 mod ways;
 
 use std::{
@@ -43,9 +45,11 @@ use mds::Mds;
 use parking_lot::Mutex;
 use types::{Errno, Ino, Timestamp};
 
+pub use accept::{Accepted, NotAccepted, Roots};
 pub use root::Trouble;
 pub use settings::Settings;
 pub use status::Status;
+pub use waiting::Waiting;
 
 use counters::Counters;
 use pending::{Ledger, Pending};
@@ -94,6 +98,7 @@ pub struct Linked {
     pub(crate) root: Mutex<root::RootState>,
     pub(crate) conflicts_made: AtomicU64,
     pub(crate) counters: Counters,
+    pub(crate) space: status::Space,
     pub(crate) to_visit: Sender<Ino>,
     visits: Receiver<Ino>,
     call: Sender<()>,
@@ -126,6 +131,7 @@ impl Linked {
             root: Mutex::default(),
             conflicts_made: AtomicU64::new(known.last().map_or(1, |(number, _)| number + 1)),
             counters: Counters::default(),
+            space: status::Space::default(),
             to_visit,
             visits,
             call,

@@ -38,6 +38,10 @@ impl Looks {
         last.insert(at, Instant::now());
     }
 
+    pub fn forget_all(&self) {
+        self.last.lock().clear();
+    }
+
     pub fn forget(&self, at: At) {
         self.last.lock().remove(&at);
     }

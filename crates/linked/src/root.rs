@@ -94,12 +94,20 @@ impl Linked {
                 .root_trouble(Errno::EIO, "an empty directory is in its place: is its file system mounted?")),
             (Trust::Stranger, _) => Err(self.root_trouble(
                 Errno::EIO,
-                "another directory is in its place: nothing is applied to it, mount the one that was linked",
+                "another directory is in its place: nothing is applied to it; mount the one that was linked, or say that it is the same tree (onfs link accept)",
             )),
         }
     }
 
-    fn remember_root(&self, root: KnownRoot) -> Result<(), Errno> {
+    pub(crate) fn last_trust(&self) -> Option<Trust> {
+        self.root.lock().last.map(|(_, trust)| trust)
+    }
+
+    pub(crate) fn known_root(&self) -> Option<KnownRoot> {
+        self.root.lock().known
+    }
+
+    pub(crate) fn remember_root(&self, root: KnownRoot) -> Result<(), Errno> {
         if self.root.lock().known != Some(root) {
             self.ledger.mds.transact(&[Ino::ROOT], &mut |txn, _, _| {
                 txn.put(&key::global(NAME), encode(&root));

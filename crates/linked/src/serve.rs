@@ -78,7 +78,7 @@ impl Linked {
         let staged = self.ledger.lock().log.get(ino).and_then(|work| work.staged);
         let is_ours = match staged {
             // Renamed, and not recorded yet.
-            Some(Staged::Aside(staged)) => staged.is_same_object(&found.seen),
+            Some(Staged::Aside(staged)) => staged.is_surely(&found.seen),
             Some(Staged::InPlace) => record.seen.is_same_object(&found.seen),
             None => false,
         };
