@@ -5,7 +5,7 @@ use std::{path::PathBuf, str::FromStr};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use types::{ByteSize, Span, TierId};
 
-use crate::{bench::BenchOptions, policy::PolicyChange};
+use crate::{bench::BenchOptions, control::DataState, policy::PolicyChange};
 
 const ABOUT: &str = "A tiered file system over memory, SSD and a slow directory";
 const LONG_ABOUT: &str = "ONFS is a POSIX file system whose files live in memory, flow to SSD and to a slow near-line \
@@ -29,10 +29,14 @@ pub enum Command {
     Status(StatusArgs),
     /// Show where a file's data is, how cool it is, and what would be lost now
     File(FileArgs),
+    /// List names with their size, where their data is, and whether it is safe there
+    Ls(LsArgs),
     /// Move files to a tier
     Migrate(MigrateArgs),
-    /// Make data safe: copy what is only in memory to a persistent tier
+    /// Make data safe: copy what is only in memory to a persistent tier, and what changed to a linked directory
     Flush(FlushArgs),
+    /// Succeed only if everything below the paths is in its promised tier; list what is not, and why
+    Gate(GateArgs),
     /// Bring files up to the fastest tier, in the order given
     Prefetch(PrefetchArgs),
     /// Copy files and directories onto a mount: in parallel, checked, and gone on with after an interruption
@@ -61,6 +65,11 @@ pub enum Command {
     /// Show or change the limit of the memory tier
     #[command(subcommand)]
     Memory(MemoryCommand),
+    /// List what was changed here and in the linked directory, or take it off the list; exit code 6 if there is something
+    Conflicts(ConflictsArgs),
+    /// Show a linked directory, or accept one that was moved or replaced
+    #[command(subcommand)]
+    Link(LinkCommand),
     /// Measure a directory, on ONFS or not
     Bench(BenchArgs),
     /// Check, and repair, the state of a file system that is not mounted
@@ -167,6 +176,90 @@ pub struct FileArgs {
     pub path: Vec<PathBuf>,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct LsArgs {
+    /// Show only names in these states, such as --state=memory,unpublished; without a value, and without the flag, all
+    #[arg(long, value_name = "STATE", num_args = 0..=1, require_equals = true, value_delimiter = ',')]
+    pub state: Option<Vec<DataState>>,
+    /// Directories with all that is below them
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+    /// Files or directories
+    #[arg(required = true)]
+    pub path: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+pub struct GateArgs {
+    /// Make it safe first, as `onfs flush --wait` does; without it nothing is moved
+    #[arg(long)]
+    pub flush: bool,
+    /// Look again until all is safe, for this time at the most, such as 10min
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<Span>,
+    /// Files, or directories with all that is below them
+    #[arg(required = true)]
+    pub path: Vec<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct ConflictsArgs {
+    #[command(subcommand)]
+    pub command: Option<ConflictsCommand>,
+    /// Only those at or below this path [default: the only mount]
+    pub path: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum ConflictsCommand {
+    /// Take conflicts off the list; the files stay as they are
+    #[command(arg_required_else_help = true)]
+    #[command(group = clap::ArgGroup::new("which").required(true).args(["number", "all"]))]
+    Forget {
+        /// Numbers, as they are listed
+        number: Vec<u64>,
+        /// All at and below the path
+        #[arg(long)]
+        all: bool,
+        /// Any path on the mount [default: the only mount]
+        #[arg(long, value_name = "PATH")]
+        path: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum LinkCommand {
+    /// Show which directory was linked, and which one is there now
+    Show {
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Say that the directory that is there now is the tree that was linked, moved, copied or restored
+    Accept {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Accept an empty directory: what is not changed here counts as deleted there
+        #[arg(long)]
+        empty_too: bool,
+        /// Any path on the mount [default: the only mount]
+        mountpoint: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

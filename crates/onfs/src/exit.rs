@@ -47,8 +47,8 @@ impl Exit {
                 "The deadline passed first; what was begun goes on or is undone, as the message says."
             }
             Exit::DataAtRisk => {
-                "Data is at risk or damaged: a flush that could not make all data safe, a stage that did not copy \
-                    everything, or damage found by fsck."
+                "Data is at risk or damaged, or needs a look: a flush or a gate that found data that is not safe, a stage that \
+                 did not copy everything, conflicts, a linked directory in trouble, damage found by fsck."
             }
         }
     }

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::link::RootId;
 use client::FileInUse;
 use ds::RequestError;
 use mds::Found;
@@ -14,6 +15,12 @@ use parking_lot::Mutex;
 use types::{ByteSize, Errno, FileKind, Ino, TierId};
 
 use super::{
+    below::checked,
+    conflicts::Conflicts,
+    drain::drain,
+    gate::Gate,
+    link,
+    listing::Listing,
     mounted::Mounted,
     parts::{Parts, failed},
     permission::{Permission, Want},
@@ -28,7 +35,6 @@ use crate::{
         ProgressSink, Request, Response, StatusReport,
     },
     policy::PolicyChange,
-    running::MountedFs,
 };
 
 /// How long a shrinking of memory, or a move, may take when the command sets no deadline.
@@ -68,7 +74,7 @@ impl ControlHandler for Handler {
             Request::Flush { files, wait } => {
                 ask.each(&files, progress, |one, progress| one.flush(wait, progress))
             }
-            Request::FlushAll { wait: true } => self.fs.flush_all(progress).map(Response::Moved),
+            Request::FlushAll { wait: true } => ask.flush_all(&self.fs, progress).map(Response::Moved),
             Request::FlushAll { wait: false } => ask.flush_all_later(progress).map(Response::Moved),
             Request::Prefetch { files, wait } => ask.prefetch(&files, wait, progress),
             Request::Run { run, files, groups, joined, more } => {
@@ -94,6 +100,23 @@ impl ControlHandler for Handler {
             }
             Request::QuotaList {} => ask.quotas().list(&|dir| ask.permission.reaches(dir)),
             Request::QuotaRemove { dir } => ask.quotas().remove(&dir, &ask.find(&dir)?, progress),
+            Request::States { files } => ask.listing().states(&files).map(Response::States),
+            Request::List { dir, after } => ask.listing().list(&dir, after).map(Response::List),
+            Request::Gate { places, wait_ms } => {
+                let gate = Gate { parts: &parts, permission: &ask.permission };
+                gate.report(&places, Duration::from_millis(wait_ms), progress).map(Response::Gate)
+            }
+            Request::Drain { places } => ask.drain(&places, progress).map(Response::Moved),
+            Request::Conflicts { place, after } => {
+                ask.conflicts().list(&place, after).map(Response::Conflicts)
+            }
+            Request::ForgetConflicts { place, numbers } => {
+                ask.conflicts().forget(&place, &numbers).map(Response::Conflicts)
+            }
+            Request::LinkShow {} => link::show(&parts).map(Response::Link),
+            Request::LinkAccept { device, number, empty_too } => {
+                link::accept(&parts, RootId { device, fileid: number }, empty_too).map(Response::Link)
+            }
             Request::MemoryShow {} => Ok(Response::Memory(report::memory(&parts, None))),
             Request::MemorySet { bytes } => ask.memory_set(bytes, progress),
             Request::Unmount { .. } => {
@@ -260,6 +283,28 @@ impl Ask<'_> {
         if sum.files_queued == 0 {
             sum.at_risk_bytes = ds.dirty().1;
         }
+        Ok(sum)
+    }
+
+    fn listing(&self) -> Listing<'_> {
+        Listing { parts: self.parts, permission: &self.permission }
+    }
+
+    fn conflicts(&self) -> Conflicts<'_> {
+        Conflicts { parts: self.parts, permission: &self.permission }
+    }
+
+    fn drain(&self, places: &[FileRef], progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        checked(places)?;
+        places.iter().try_for_each(|place| self.find(place).map(drop))?;
+        drain(self.parts, places, &|ino| self.permission.reaches(ino), progress)
+    }
+
+    /// Everything in a tier of ours, and then in the linked directory.
+    fn flush_all(&self, fs: &Mounted, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        let mut sum = fs.save_all(progress)?;
+        let top = FileRef { ino: Ino::ROOT.get(), path: String::new() };
+        sum.add(self.drain(&[top], progress)?);
         Ok(sum)
     }
 

@@ -1,9 +1,14 @@
 //! The one module that builds the parts: kv -> mds -> ds -> client -> fuse, and answers control requests by calling
 //! them. Nothing else in this crate knows what the file system is made of.
 
+mod below;
+mod conflicts;
+mod drain;
 mod fsck;
+mod gate;
 mod handler;
 mod link;
+mod listing;
 mod metadata;
 mod mounted;
 mod parts;
@@ -14,6 +19,7 @@ mod quota;
 mod refusals;
 mod report;
 mod site;
+mod standing;
 mod tiers;
 mod tree;
 mod upward;
@@ -68,7 +74,7 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         (context.note)(&line);
     }
     let mds = Arc::new(open_mds(&store, context.owner_uid)?);
-    let linked = open_link(config, &mds)?;
+    let linked = open_link(config, &mds, context.note)?;
     let tiers = open_tiers(config, (&store, &mds), linked.as_ref(), context.note)?;
     let ds = tiers.ds.clone();
     // The journal must never speak of bytes that a power cut could still take. Weak: the store outlives the tiers.

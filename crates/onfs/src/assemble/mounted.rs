@@ -37,8 +37,9 @@ impl Mounted {
     }
 }
 
-impl MountedFs for Mounted {
-    fn flush_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+impl Mounted {
+    /// Everything is in a persistent tier of ours, where there is one, and durable there.
+    pub fn save_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
         let parts = self.parts()?;
         let (files_done, total) = parts.ds.dirty();
         let mut done = 0;
@@ -61,12 +62,22 @@ impl MountedFs for Mounted {
             ControlError::new(ErrorCode::DataAtRisk, format!("making data safe: {errno}"))
         })?;
         parts.client.settle_closed();
-        if let Some(linked) = &parts.linked {
-            drain(linked, parts.config.mount.stop_deadline);
-        }
         parts.mds.sync().map_err(|errno| failed("making metadata durable", errno))?;
         let files_done = files_done.saturating_sub(parts.ds.dirty().0);
         Ok(MoveReport { files_done, bytes: done, at_risk_bytes, ..MoveReport::default() })
+    }
+}
+
+impl MountedFs for Mounted {
+    /// What is pending for a linked directory is safe here, so a mount whose back end is away can end: the next one goes on.
+    fn flush_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        let report = self.save_all(progress)?;
+        let parts = self.parts()?;
+        if let Some(linked) = &parts.linked {
+            drain(linked, parts.config.mount.stop_deadline);
+            parts.mds.sync().map_err(|errno| failed("making metadata durable", errno))?;
+        }
+        Ok(report)
     }
 
     fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {

@@ -1,15 +1,18 @@
 //! What is reported: the parts' own words in the words of the commands.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use ds::MoveReport;
 use mds::{Found, Quota};
 use types::{Errno, FileKind, Ino, ProjectId, SAU_BYTES, TierId};
 
-use super::{parts::Parts, policy, tree::Names};
+use super::{link, parts::Parts, policy, tree::Names};
 use crate::control::{
-    BudgetReport, Coolness, DirPolicyReport, FileRef, FileReport, MemoryReport, MetadataReport, Movement,
-    QuotaReport, StatusReport, TierReport, TierResidency,
+    BudgetReport, Coolness, DirPolicyReport, FileRef, FileReport, LinkReport, LinkState, MemoryReport,
+    MetadataReport, Movement, QuotaReport, StatusReport, TierReport, TierResidency,
 };
 use crate::{
     mounts::{self, MountEntry},
@@ -44,6 +47,8 @@ pub(super) fn status(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> StatusReport
     if counters.lost_saus > 0 {
         warnings.push(format!("{} pieces of data were lost with an earlier memory tier", counters.lost_saus));
     }
+    let link = link_report(parts);
+    warnings.extend(link.as_ref().map(link_warnings).into_iter().flatten());
     StatusReport {
         mountpoint: parts.session.mountpoint().display().to_string(),
         state_dir: parts.config.mount.state.display().to_string(),
@@ -74,6 +79,7 @@ pub(super) fn status(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> StatusReport
             unsynced_commits: parts.store.last_lsn().0.saturating_sub(parts.store.synced_lsn().0),
             purge_queue: usage.orphans_waiting,
         },
+        link,
         warnings,
     }
 }
@@ -114,9 +120,93 @@ fn tiers(parts: &Parts) -> Vec<TierReport> {
         dirty_bytes: if t.tier == TierId::Memory { dirty_bytes } else { 0 },
         objects: t.report.objects,
         waiting_writers: u64::from(t.report.writers_wait),
+        linked: false,
         trouble: String::new(),
     };
-    parts.ds.tiers().into_iter().map(row).collect()
+    parts.ds.tiers().into_iter().map(row).chain(linked_tier(parts, &mounts)).collect()
+}
+
+/// Near-line that is somebody else's directory: its space, and no thresholds.
+fn linked_tier(parts: &Parts, mounts: &[MountEntry]) -> Option<TierReport> {
+    let (linked, config) = parts.linked.as_ref().zip(parts.config.link.as_ref())?;
+    let space = linked.space();
+    let (available, limit) = space.unwrap_or_default();
+    let state = link::state(linked);
+    let trouble = match (state, space) {
+        (LinkState::Ok, None) => "its space is not known yet".to_owned(),
+        (LinkState::Ok, Some(_)) => String::new(),
+        (LinkState::Trouble | LinkState::Unreachable | LinkState::Unmounted | LinkState::Stranger, _) => {
+            state.name().to_owned()
+        }
+    };
+    Some(TierReport {
+        name: TierId::Nearline,
+        dir: config.dir.display().to_string(),
+        // The mount table alone is asked: the directory itself may not answer.
+        backing: mounts::mount_of(mounts, &config.dir)
+            .map_or("linked".to_owned(), |mount| format!("linked, {}", mount.fs_type)),
+        limit_bytes: limit,
+        used_bytes: limit.saturating_sub(available),
+        available_bytes: available,
+        stop_write_bytes: 0,
+        forced_out_bytes: 0,
+        normal_out_bytes: 0,
+        rate_in: 0,
+        rate_out: 0,
+        dirty_bytes: 0,
+        objects: None,
+        waiting_writers: 0,
+        linked: true,
+        trouble,
+    })
+}
+
+fn link_report(parts: &Parts) -> Option<LinkReport> {
+    let (linked, config) = parts.linked.as_ref().zip(parts.config.link.as_ref())?;
+    let status = linked.status();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64;
+    let age = |since: types::Timestamp| {
+        let since = since.sec.saturating_mul(1000) + i64::from(since.nsec / 1_000_000);
+        u64::try_from(now - since).unwrap_or(0)
+    };
+    Some(LinkReport {
+        dir: config.dir.display().to_string(),
+        state: link::state(linked),
+        trouble: status.trouble.as_ref().map_or(String::new(), |trouble| trouble.what.clone()),
+        trouble_ms: status.trouble.as_ref().map(|trouble| trouble.since.elapsed().as_millis() as u64),
+        pending: status.pending as u64,
+        oldest_ms: status.oldest.map(age),
+        pending_refused: status.refused_now as u64,
+        pending_held: status.held as u64,
+        conflicts: status.conflicts as u64,
+        applied: status.applied,
+        put_off: status.put_off,
+        refused: status.refused,
+        listed: status.listed,
+        renewed: status.renewed,
+    })
+}
+
+fn link_warnings(link: &LinkReport) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if link.state != LinkState::Ok {
+        warnings.push(format!(
+            "the linked directory is in trouble ({}): {}; what is here is served, and changes wait",
+            link.state.name(),
+            link.trouble
+        ));
+    }
+    if link.pending_refused > 0 {
+        warnings.push(format!(
+            "the linked directory refuses changes of {} files or directories: onfs gate lists them",
+            link.pending_refused
+        ));
+    }
+    if link.conflicts > 0 {
+        warnings
+            .push(format!("{} changes were made on both sides: onfs conflicts lists them", link.conflicts));
+    }
+    warnings
 }
 
 /// The file system that a tier's directory lies on.

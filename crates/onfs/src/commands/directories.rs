@@ -74,20 +74,9 @@ fn walk(located: &Located, request: Request) -> Outcome<Response> {
 }
 
 fn quota_of(located: &Located) -> Outcome<QuotaReport> {
-    match ask(located, Request::QuotaShow { dir: located.file.clone() })? {
-        Response::Quota(report) => Ok(report),
-        Response::Status(_)
-        | Response::File(_)
-        | Response::Moved(_)
-        | Response::Policy(_)
-        | Response::Quotas(_)
-        | Response::Memory(_)
-        | Response::Run(_)
-        | Response::Runs(_)
-        | Response::Plan(_)
-        | Response::Plans(_)
-        | Response::Done => Err(unexpected("quota")),
-    }
+    let answer = ask(located, Request::QuotaShow { dir: located.file.clone() })?;
+    let Response::Quota(report) = answer else { return Err(unexpected("quota")) };
+    Ok(report)
 }
 
 fn print_quota(report: QuotaReport, output: Output) -> Outcome {

@@ -23,10 +23,11 @@ pub fn migrate(args: &MigrateArgs) -> Outcome {
 
 pub fn flush(args: &FlushArgs) -> Outcome {
     let wait = args.wait.waits();
-    let report = flushed(&args.path, args.wait)?;
+    let flushed = flush_groups(&group(&args.path)?, wait, args.wait.end())?;
+    let report = flushed.report;
     // What the user may not use, or has no data, is no danger that this flush leaves.
     let asked = |errno| !matches!(errno, libc::EACCES | libc::EPERM | libc::EINVAL | libc::ENOENT);
-    let in_danger = report.failed.iter().any(|file| asked(file.errno));
+    let in_danger = flushed.undrained > 0 || report.failed.iter().any(|file| asked(file.errno));
     finish("safe", &report, args.output, if in_danger { Exit::DataAtRisk } else { Exit::Failure })?;
     if wait && report.at_risk_bytes > 0 {
         let at_risk = render::units::bytes(report.at_risk_bytes);
@@ -39,20 +40,43 @@ pub fn flush(args: &FlushArgs) -> Outcome {
 
 /// Asks for it, and waits if that is wanted.
 pub(super) fn flushed(paths: &[PathBuf], how: Wait) -> Outcome<MoveReport> {
-    let wait = how.waits();
-    let groups = group(paths)?;
-    let mut report = MoveReport::default();
-    for group in &groups {
+    Ok(flush_groups(&group(paths)?, how.waits(), how.end())?.report)
+}
+
+/// What a flush did.
+pub struct Flushed {
+    pub report: MoveReport,
+    /// Of the failures: what could not be applied in a linked directory.
+    pub undrained: usize,
+}
+
+/// Makes safe what is at and below the places: in a tier of ours, and then, if it waits, in the linked directory.
+pub fn flush_groups(groups: &[Group], wait: bool, end: Option<Instant>) -> Outcome<Flushed> {
+    let mut flushed = Flushed { report: MoveReport::default(), undrained: 0 };
+    for group in groups {
         let whole = group.places.iter().any(|p| p.file.ino == Ino::ROOT.get());
-        let mut job = Job::new(group, how, "making data safe")?;
+        let mut job = Job::new(group, end, "making data safe")?;
         if whole {
             job.send(Request::FlushAll { wait })?;
-        } else {
-            job.files(group, &|files| Request::Flush { files, wait })?;
+            let report = job.end();
+            flushed.undrained += report.failed.len();
+            flushed.report.add(report);
+            continue;
         }
-        report.add(job.end());
+        job.files(group, &|files| Request::Flush { files, wait })?;
+        flushed.report.add(job.end());
+        if wait {
+            let mut job = Job::new(group, end, "applying")?;
+            for places in group.places.chunks(Request::FILES_MAX) {
+                let places = places.iter().map(|place| place.file.clone()).collect();
+                job.send(Request::Drain { places })?;
+            }
+            let report = job.end();
+            flushed.undrained += report.failed.len();
+            flushed.report.add(report);
+        }
     }
-    Ok(report)
+    Ok(flushed)
 }
 
 pub fn prefetch(args: &PrefetchArgs) -> Outcome {
@@ -86,6 +110,9 @@ impl Wait {
     pub fn waits(self) -> bool {
         self.wait || self.deadline.is_some()
     }
+    fn end(self) -> Option<Instant> {
+        self.deadline.map(|deadline| Instant::now() + deadline.0)
+    }
 }
 
 fn each(
@@ -96,7 +123,7 @@ fn each(
 ) -> Outcome<MoveReport> {
     let mut report = MoveReport::default();
     for group in group(paths)? {
-        let mut job = Job::new(&group, wait, doing)?;
+        let mut job = Job::new(&group, wait.end(), doing)?;
         job.files(&group, request)?;
         report.add(job.end());
     }
@@ -114,11 +141,11 @@ struct Job {
 }
 
 impl Job {
-    fn new(group: &Group, wait: Wait, doing: &str) -> Outcome<Job> {
+    fn new(group: &Group, end: Option<Instant>, doing: &str) -> Outcome<Job> {
         Ok(Job {
             client: locate::connect(&group.socket)?,
             meter: Meter::new(doing),
-            end: wait.deadline.map(|d| Instant::now() + d.0),
+            end,
             report: MoveReport::default(),
             before: Progress::default(),
         })

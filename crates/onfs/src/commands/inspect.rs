@@ -47,20 +47,9 @@ pub fn file(args: &FileArgs) -> Outcome {
     let mut reports = Vec::new();
     for path in &args.path {
         let located = locate(path)?;
-        match ask(&located, Request::File { file: located.file.clone() })? {
-            Response::File(report) => reports.push(*report),
-            Response::Status(_)
-            | Response::Moved(_)
-            | Response::Policy(_)
-            | Response::Quota(_)
-            | Response::Quotas(_)
-            | Response::Memory(_)
-            | Response::Run(_)
-            | Response::Runs(_)
-            | Response::Plan(_)
-            | Response::Plans(_)
-            | Response::Done => return Err(unexpected("file")),
-        }
+        let answer = ask(&located, Request::File { file: located.file.clone() })?;
+        let Response::File(report) = answer else { return Err(unexpected("file")) };
+        reports.push(*report);
     }
     if args.output.json {
         return match reports.as_slice() {

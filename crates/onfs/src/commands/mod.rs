@@ -3,11 +3,15 @@
 mod ask;
 mod bench;
 mod config;
+mod conflicts;
 mod directories;
 mod files;
 mod fsck;
+mod gate;
 mod generate;
 mod inspect;
+mod link;
+mod ls;
 mod mount;
 mod plan;
 mod settings;
@@ -29,6 +33,10 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Umount(args) => umount::umount(&args),
         Command::Status(args) => inspect::status(&args),
         Command::File(args) => inspect::file(&args),
+        Command::Ls(args) => ls::ls(&args),
+        Command::Gate(args) => gate::gate(&args),
+        Command::Conflicts(args) => conflicts::conflicts(&args),
+        Command::Link(command) => link::link(&command),
         Command::Migrate(args) => files::migrate(&args),
         Command::Flush(args) => files::flush(&args),
         Command::Prefetch(args) => files::prefetch(&args),

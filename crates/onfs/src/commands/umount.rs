@@ -67,20 +67,10 @@ fn unmount(client: &mut Client, args: &UmountArgs) -> Result<MoveReport, CallErr
     let deadline = args.timeout.map(|t| t.0);
     let answer = client.call(Request::Unmount { lazy: args.lazy }, deadline, &mut |p| meter.show(p));
     meter.finish();
-    match answer? {
-        Response::Moved(report) => Ok(report),
-        Response::Done
-        | Response::Status(_)
-        | Response::File(_)
-        | Response::Policy(_)
-        | Response::Quota(_)
-        | Response::Quotas(_)
-        | Response::Memory(_)
-        | Response::Run(_)
-        | Response::Runs(_)
-        | Response::Plan(_)
-        | Response::Plans(_) => Err(CallError::Malformed("not the answer to unmount".into())),
-    }
+    let Response::Moved(report) = answer? else {
+        return Err(CallError::Malformed("not the answer to unmount".into()));
+    };
+    Ok(report)
 }
 
 fn warn_at_risk(report: &MoveReport) {

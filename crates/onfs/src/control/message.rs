@@ -8,6 +8,7 @@ use types::{Errno, TierId};
 use super::{
     access::Peer,
     ahead::{PlanReport, RunReport},
+    ledger::{ConflictReport, EntryReport, GateReport, ListReport, RootsReport},
     report::{DirPolicyReport, FileReport, MemoryReport, MoveReport, QuotaReport, StatusReport},
 };
 use crate::policy::PolicyChange;
@@ -119,6 +120,42 @@ pub enum Request {
     QuotaRemove {
         dir: FileRef,
     },
+    /// Where the data of these files is.
+    States {
+        files: Vec<FileRef>,
+    },
+    /// Names of a directory with where their data is, from `after` on (0: from the first), so many that an answer holds them.
+    List {
+        dir: FileRef,
+        after: u64,
+    },
+    /// Is everything at and below these paths in its promised tier? Looked at again until it is, or the time is over.
+    Gate {
+        places: Vec<FileRef>,
+        wait_ms: u64,
+    },
+    /// Has what is pending at and below these paths applied in the linked directory, and waits for it. Without one there is
+    /// nothing to do.
+    Drain {
+        places: Vec<FileRef>,
+    },
+    /// Conflicts at and below a path, with numbers above `after`, so many that an answer holds them.
+    Conflicts {
+        place: FileRef,
+        after: u64,
+    },
+    /// Takes conflicts off the list; without numbers all that are at and below the path.
+    ForgetConflicts {
+        place: FileRef,
+        numbers: Vec<u64>,
+    },
+    LinkShow {},
+    /// The directory with this number is the one that was linked, from now on.
+    LinkAccept {
+        device: u64,
+        number: u64,
+        empty_too: bool,
+    },
     MemoryShow {},
     /// Answered when the tier is within the new limit; progress is in bytes moved out.
     MemorySet {
@@ -163,6 +200,13 @@ impl Request {
             Request::QuotaShow { .. } => "quota show",
             Request::QuotaList {} => "quota list",
             Request::QuotaRemove { .. } => "quota remove",
+            Request::States { .. } | Request::List { .. } => "ls",
+            Request::Gate { .. } => "gate",
+            Request::Drain { .. } => "a flush to the linked directory",
+            Request::Conflicts { .. } => "conflicts",
+            Request::ForgetConflicts { .. } => "conflicts forget",
+            Request::LinkShow {} => "link show",
+            Request::LinkAccept { .. } => "link accept",
             Request::MemoryShow {} => "memory show",
             Request::MemorySet { .. } => "memory set",
             Request::Unmount { .. } => "unmount",
@@ -176,6 +220,7 @@ impl Request {
             | Request::QuotaRemove { .. }
             | Request::MemorySet { .. }
             | Request::FlushAll { .. }
+            | Request::LinkAccept { .. }
             | Request::Unmount { .. } => true,
             Request::Status {}
             | Request::File { .. }
@@ -196,6 +241,13 @@ impl Request {
             | Request::PolicySet { .. }
             | Request::QuotaShow { .. }
             | Request::QuotaList {}
+            | Request::States { .. }
+            | Request::List { .. }
+            | Request::Gate { .. }
+            | Request::Drain { .. }
+            | Request::Conflicts { .. }
+            | Request::ForgetConflicts { .. }
+            | Request::LinkShow {}
             | Request::MemoryShow {} => false,
         }
     }
@@ -208,8 +260,14 @@ impl Request {
             | Request::Prefetch { files, .. }
             | Request::Run { files, .. }
             | Request::Pin { files, .. }
-            | Request::Unpin { files } => files,
+            | Request::Unpin { files }
+            | Request::States { files }
+            | Request::Gate { places: files, .. }
+            | Request::Drain { places: files } => files,
             Request::File { file }
+            | Request::List { dir: file, .. }
+            | Request::Conflicts { place: file, .. }
+            | Request::ForgetConflicts { place: file, .. }
             | Request::PolicyShow { dir: file }
             | Request::PolicySet { dir: file, .. }
             | Request::QuotaSet { dir: file, .. }
@@ -225,6 +283,8 @@ impl Request {
             | Request::PlanShow { .. }
             | Request::PlanForget { .. }
             | Request::QuotaList {}
+            | Request::LinkShow {}
+            | Request::LinkAccept { .. }
             | Request::MemoryShow {}
             | Request::MemorySet { .. }
             | Request::Unmount { .. } => &[],
@@ -248,6 +308,11 @@ pub enum Response {
     Runs(Vec<RunReport>),
     Plan(PlanReport),
     Plans(Vec<PlanReport>),
+    States(Vec<EntryReport>),
+    List(ListReport),
+    Gate(GateReport),
+    Conflicts(Vec<ConflictReport>),
+    Link(RootsReport),
     Done,
 }
 

@@ -13,6 +13,7 @@ mod ahead;
 mod client;
 mod frame;
 mod held;
+mod ledger;
 mod limits;
 mod message;
 mod peer;
@@ -28,6 +29,10 @@ pub use access::{Owner, Peer};
 pub use ahead::{GroupReport, PlanReport, RunReport, RunState, ScoreReport};
 pub use client::{CallError, Client};
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
+pub use ledger::{
+    ConflictReport, DataState, EntryReport, Finding, GateReport, LinkReport, LinkState, ListReport, Reason,
+    RootReport, RootsReport,
+};
 pub use limits::Limits;
 pub use message::{
     ControlError, ControlHandler, ErrorCode, FileRef, Progress, ProgressSink, Request, Response, Unit,

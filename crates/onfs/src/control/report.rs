@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use types::TierId;
 
+use super::ledger::LinkReport;
 use crate::policy::{CloseSync, DirPolicy, Mode, Promote, WriteBehind};
 
 /// `onfs status`.
@@ -34,6 +35,9 @@ pub struct StatusReport {
     pub queued_files: u64,
     pub memory_budget: BudgetReport,
     pub metadata: MetadataReport,
+    /// Of a mount whose near-line is a linked directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkReport>,
     /// What the operator should look at.
     pub warnings: Vec<String>,
 }
@@ -61,6 +65,9 @@ pub struct TierReport {
     pub objects: Option<u64>,
     /// Writers that wait for space at C_s-w.
     pub waiting_writers: u64,
+    /// It is somebody else's directory: it has no thresholds, and what others put there counts as used.
+    #[serde(default)]
+    pub linked: bool,
     /// Why the tier is out of service; empty when it is well.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trouble: String,
@@ -163,6 +170,9 @@ pub struct MoveReport {
     pub failed: Vec<FileOutcome>,
     /// Bytes that are still in no persistent tier, of the files that came out as asked.
     pub at_risk_bytes: u64,
+    /// Files and directories whose changes were applied in the linked directory.
+    #[serde(default)]
+    pub applied: u64,
 }
 
 impl MoveReport {
@@ -174,6 +184,7 @@ impl MoveReport {
         self.bytes += other.bytes;
         self.failed.extend(other.failed);
         self.at_risk_bytes += other.at_risk_bytes;
+        self.applied += other.applied;
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: pure text in, text out; only [`out`] and [`progress`] write anywhere.
 
 mod file;
+mod ledger;
 pub mod out;
 mod plan;
 pub mod progress;
@@ -13,6 +14,7 @@ pub mod table;
 pub mod units;
 
 pub use file::file;
+pub use ledger::{conflicts, entries, gate, roots};
 pub use out::{json, print};
 pub use plan::{plan, plans, run, runs};
 pub use progress::Meter;

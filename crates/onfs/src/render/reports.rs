@@ -29,6 +29,11 @@ pub fn moved(verb: &str, report: &MoveReport) -> String {
         let copied = if report.bytes > 0 { format!(", {}", bytes(report.bytes)) } else { String::new() };
         out.push_str(&format!("{} {verb}{copied}\n", files(report.files_done)));
     }
+    if report.applied > 0 {
+        let what = if report.applied == 1 { "one file or directory" } else { "files and directories" };
+        let count = if report.applied == 1 { String::new() } else { format!("{} ", count(report.applied)) };
+        out.push_str(&format!("{count}{what}: changes applied in the linked directory\n"));
+    }
     if report.files_skipped > 0 {
         let why = "not enough room above C_n-m, or pinned elsewhere";
         out.push_str(&format!("{} left where they are: {why}\n", files(report.files_skipped)));

@@ -1,6 +1,7 @@
 //! `onfs status` for people.
 
 use super::{
+    ledger,
     table::{Align, Table, pairs},
     units::{bar, bytes, count, files, rate, span},
 };
@@ -13,6 +14,10 @@ pub fn status(report: &StatusReport) -> String {
     let mut out = head(report);
     out.push_str("\ntiers\n");
     out.push_str(&tiers(&report.tiers));
+    if let Some(link) = &report.link {
+        out.push_str("\nlinked near-line\n");
+        out.push_str(&ledger::link(link));
+    }
     if !report.movements.is_empty() {
         out.push_str("\nmovements\n");
         out.push_str(&movements(&report.movements));
@@ -128,18 +133,20 @@ fn tiers(tiers: &[TierReport]) -> String {
     ]);
     for t in tiers {
         let trouble = if t.trouble.is_empty() { String::new() } else { format!(": {}", t.trouble) };
+        // What only a tier of ours has.
+        let own = |n: u64| if t.linked { "-".to_owned() } else { bytes(n) };
         table.row([
             t.name.name().to_owned(),
             bar(t.used_bytes, t.limit_bytes, 10),
             bytes(t.used_bytes),
             bytes(t.limit_bytes),
             bytes(t.available_bytes),
-            bytes(t.normal_out_bytes),
-            bytes(t.forced_out_bytes),
-            bytes(t.stop_write_bytes),
+            own(t.normal_out_bytes),
+            own(t.forced_out_bytes),
+            own(t.stop_write_bytes),
             rate(t.rate_in),
             rate(t.rate_out),
-            bytes(t.dirty_bytes),
+            own(t.dirty_bytes),
             t.objects.map_or_else(|| "-".to_owned(), count),
             format!("{} ({}){trouble}", t.dir, t.backing),
         ]);
