@@ -76,7 +76,9 @@ impl Linked {
             }
             // The next look finds it where it is then.
             Err(Errno::EBUSY) if listed => Ok(()),
-            Err(errno) => self.in_trouble(errno, listed, &format!("directory {dir}")),
+            Err(errno) => {
+                self.in_trouble(errno, listed, &format!("a directory cannot be looked at (inode {dir})"))
+            }
         }
     }
 
@@ -101,7 +103,7 @@ impl Linked {
                 self.looks.note(At::Itself(ino));
                 Ok(())
             }
-            Err(errno) => self.in_trouble(errno, true, &format!("inode {ino}")),
+            Err(errno) => self.in_trouble(errno, true, &format!("a file cannot be looked at (inode {ino})")),
         }
     }
 

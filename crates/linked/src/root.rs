@@ -120,14 +120,23 @@ impl Linked {
     }
 
     fn root_trouble(&self, errno: Errno, what: &str) -> Errno {
-        self.trouble(errno, what);
+        self.begin_trouble(errno, what, &mut self.root.lock());
         errno
     }
 
-    /// Said once, when it begins.
+    /// Something of it gave an error.
     pub(crate) fn trouble(&self, errno: Errno, what: &str) {
         let mut root = self.root.lock();
         root.away |= errno == Errno::ETIMEDOUT;
+        // That the root is not the one that we know says more than what came of it.
+        if root.trouble.is_some() && root.last.is_some_and(|(_, trust)| trust != Trust::Known) {
+            return;
+        }
+        self.begin_trouble(errno, what, &mut root);
+    }
+
+    /// Said once, when it begins.
+    fn begin_trouble(&self, errno: Errno, what: &str, root: &mut RootState) {
         if root.trouble.is_none() {
             tracing::warn!(%errno, "the linked directory is in trouble: {what}; what we have of it is served, and what is not written down there waits");
         }

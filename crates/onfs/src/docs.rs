@@ -46,12 +46,24 @@ const HELPER: &str = "\n## mount -t onfs\n\n\
 
 fn describe(command: &Command, parent: &str, out: &mut String) {
     let name = format!("{parent} {}", command.get_name());
-    if command.has_subcommands() {
-        for sub in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
-            describe(sub, &name, out);
-        }
-        return;
+    if does_something(command) {
+        describe_own(command, &name, out);
     }
+    for sub in subcommands(command) {
+        describe(sub, &name, out);
+    }
+}
+
+fn subcommands(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+}
+
+/// Itself, and not only by its subcommands.
+fn does_something(command: &Command) -> bool {
+    !command.is_subcommand_required_set() || !command.has_subcommands()
+}
+
+fn describe_own(command: &Command, name: &str, out: &mut String) {
     out.push_str(&format!("\n## {name}\n\n"));
     if let Some(about) = command.get_long_about().or(command.get_about()) {
         out.push_str(&format!("{about}.\n\n"));
@@ -165,14 +177,17 @@ pub fn man_page() -> io::Result<Vec<u8>> {
 
 fn man_command(command: &Command, parent: &str, page: &mut Vec<u8>) {
     let name = format!("{parent} {}", command.get_name());
-    if command.has_subcommands() {
-        for sub in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
-            man_command(sub, &name, page);
-        }
-        return;
+    if does_something(command) {
+        man_own(command, &name, page);
     }
+    for sub in subcommands(command) {
+        man_command(sub, &name, page);
+    }
+}
+
+fn man_own(command: &Command, name: &str, page: &mut Vec<u8>) {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    page.extend_from_slice(format!(".SS {}\n{}.\n", roff(&name), roff(&about)).as_bytes());
+    page.extend_from_slice(format!(".SS {}\n{}.\n", roff(name), roff(&about)).as_bytes());
     for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help") {
         let spelling = spelling(arg).replace(['`', '\\'], "");
         let meaning = meaning(arg).replace("\\|", "|");

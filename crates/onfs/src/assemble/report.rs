@@ -187,6 +187,10 @@ fn link_report(parts: &Parts) -> Option<LinkReport> {
     })
 }
 
+fn some(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
 fn link_warnings(link: &LinkReport) -> Vec<String> {
     let mut warnings = Vec::new();
     if link.state != LinkState::Ok {
@@ -198,8 +202,8 @@ fn link_warnings(link: &LinkReport) -> Vec<String> {
     }
     if link.pending_refused > 0 {
         warnings.push(format!(
-            "the linked directory refuses changes of {} files or directories: onfs gate lists them",
-            link.pending_refused
+            "the linked directory refuses changes of {}: onfs gate lists them",
+            some(link.pending_refused, "file or directory", "files and directories")
         ));
     }
     if link.conflicts > 0 {

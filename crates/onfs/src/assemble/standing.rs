@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use link::Trouble;
+use ::link::Trouble;
 use linked::{Linked, Waiting};
 use mds::Found;
 use types::{Errno, FileKind, Ino, TierId};
 
-use super::parts::Parts;
-use crate::control::{DataState, EntryReport};
+use super::{link, parts::Parts};
+use crate::control::{DataState, EntryReport, LinkState};
 
 /// Where a file's bytes have to be for the mount to have kept its word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +113,14 @@ impl<'a> Standings<'a> {
 pub(super) fn why_waiting(linked: &Linked, waiting: &Waiting) -> String {
     match (waiting.trouble, linked.current_trouble()) {
         (Some(Trouble::Refused(errno)), _) => format!("the linked directory refuses it: {errno}"),
-        (_, Some(trouble)) => format!("the linked directory: {}", trouble.what),
+        (_, Some(trouble)) => match link::state(linked) {
+            LinkState::Stranger => "another directory is in place of the linked one".to_owned(),
+            LinkState::Unmounted => "an empty directory is in place of the linked one".to_owned(),
+            LinkState::Unreachable => "the linked directory cannot be reached".to_owned(),
+            LinkState::Ok | LinkState::Trouble => {
+                format!("the linked directory is in trouble: {} ({})", trouble.what, trouble.errno)
+            }
+        },
         (Some(Trouble::Conflict(_) | Trouble::Gone), None) => {
             "something was changed there: its directory is looked at first".to_owned()
         }

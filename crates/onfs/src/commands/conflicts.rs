@@ -1,6 +1,9 @@
 //! `onfs conflicts`: what was changed here and in a linked directory.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use super::ask::{ask, the_mount, unexpected};
 use crate::{
@@ -34,7 +37,8 @@ fn list(path: Option<&Path>, output: Output) -> Outcome {
     if output.json {
         render::json(&found)?;
     } else {
-        render::print(&render::conflicts(&found))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        render::print(&render::conflicts(&found, u64::try_from(now).unwrap_or(u64::MAX)))?;
     }
     if found.is_empty() { Ok(()) } else { Err(Failure::told(Exit::DataAtRisk)) }
 }

@@ -60,7 +60,10 @@ fn tiers(config: &Config) -> String {
             out.push_str(&format!(", {name} {}", tier.dir.display()));
         }
     }
-    if config.ssd.is_none() && config.nearline.is_none() {
+    if let Some(link) = &config.link {
+        out.push_str(&format!(", nearline {} (linked)", link.dir.display()));
+    }
+    if config.ssd.is_none() && config.nearline.is_none() && config.link.is_none() {
         out.push_str(" alone: its data is lost at a reboot (--ssd DIR or --nearline DIR keep it)");
     }
     format!("{out}; state {}", config.mount.state.display())

@@ -276,6 +276,7 @@ mod tests {
     use crate::{
         control::{
             frame::{ANSWER_BYTES_MAX, read_frame},
+            ledger::{Finding, GateReport, ListReport, Reason},
             message::{FileRef, Response},
             report::{MemoryReport, MoveReport, StatusReport},
         },
@@ -310,6 +311,10 @@ mod tests {
             Request::MemorySet { bytes: 2 << 30 },
             Request::Run { run: Some(7), files: vec![file()], groups: vec![1], joined: true, more: true },
             Request::PlanShow { name: "python train.py".into(), uid: Some(1000) },
+            Request::List { dir: file(), after: 7 },
+            Request::Gate { places: vec![file()], wait_ms: 1500 },
+            Request::ForgetConflicts { place: file(), numbers: vec![1, u64::MAX] },
+            Request::LinkAccept { device: u64::MAX, number: 2, empty_too: false },
             Request::Unmount { lazy: true },
         ]
     }
@@ -356,6 +361,16 @@ mod tests {
             answer(AnswerBody::Result(Response::Status(Box::<StatusReport>::default()))),
             answer(AnswerBody::Result(Response::Moved(moved))),
             answer(AnswerBody::Result(Response::Memory(MemoryReport::default()))),
+            answer(AnswerBody::Result(Response::List(ListReport::default()))),
+            answer(AnswerBody::Result(Response::Gate(GateReport {
+                findings: vec![Finding {
+                    path: "/a".to_owned(),
+                    ino: 2,
+                    reason: Reason::Memory,
+                    message: "x".to_owned(),
+                }],
+                ..GateReport::default()
+            }))),
             answer(AnswerBody::Result(Response::Done)),
             answer(AnswerBody::Error(timed_out())),
         ];

@@ -65,8 +65,8 @@ pub fn gate(report: &GateReport) -> String {
     out
 }
 
-/// `onfs conflicts`.
-pub fn conflicts(list: &[ConflictReport]) -> String {
+/// `onfs conflicts`; `now_ms` since 1970.
+pub fn conflicts(list: &[ConflictReport], now_ms: u64) -> String {
     if list.is_empty() {
         return "no conflicts\n".into();
     }
@@ -79,7 +79,7 @@ pub fn conflicts(list: &[ConflictReport]) -> String {
             other => other,
         };
         let place = |path: &str, none: &str| if path.is_empty() { none.to_owned() } else { path.to_owned() };
-        out.push_str(&format!("{} {}, {}\n", c.number, why, when(c.when_ms)));
+        out.push_str(&format!("{} {why}, {} ago\n", c.number, span(now_ms.saturating_sub(c.when_ms))));
         out.push_str(&pairs(&[
             ("  theirs", place(&c.theirs, "not there any more")),
             (
@@ -90,22 +90,6 @@ pub fn conflicts(list: &[ConflictReport]) -> String {
     }
     out.push_str("look at both, keep what you want, then: onfs conflicts forget NUMBER\n");
     out
-}
-
-/// In universal time: the log's times are so, too.
-fn when(ms: u64) -> String {
-    let (day, second) = (ms / 86_400_000, ms / 1000 % 86_400);
-    // Days of the Gregorian calendar, from the first of March of the year 0.
-    let z = day + 719_468;
-    let (era, of_era) = (z / 146_097, z % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let date = of_year - (153 * month + 2) / 5 + 1;
-    let (month, year) =
-        if month < 10 { (month + 3, year + era * 400) } else { (month - 9, year + era * 400 + 1) };
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!("{year:04}-{month:02}-{date:02} {hour:02}:{minute:02}:{:02} UTC", second % 60)
 }
 
 /// A part of `onfs status`.
@@ -185,4 +169,133 @@ pub fn roots(report: &RootsReport) -> String {
         ));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what people read says what they have to know. Method: small reports, compared as text.
+    use super::*;
+    use crate::control::{Finding, Reason};
+
+    fn entry(name: &str, kind: &str, state: DataState) -> EntryReport {
+        EntryReport {
+            name: name.into(),
+            ino: 2,
+            kind: kind.into(),
+            size_bytes: 2048,
+            memory_bytes: 0,
+            ssd_bytes: 1024,
+            nearline_bytes: 2048,
+            state,
+            open_for_writing: false,
+            why: String::new(),
+        }
+    }
+
+    #[test]
+    fn names_have_their_state_and_why() {
+        let refused = EntryReport {
+            why: "no".into(),
+            open_for_writing: true,
+            ..entry("f", "file", DataState::Refused)
+        };
+        let dir =
+            EntryReport { ssd_bytes: 0, nearline_bytes: 0, ..entry("d", "directory", DataState::Other) };
+        assert_eq!(
+            entries(&[dir, refused]),
+            "   size  memory  ssd  nearline  state    name\n      -       -    -         -  -        d/\n\
+             2.0 KiB       -  50%      100%  refused  f     open for writing; no\n"
+        );
+        assert_eq!(entries(&[]), "(empty)\n");
+    }
+
+    #[test]
+    fn a_gate_says_what_keeps_it_shut() {
+        let open = GateReport { open: true, looked_at: 1234, ..GateReport::default() };
+        assert_eq!(gate(&open), "all of it is in its promised tier (1 234 names looked at)\n");
+        let finding =
+            Finding { path: "/m/f".into(), ino: 2, reason: Reason::Memory, message: "only in memory".into() };
+        let shut = GateReport { looked_at: 5, findings: vec![finding], findings_total: 3, open: false };
+        assert_eq!(
+            gate(&shut),
+            "/m/f: only in memory\nand 2 more\n3 are not in the promised tier (5 names looked at)\n"
+        );
+    }
+
+    #[test]
+    fn conflicts_are_said_with_both_paths() {
+        assert_eq!(conflicts(&[], 0), "no conflicts\n");
+        let one = ConflictReport {
+            number: 3,
+            why: "deleted-here".into(),
+            theirs: "/m/f".into(),
+            ours: String::new(),
+            when_ms: 1_000,
+        };
+        assert_eq!(
+            conflicts(&[one], 62_000),
+            "3 deleted or replaced here, changed there, 1min 1s ago\n  theirs  /m/f\n  ours    deleted\n\
+             look at both, keep what you want, then: onfs conflicts forget NUMBER\n"
+        );
+    }
+
+    #[test]
+    fn a_link_says_what_is_wrong_and_since_when() {
+        let well = LinkReport {
+            dir: "/l".into(),
+            state: LinkState::Ok,
+            trouble: String::new(),
+            trouble_ms: None,
+            pending: 0,
+            oldest_ms: None,
+            pending_refused: 0,
+            pending_held: 0,
+            conflicts: 0,
+            applied: 1200,
+            put_off: 1,
+            refused: 0,
+            listed: 2,
+            renewed: 3,
+        };
+        assert_eq!(
+            link(&well),
+            "  directory    /l\n  state        ok\n  pending      nothing\n  conflicts    none\n  since mount  \
+             1 200 applied, 1 put off, 0 refused; 2 directories listed, 3 copies renewed\n"
+        );
+        let ill = LinkReport {
+            state: LinkState::Unreachable,
+            trouble: "gone".into(),
+            trouble_ms: Some(61_000),
+            pending: 4,
+            oldest_ms: Some(5_000),
+            pending_refused: 1,
+            conflicts: 2,
+            ..well
+        };
+        let text = link(&ill);
+        assert!(text.contains("unreachable for 1min 1s: gone"), "{text}");
+        assert!(text.contains("4, the oldest for 5s; 1 refused"), "{text}");
+        assert!(text.contains("conflicts    2 (onfs conflicts lists them)"), "{text}");
+    }
+
+    #[test]
+    fn a_stranger_comes_with_what_to_do() {
+        let root = RootReport { device: 0xab, number: 7, empty: false };
+        let report = RootsReport {
+            mountpoint: "/m".into(),
+            dir: "/l".into(),
+            state: LinkState::Stranger,
+            known: Some(root),
+            now: Some(RootReport { number: 9, ..root }),
+            names: 3,
+            names_there: 2,
+            pending: 1,
+            conflicts: 0,
+        };
+        let text = roots(&report);
+        assert!(text.contains("linked       number 7 on file system ab\n"), "{text}");
+        assert!(text.contains("2 of the 3 that we know") && text.contains("onfs link accept /m"), "{text}");
+        let known = roots(&RootsReport { state: LinkState::Ok, ..report });
+        assert!(!known.contains("accept"), "{known}");
+    }
 }

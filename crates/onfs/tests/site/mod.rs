@@ -24,6 +24,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Site {
     pub dir: tempfile::TempDir,
+    /// Near-line is the directory `theirs`, linked.
+    linked: bool,
     running: Option<Running>,
 }
 
@@ -54,13 +56,22 @@ pub fn root() -> Peer {
 impl Site {
     /// `None` (with a line that says so) where nothing can be mounted.
     pub fn mounted() -> Option<Site> {
+        Site::made(false)
+    }
+
+    /// With a linked directory, which is empty.
+    pub fn linked() -> Option<Site> {
+        Site::made(true)
+    }
+
+    fn made(linked: bool) -> Option<Site> {
         if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
             eprintln!("/dev/fuse cannot be opened: nothing is tested");
             return None;
         }
         let shm = PathBuf::from("/dev/shm");
         let base = if shm.is_dir() { shm } else { std::env::temp_dir() };
-        let mut site = Site { dir: tempfile::tempdir_in(base).unwrap(), running: None };
+        let mut site = Site { dir: tempfile::tempdir_in(base).unwrap(), linked, running: None };
         site.mount();
         Some(site)
     }
@@ -79,12 +90,21 @@ impl Site {
         set("memory.dir", text("memory"));
         set("memory.size", "64MiB".into());
         set("ssd.dir", text("ssd"));
-        set("nearline.dir", text("nearline"));
+        if self.linked {
+            set("nearline.link", text("theirs"));
+            set("nearline.look_every", "0s".into());
+        } else {
+            set("nearline.dir", text("nearline"));
+        }
         set("policy.write_behind", "5ms".into());
         Config::resolve(&settings, &Host::detect(), &self.make("mnt")).unwrap()
     }
 
     pub fn mount(&mut self) {
+        assert_eq!(self.mount_with_notes(), Vec::<String>::new());
+    }
+
+    pub fn mount_with_notes(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
         let context = StartContext {
             control_socket: &self.dir.path().join("socket"),
@@ -92,7 +112,7 @@ impl Site {
             note: &mut |text| notes.push(text.to_owned()),
         };
         self.running = Some(assemble::start(&self.config(), context).unwrap());
-        assert_eq!(notes, Vec::<String>::new());
+        notes
     }
 
     pub fn unmount(&mut self) {
