@@ -218,6 +218,10 @@ impl Linked {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(Errno::ETIMEDOUT);
             }
+            // Another directory is in its place, say: nothing will come of waiting.
+            if self.is_hopeless() {
+                return Err(Errno::EIO);
+            }
             let applied = self.counters.applied.get();
             if applied != moved.1 || pending.is_anything_flying() {
                 moved = (Instant::now(), applied);

@@ -134,7 +134,7 @@ impl Linked {
     }
 
     /// Nothing will be applied for a while: somebody has to do something, or the back end is away for long.
-    fn is_hopeless(&self) -> bool {
+    pub(crate) fn is_hopeless(&self) -> bool {
         let Some(Trouble { since, .. }) = self.current_trouble() else { return self.is_stopping() };
         let is_other = matches!(self.last_trust(), Some(Trust::Stranger | Trust::Unmounted));
         is_other || since.elapsed() >= self.settings.deadline || self.is_stopping()

@@ -5,6 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
+use link::Place;
 use linked::Waiting;
 use types::{FileKind, Ino};
 
@@ -15,12 +16,14 @@ use crate::control::{ControlError, FileRef};
 const ENTRIES_MAX: usize = 100_000;
 /// Deeper than any path.
 const DEPTH_MAX: usize = 1 << 16;
+/// Removed directories one in another that are named.
+const DEPTH_SHOWN: usize = 64;
 
 pub(super) struct Below<'a> {
     parts: &'a Parts,
     tops: HashSet<Ino>,
     /// Where removed directories were, which the linked directory has still.
-    gone: HashMap<Ino, Ino>,
+    gone: HashMap<Ino, Place>,
     known: RefCell<HashMap<Ino, bool>>,
     names: RefCell<Names<'a>>,
 }
@@ -31,7 +34,7 @@ impl<'a> Below<'a> {
         Below {
             parts,
             tops: places.iter().filter_map(|place| Ino::from_raw(place.ino)).collect(),
-            gone: removed.filter_map(|w| Some((w.ino, w.minus.first()?.dir))).collect(),
+            gone: removed.filter_map(|w| Some((w.ino, w.minus.first()?.clone()))).collect(),
             known: RefCell::default(),
             names: RefCell::new(Names::new(&*parts.store, ENTRIES_MAX)),
         }
@@ -49,7 +52,7 @@ impl<'a> Below<'a> {
                 break true;
             }
             way.push(at);
-            let above = self.parts.mds.parent(at).ok().or_else(|| self.gone.get(&at).copied());
+            let above = self.parts.mds.parent(at).ok().or_else(|| self.gone.get(&at).map(|place| place.dir));
             match above {
                 Some(above) if above != at && way.len() < DEPTH_MAX => at = above,
                 Some(_) | None => break false,
@@ -81,12 +84,21 @@ impl<'a> Below<'a> {
 
     /// Where it is here, or, of what was removed here, where it was.
     pub fn path_of(&self, waiting: &Waiting) -> String {
-        let was = || {
-            let at = waiting.minus.first()?;
-            Some(format!("{}/{}", self.path(at.dir)?, String::from_utf8_lossy(&at.name)))
-        };
+        let was = || waiting.minus.first().and_then(|at| self.path_there(at, DEPTH_SHOWN));
         let path = if waiting.deleted { was() } else { self.path(waiting.ino) };
         path.unwrap_or_else(|| format!("inode {}", waiting.ino))
+    }
+}
+
+impl Below<'_> {
+    /// Of a name that only the linked directory has, perhaps in a directory that is removed here.
+    fn path_there(&self, at: &Place, depth: usize) -> Option<String> {
+        let above = match (self.path(at.dir), depth.checked_sub(1)) {
+            (Some(path), _) => path,
+            (None, Some(depth)) => self.path_there(self.gone.get(&at.dir)?, depth)?,
+            (None, None) => return None,
+        };
+        Some(format!("{}/{}", above.trim_end_matches('/'), String::from_utf8_lossy(&at.name)))
     }
 }
 

@@ -101,10 +101,6 @@ impl Site {
     }
 
     pub fn mount(&mut self) {
-        assert_eq!(self.mount_with_notes(), Vec::<String>::new());
-    }
-
-    pub fn mount_with_notes(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
         let context = StartContext {
             control_socket: &self.dir.path().join("socket"),
@@ -112,7 +108,7 @@ impl Site {
             note: &mut |text| notes.push(text.to_owned()),
         };
         self.running = Some(assemble::start(&self.config(), context).unwrap());
-        notes
+        assert_eq!(notes, Vec::<String>::new());
     }
 
     pub fn unmount(&mut self) {
