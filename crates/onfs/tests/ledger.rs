@@ -220,7 +220,10 @@ fn a_linked_mount_says_what_is_not_there_yet_and_drains_it() {
     assert_eq!(drained.failed, []);
     assert_eq!(fs::read_to_string(site.theirs("job/deep/f")).unwrap(), "ours");
     assert_eq!(fs::read_link(site.theirs("job/link")).unwrap(), Path::new("deep/f"));
-    assert_eq!((site.reasons("job"), site.state("job/deep/f")), (vec![], DataState::Published));
+    // Whether a copy of it is kept here is another matter.
+    let state = site.state("job/deep/f");
+    assert!(matches!(state, DataState::Published | DataState::Stub), "{state:?}");
+    assert_eq!(site.reasons("job"), []);
     // A removal counts, too, though nothing of it is left here.
     fs::remove_file(site.path("job/deep/f")).unwrap();
     fs::remove_dir(site.path("job/deep")).unwrap();
