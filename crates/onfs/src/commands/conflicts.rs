@@ -28,11 +28,12 @@ fn list(path: Option<&Path>, output: Output) -> Outcome {
     let mut found: Vec<ConflictReport> = Vec::new();
     loop {
         let after = found.last().map_or(0, |last| last.number);
-        match ask(&located, Request::Conflicts { place: located.file.clone(), after })? {
-            Response::Conflicts(some) if some.is_empty() => break,
-            Response::Conflicts(mut some) => found.append(&mut some),
-            _ => return Err(unexpected("conflicts")),
+        let request = Request::Conflicts { place: located.file.clone(), after };
+        let Response::Conflicts(some) = ask(&located, request)? else { return Err(unexpected("conflicts")) };
+        if some.is_empty() {
+            break;
         }
+        found.extend(some);
     }
     if output.json {
         render::json(&found)?;

@@ -55,10 +55,10 @@ impl Lister<'_> {
         let mut entries = Vec::new();
         for batch in files.chunks(Request::FILES_MAX) {
             let files = batch.iter().map(|place| place.file.clone()).collect();
-            match self.ask(Request::States { files })? {
-                Response::States(mut states) => entries.append(&mut states),
-                _ => return Err(unexpected("ls")),
-            }
+            let Response::States(states) = self.ask(Request::States { files })? else {
+                return Err(unexpected("ls"));
+            };
+            entries.extend(states);
         }
         self.show(None, entries)
     }
