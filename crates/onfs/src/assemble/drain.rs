@@ -1,5 +1,7 @@
 //! Having what is pending applied in the linked directory, and waiting for it.
 
+use std::time::{Duration, Instant};
+
 use types::{Errno, Ino};
 
 use super::{
@@ -18,6 +20,7 @@ pub(super) fn drain(
 ) -> Result<MoveReport, ControlError> {
     let mut sum = MoveReport::default();
     let Some(linked) = &parts.linked else { return Ok(sum) };
+    wait_for_closes(parts);
     // What was closed counts with its last byte.
     parts.client.settle_closed();
     let mut wanted = linked.waiting();
@@ -56,4 +59,16 @@ pub(super) fn drain(
         })
         .collect();
     Ok(sum)
+}
+
+/// The kernel tells of a close a moment after it answered it: a file that was closed before the command would be published as
+/// one that is still written, and once more later.
+const CLOSING: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(10);
+
+fn wait_for_closes(parts: &Parts) {
+    let until = Instant::now() + CLOSING;
+    while Instant::now() < until && !parts.ds.written().is_empty() {
+        std::thread::sleep(LOOK);
+    }
 }
