@@ -263,8 +263,9 @@ fn conflicts_are_found_below_a_path_and_taken_off_the_list() {
     fs::write(site.path("d/f"), "agreed").unwrap();
     fs::create_dir(site.path("e")).unwrap();
     assert_eq!(site.drain("").failed, []);
-    fs::write(site.theirs("d/f"), "changed there").unwrap();
+    // In this order: an open looks there first.
     append(&site.path("d/f"), ", changed here");
+    fs::write(site.theirs("d/f"), "changed there").unwrap();
     site.until(|site| fs::read_dir(site.path("d")).unwrap().count() == 2);
     let listed = site.conflicts("");
     let path = |name: &str| site.path(name).display().to_string();

@@ -25,7 +25,7 @@ use crate::control::{
     ControlError, DataState, FileRef, Finding, GateReport, Progress, ProgressSink, Reason, Unit,
 };
 
-/// A file that was closed a moment ago is told of as closed a moment later.
+/// A file that was closed a moment ago is told of as closed a moment later, and of one that was published it is then noted.
 const CLOSING: Duration = Duration::from_secs(2);
 /// Between two looks: the first pause, and the longest.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -44,6 +44,8 @@ struct Look<'a> {
     standings: Standings<'a>,
     seen: HashSet<Ino>,
     report: GateReport,
+    /// Of the findings: what will be well in a moment by itself.
+    passing: u64,
 }
 
 impl Gate<'_> {
@@ -62,9 +64,8 @@ impl Gate<'_> {
             self.parts.client.settle_closed();
             self.parts.mds.sync().map_err(|errno| failed("making metadata durable", errno))?;
             let suspects = suspects.get_or_insert_with(|| self.suspects());
-            let report = self.look(places, &tops, suspects, progress)?;
-            let closing = report.findings.iter().all(|finding| finding.reason == Reason::OpenForWriting);
-            let patience = if closing { wait.max(CLOSING) } else { wait };
+            let (report, passing) = self.look(places, &tops, suspects, progress)?;
+            let patience = if passing == report.findings_total { wait.max(CLOSING) } else { wait };
             if report.open || began.elapsed() >= patience {
                 return Ok(report);
             }
@@ -99,11 +100,12 @@ impl Gate<'_> {
         tops: &[Found],
         suspects: &[Ino],
         progress: &mut dyn ProgressSink,
-    ) -> Result<GateReport, ControlError> {
+    ) -> Result<(GateReport, u64), ControlError> {
         let standings = Standings::new(self.parts).map_err(|errno| failed("conflicts", errno))?;
         // Before the names, as the suspects.
         let waiting = self.parts.linked.as_ref().map_or(Vec::new(), |linked| linked.waiting());
-        let mut look = Look { gate: self, standings, seen: HashSet::new(), report: GateReport::default() };
+        let mut look =
+            Look { gate: self, standings, seen: HashSet::new(), report: GateReport::default(), passing: 0 };
         look.mount(places);
         for (found, place) in tops.iter().zip(places) {
             look.walk(found, &place.path, progress)?;
@@ -119,7 +121,7 @@ impl Gate<'_> {
             }
         }
         look.report.open = look.report.findings_total == 0;
-        Ok(look.report)
+        Ok((look.report, look.passing))
     }
 }
 
@@ -281,11 +283,15 @@ impl Look<'_> {
             | DataState::Other => {
                 if entry.open_for_writing && promise != Promise::Nothing {
                     let text = "a program has it open for writing".to_owned();
+                    self.passing += 1;
                     self.find_always(ino.get(), path, Reason::OpenForWriting, text);
                 }
                 return;
             }
         };
+        // Published, and where its bytes are is written down next.
+        let linked = self.gate.parts.linked.as_ref().filter(|_| entry.state == DataState::Memory);
+        self.passing += u64::from(linked.is_some_and(|linked| linked.waiting_of(ino).is_none()));
         self.find_always(ino.get(), path, reason, join(text, &entry.why));
     }
 
