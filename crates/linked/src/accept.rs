@@ -98,6 +98,8 @@ impl Linked {
         self.remember_root(KnownRoot { id, empty })?;
         self.ledger.mds.sync()?;
         self.looks.forget_all();
+        // Looks and steps are made again from now on; what it finds is for them.
+        let _ = self.check_root();
         self.call();
         tracing::warn!(
             device = id.device,

@@ -40,7 +40,12 @@ impl Linked {
             let pending = self.ledger.lock();
             let refused = |trouble: link::Trouble| matches!(trouble, link::Trouble::Refused(_));
             let refused_now = pending.log.held().filter(|(_, trouble)| refused(*trouble)).count();
-            (pending.log.lag(), refused_now, pending.log.held().count() - refused_now, pending.refused().map(|(_, errno)| errno))
+            (
+                pending.log.lag(),
+                refused_now,
+                pending.log.held().count() - refused_now,
+                pending.refused().map(|(_, errno)| errno),
+            )
         };
         Status {
             pending: lag.entries,
