@@ -367,9 +367,12 @@ fn a_copy_of_the_directory_is_accepted_without_a_loss() {
         fs::read_dir(site.path("d")).unwrap().count(),
         fs::read_dir(site.theirs("d")).unwrap().count()
     );
-    let mut why: Vec<String> = site.conflicts("").into_iter().map(|conflict| conflict.why).collect();
-    why.sort();
-    assert_eq!(why, ["both-changed", "deleted-here"]);
+    // A file that is looked at before its directory is listed is on it twice: for its bytes, and for its name.
+    let mut kept: Vec<String> = site.conflicts("").into_iter().map(|conflict| conflict.ours).collect();
+    kept.sort();
+    kept.dedup();
+    let ours = site.path("d/both.onfs-conflict-1").display().to_string();
+    assert_eq!(kept, [String::new(), ours], "{:#?}", site.conflicts(""));
 }
 
 #[test]
