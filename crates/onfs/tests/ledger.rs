@@ -224,6 +224,13 @@ fn a_linked_mount_says_what_is_not_there_yet_and_drains_it() {
     let state = site.state("job/deep/f");
     assert!(matches!(state, DataState::Published | DataState::Stub), "{state:?}");
     assert_eq!(site.reasons("job"), []);
+    // Of a transient directory the linked one gets nothing, and nothing is promised.
+    fs::create_dir(site.path("scratch")).unwrap();
+    site.policy_set(&root(), "scratch", &["transient=yes"]).unwrap();
+    fs::write(site.path("scratch/f"), "ours alone").unwrap();
+    assert_eq!(site.drain("").failed, []);
+    assert_eq!((site.state("scratch/f"), site.reasons("")), (DataState::Transient, vec![]));
+    assert!(!site.theirs("scratch/f").exists());
     // A removal counts, too, though nothing of it is left here.
     fs::remove_file(site.path("job/deep/f")).unwrap();
     fs::remove_dir(site.path("job/deep")).unwrap();
