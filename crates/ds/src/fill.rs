@@ -118,7 +118,10 @@ impl DataServer {
             }
             let mut bytes = vec![0; len as usize];
             let read = theirs.read(fetch.sau.start() + u64::from(at), &mut bytes, linked_len);
-            read.inspect_err(|_| object.theirs.forget(&theirs))?;
+            read.inspect_err(|errno| {
+                tracing::warn!(ino = %object.ino(), %errno, "a file of the linked directory cannot be read");
+                object.theirs.forget(&theirs);
+            })?;
             fetch.arrived(at, bytes);
         }
         Ok(theirs)

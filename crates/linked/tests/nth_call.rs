@@ -70,11 +70,13 @@ fn run(scenario: &Scenario, how: How, nth: u64) -> bool {
     site.start();
     (scenario.before)(&site);
     site.settle();
+    site.plan.hold_steps(true);
     (scenario.ours)(&site);
     site.now().mds.sync().unwrap();
     (scenario.theirs)(&site);
     let on_death = site.on_death();
     site.plan.at(nth, how.effect(), Some(on_death));
+    site.plan.hold_steps(false);
     let label = format!("{}, call {nth}, {how:?}", scenario.name);
     // As much as it takes for the calls to be made; what fails is not of interest now.
     let until = Instant::now() + Duration::from_secs(20);

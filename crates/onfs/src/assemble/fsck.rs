@@ -246,7 +246,8 @@ impl Check<'_> {
             }
             let mut good = false;
             for tier in state.valid.iter() {
-                let intact = tiers[tier.index()].as_ref().is_some_and(|t| is_intact(t, ino, sau, state));
+                let intact = is_theirs(tier, inode)
+                    || tiers[tier.index()].as_ref().is_some_and(|t| is_intact(t, ino, sau, state));
                 good |= intact;
                 damaged += u64::from(!intact);
             }
@@ -294,6 +295,11 @@ impl Check<'_> {
         }
         Ok(())
     }
+}
+
+/// Their file is compared with what was agreed on when somebody reads it.
+fn is_theirs(tier: TierId, inode: &Inode) -> bool {
+    tier == TierId::Nearline && inode.flags.contains(InodeFlags::LINKED)
 }
 
 fn is_intact(tier: &TierStore, ino: Ino, sau: SauIndex, state: Sau) -> bool {
