@@ -35,7 +35,8 @@ pub fn fsck(
     repair: bool,
     progress: &mut dyn ProgressSink,
 ) -> Result<FsckReport, StartError> {
-    let mut check = Check { report: FsckReport::default(), subjects: Vec::new(), repair, progress };
+    let mut check =
+        Check { report: FsckReport::default(), subjects: Vec::new(), repair, linked: false, progress };
     check.report.state_dir = config.mount.state.display().to_string();
     let store = match open_metadata(config, 0, repair) {
         Ok(store) => store,
@@ -70,6 +71,8 @@ struct Check<'a> {
     /// Findings, by their place in the report, that are about an inode.
     subjects: Vec<(usize, Ino)>,
     repair: bool,
+    /// Near-line is a linked directory.
+    linked: bool,
     progress: &'a mut dyn ProgressSink,
 }
 
@@ -105,6 +108,11 @@ impl Check<'_> {
         }
     }
 
+    /// A linked directory's file is compared with what was agreed on when somebody reads it.
+    fn is_theirs(&self, tier: TierId) -> bool {
+        tier == TierId::Nearline && self.linked
+    }
+
     fn beat(&mut self, done: u64, total: u64, what: &str) -> Result<(), StartError> {
         let progress = Progress { done, total, unit: Unit::Items, what: what.to_owned() };
         self.progress.report(progress).map_err(|e| StartError::Failed(e.to_string()))
@@ -138,6 +146,7 @@ impl Check<'_> {
             superblock::Stored::OtherFormat { .. } | superblock::Stored::Nothing => return Ok(()),
         };
         let site = Site::load(&config.mount.state)?;
+        self.linked = site.link().is_some();
         let uuid = FsUuid(superblock.uuid);
         let mut tiers: [Option<TierStore>; 3] = [None, None, None];
         for tier in [TierId::Ssd, TierId::Nearline] {
@@ -246,7 +255,7 @@ impl Check<'_> {
             }
             let mut good = false;
             for tier in state.valid.iter() {
-                let intact = is_theirs(tier, inode)
+                let intact = self.is_theirs(tier)
                     || tiers[tier.index()].as_ref().is_some_and(|t| is_intact(t, ino, sau, state));
                 good |= intact;
                 damaged += u64::from(!intact);
@@ -295,11 +304,6 @@ impl Check<'_> {
         }
         Ok(())
     }
-}
-
-/// Their file is compared with what was agreed on when somebody reads it.
-fn is_theirs(tier: TierId, inode: &Inode) -> bool {
-    tier == TierId::Nearline && inode.flags.contains(InodeFlags::LINKED)
 }
 
 fn is_intact(tier: &TierStore, ino: Ino, sau: SauIndex, state: Sau) -> bool {
