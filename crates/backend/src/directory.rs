@@ -386,6 +386,8 @@ fn abilities_of(root: &Root) -> Abilities {
         xattrs: root.has_xattrs,
         in_place: true,
         any_owner: site.attributes && root.gives_away.load(Ordering::Relaxed),
+        directory_times: true,
+        directory_rename: true,
     }
 }
 

@@ -87,6 +87,10 @@ pub struct Abilities {
     pub in_place: bool,
     /// Whoever writes there need not be asked for the owner of what he makes: we may give files away.
     pub any_owner: bool,
+    /// A directory whose times are the same has the same names. Otherwise it is listed at each look.
+    pub directory_times: bool,
+    /// Directories are renamed, with all below them.
+    pub directory_rename: bool,
 }
 
 /// See the module's documentation.

@@ -208,6 +208,12 @@ pub fn judge(kind: FileKind, step: &Step, agreed: Agreed<'_>, look: Look<'_>) ->
                 }
             },
         },
+        // Copied, and not removed yet: a back end that cannot rename does so, and nothing else has two names and one link.
+        Step::Rename { .. }
+            if is_ours(look.from) && look.to.is_some_and(|to| is_ours(Some(to)) && is_single(to)) =>
+        {
+            Verdict::Do
+        }
         Step::Rename { over, .. } if is_ours(look.from) => {
             free(look.to, agreed.over.filter(|_| over.is_some()))
         }
@@ -225,6 +231,10 @@ pub fn judge(kind: FileKind, step: &Step, agreed: Agreed<'_>, look: Look<'_>) ->
         Step::SetAttr { .. } | Step::SetXattr { .. } if is_ours(look.from) => Verdict::Do,
         Step::SetAttr { .. } | Step::SetXattr { .. } => Verdict::Trouble(Trouble::Gone),
     }
+}
+
+fn is_single(there: &Seen) -> bool {
+    there.nlink == 1 && there.kind != FileKind::Directory
 }
 
 /// Whether a name may be given: nothing is there, or what has to go and is as it was.
@@ -315,6 +325,9 @@ mod tests {
         assert_eq!(judged(&rename(None), Some(seen(9, 1)), Some(seen(1, 1)), false), Verdict::Done);
         assert_eq!(judged(&link(None), Some(seen(1, 1)), Some(seen(1, 1)), false), Verdict::Done);
         assert_eq!(judged(&rename(None), None, None, false), GONE);
+        let half = |links| Some(Seen { nlink: links, ..seen(1, 1) });
+        assert_eq!(judged(&rename(None), half(1), half(1), false), Verdict::Do, "copied, not removed");
+        assert_eq!(judged(&rename(None), half(2), half(2), false), TAKEN, "a link of theirs");
         assert_eq!(judged(&link(None), Some(seen(9, 1)), None, false), GONE);
         let agreed = Agreed { own: None, over: Some(&racy), staged: None };
         let look = Look { from: None, to: Some(&seen(2, 1)) };

@@ -186,7 +186,9 @@ impl Linked {
         let way = self.way_of_dir(dir)?;
         let Some(found) = self.back.look(&way)? else { return Ok(Some(record.place.dir)) };
         match compare(&record.seen, Some(&found.seen)) {
-            Difference::Nothing | Difference::Attributes if self.is_waited_for(dir)? => {
+            Difference::Nothing | Difference::Attributes
+                if !self.back.abilities().directory_times || self.is_waited_for(dir)? =>
+            {
                 self.list_and_agree(dir, &way, (found, look))?;
             }
             Difference::Nothing => self.settle_dir(dir, &record, found)?,

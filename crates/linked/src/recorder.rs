@@ -21,6 +21,7 @@ impl Recorder for Linked {
     ) -> Result<Box<dyn Recorded + 'a>, Errno> {
         let mut change = self.ledger.change();
         for made in changes {
+            self.refuse_unheld(made, &change.pending, txn)?;
             self.note(now, made, &mut change.pending, txn).map_err(records::errno)?;
         }
         change.put(txn);
@@ -89,7 +90,8 @@ impl Linked {
                 self.note_attributes(now, (*ino, *kind, *what), pending, txn)?
             }
             Made::Xattr { ino, kind, name } => {
-                if is_known(*ino, pending, txn)? {
+                // What they cannot hold stays here.
+                if self.back.abilities().xattrs && is_known(*ino, pending, txn)? {
                     pending.log.push(now, *ino, *kind, Op::SetXattr { name: name.clone() });
                 }
             }

@@ -95,8 +95,8 @@ impl Linked {
             Step::Link { at, .. } => self.link(task, at, over),
             Step::Unlink { at } => self.take_name(task, at, false),
             Step::Rmdir { at } => self.take_name(task, at, true),
-            Step::SetAttr { what } => self.set_attributes(task, *what),
-            Step::SetXattr { names } => self.set_xattrs(task, names),
+            Step::SetAttr { what } => self.or_stays_here(task.entry.ino, self.set_attributes(task, *what)),
+            Step::SetXattr { names } => self.or_stays_here(task.entry.ino, self.set_xattrs(task, names)),
         }
     }
 
@@ -115,9 +115,15 @@ impl Linked {
                 }
                 None => nothing(),
             },
-            Step::Create { at, .. } => is(at, self.as_staged(task, to)),
+            Step::Create { at, .. } => {
+                self.clear_half_renamed(task, at).map_err(Trouble::of)?;
+                is(at, self.as_staged(task, to))
+            }
             Step::Publish { .. } => match &task.own {
-                Some(record) => is(&record.place, self.as_staged(task, from)),
+                Some(record) => {
+                    self.clear_half_renamed(task, &record.place).map_err(Trouble::of)?;
+                    is(&record.place, self.as_staged(task, from))
+                }
                 None => nothing(),
             },
             Step::Rename { to: at, .. } => is(at, to),
