@@ -13,7 +13,7 @@ use crate::root;
 const LAYERS: [&[&str]; 5] = [
     &["types"],
     &["namespace", "lease", "layout", "link", "tier", "plan", "replica", "member", "cache"],
-    &["net", "proto", "kv", "store", "fuse", "backend"],
+    &["net", "proto", "kv", "store", "fuse", "backend", "bucket"],
     &["mds", "ds", "linked", "client", "coord", "monitor"],
     &["onfs"],
 ];
