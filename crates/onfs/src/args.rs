@@ -113,8 +113,8 @@ pub struct ConfigArgs {
     /// Directory of the SSD tier, and the most that it may use
     #[arg(long, value_name = "DIR[:SIZE]")]
     pub ssd: Option<String>,
-    /// Directory of the near-line tier, and the most that it may use; or an existing directory that is linked
-    #[arg(long, value_name = "DIR[:SIZE]|link:DIR")]
+    /// Directory of the near-line tier, and the most that it may use; or an existing directory or bucket that is linked
+    #[arg(long, value_name = "DIR[:SIZE]|link:DIR|link:s3://BUCKET/PREFIX")]
     pub nearline: Option<String>,
     /// State directory: metadata, journal, log, control socket
     #[arg(long, value_name = "DIR")]

@@ -1,12 +1,13 @@
-//! Linked near-line: the directory, and who keeps it in step.
+//! Linked near-line: the directory or bucket, and who keeps it in step.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use backend::{Deadlined, Directory, Limits, Options};
+use bucket::Bucket;
 use client::Client;
 use ds::DataServer;
 use link::{Reachable, RootId, Trust};
@@ -18,7 +19,7 @@ use super::{
     site::Site,
 };
 use crate::{
-    config::{Config, LinkConfig},
+    config::{BucketConfig, Config, LinkConfig, LinkTarget},
     control::{ControlError, ErrorCode, LinkState, RootReport, RootsReport},
     running::StartError,
 };
@@ -42,23 +43,24 @@ pub(super) fn open_link(
         };
     };
     refuse_other(&site, given, mds)?;
-    let back = open_directory(given)?;
+    let back = open_back_end(config, given, site.link().is_none())?;
     let linked = Linked::open(settings(given), back, mds.clone()).map_err(|errno| {
         StartError::Damaged(format!(
             "what is pending for the linked directory cannot be read (onfs fsck tells): {errno}"
         ))
     })?;
-    let (dir, known_as) = (given.dir.display(), site.link().map(Path::to_owned));
+    let (dir, known_as) = (&given.target, site.link().map(Path::to_owned));
     match (linked.look_at_root(), known_as) {
         (Trust::Known, known_as) => {
-            if let Some(before) = known_as.filter(|before| *before != given.dir) {
+            let path = remembered(given);
+            if let Some(before) = known_as.filter(|before| *before != path) {
                 note(&format!(
                     "the linked directory is at {dir} now, before at {}: it is the same one",
                     before.display()
                 ));
             }
             // Only now: another directory is never remembered for the one that was linked.
-            site.set_link(&given.dir)?;
+            site.set_link(&path)?;
         }
         (Trust::Unreachable, None) => {
             return Err(StartError::Config(format!("{dir}: cannot be read")));
@@ -79,6 +81,11 @@ pub(super) fn open_link(
     Ok(Some(linked))
 }
 
+/// As it is written down, and given on the command line.
+fn remembered(given: &LinkConfig) -> PathBuf {
+    PathBuf::from(given.target.to_string())
+}
+
 fn refuse_other(site: &Site, given: &LinkConfig, mds: &Mds) -> Result<(), StartError> {
     if site.is_native() {
         return Err(StartError::Config(
@@ -92,16 +99,51 @@ fn refuse_other(site: &Site, given: &LinkConfig, mds: &Mds) -> Result<(), StartE
             "this file system has files already: a directory can be linked to a new one only".to_owned(),
         ));
     }
-    if !given.dir.is_dir() && site.link().is_none() {
-        return Err(StartError::Config(format!("{} is no directory", given.dir.display())));
+    if let (LinkTarget::Directory(dir), None) = (&given.target, site.link())
+        && !dir.is_dir()
+    {
+        return Err(StartError::Config(format!("{} is no directory", dir.display())));
     }
     Ok(())
 }
 
-fn open_directory(given: &LinkConfig) -> Result<Arc<dyn link::BackEnd>, StartError> {
-    let cannot = |errno| StartError::Config(format!("{}: cannot be linked: {errno}", given.dir.display()));
-    let directory = Directory::open(&given.dir, Options::default()).map_err(cannot)?;
-    Ok(Arc::new(Deadlined::new(directory, Limits { deadline: given.deadline, ..Limits::default() })))
+/// `first`: this file system sees it for the first time.
+fn open_back_end(
+    config: &Config,
+    given: &LinkConfig,
+    first: bool,
+) -> Result<Arc<dyn link::BackEnd>, StartError> {
+    match &given.target {
+        LinkTarget::Directory(dir) => {
+            let cannot = |errno| StartError::Config(format!("{}: cannot be linked: {errno}", dir.display()));
+            let directory = Directory::open(dir, Options::default()).map_err(cannot)?;
+            Ok(Arc::new(Deadlined::new(directory, Limits { deadline: given.deadline, ..Limits::default() })))
+        }
+        LinkTarget::Bucket(bucket) => {
+            // Its calls have deadlines of their own.
+            let options = bucket_options(config, given, bucket, first);
+            Ok(Arc::new(Bucket::open(&options).map_err(StartError::Config)?))
+        }
+    }
+}
+
+fn bucket_options(
+    config: &Config,
+    given: &LinkConfig,
+    bucket: &BucketConfig,
+    first: bool,
+) -> bucket::Options {
+    bucket::Options {
+        location: bucket.location.clone(),
+        endpoint: bucket.endpoint.clone(),
+        region: bucket.region.clone(),
+        addressing: bucket.addressing,
+        allow_http: bucket.allow_http,
+        deadline: given.deadline,
+        spool: config.mount.state.clone(),
+        owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+        first,
+    }
 }
 
 fn settings(given: &LinkConfig) -> Settings {
@@ -146,7 +188,7 @@ fn of(parts: &Parts) -> Result<(&Arc<Linked>, &LinkConfig), ControlError> {
 /// The root that is known, and the one that is there.
 pub(super) fn show(parts: &Parts) -> Result<RootsReport, ControlError> {
     let (linked, given) = of(parts)?;
-    let roots = linked.roots().map_err(|errno| failed(&given.dir.display().to_string(), errno))?;
+    let roots = linked.roots().map_err(|errno| failed(&given.target.to_string(), errno))?;
     let report = |id: RootId, empty| RootReport { device: id.device, number: id.fileid, empty };
     let status = linked.status();
     let state = match roots.trust {
@@ -158,7 +200,7 @@ pub(super) fn show(parts: &Parts) -> Result<RootsReport, ControlError> {
     };
     Ok(RootsReport {
         mountpoint: parts.session.mountpoint().display().to_string(),
-        dir: given.dir.display().to_string(),
+        dir: given.target.to_string(),
         state,
         known: roots.known.map(|known| report(known.id, known.empty)),
         now: match roots.now {
@@ -175,7 +217,7 @@ pub(super) fn show(parts: &Parts) -> Result<RootsReport, ControlError> {
 /// The directory that is there is the one that was linked, if it is `shown`.
 pub(super) fn accept(parts: &Parts, shown: RootId, empty_too: bool) -> Result<RootsReport, ControlError> {
     let (linked, given) = of(parts)?;
-    let dir = given.dir.display();
+    let dir = &given.target;
     let refused = |code, text: String| Err(ControlError::new(code, text));
     match linked.accept(shown, empty_too) {
         Ok(_) => {}
@@ -202,7 +244,7 @@ pub(super) fn accept(parts: &Parts, shown: RootId, empty_too: bool) -> Result<Ro
         }
         Err(NotAccepted::Failed(errno)) => return Err(failed("accepting the directory", errno)),
     }
-    Site::load(&parts.config.mount.state).and_then(|mut site| site.set_link(&given.dir)).map_err(
+    Site::load(&parts.config.mount.state).and_then(|mut site| site.set_link(&remembered(given))).map_err(
         |error| ControlError::new(ErrorCode::Failed, format!("it is accepted, but not its path: {error}")),
     )?;
     show(parts)

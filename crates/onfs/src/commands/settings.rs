@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     args::ConfigArgs,
-    config::{Config, ConfigError, Host, LINK, Settings, parse_options, split_dir_size},
+    config::{Config, ConfigError, Host, LINK, Settings, is_bucket, parse_options, split_dir_size},
     exit::{Failure, Outcome, system_text},
 };
 
@@ -94,7 +94,8 @@ fn assignments(args: &ConfigArgs) -> Outcome<Vec<Assignment>> {
     for (tier, value) in [("ssd", &args.ssd), ("nearline", &args.nearline)] {
         let Some(value) = value else { continue };
         if let Some(linked) = value.strip_prefix(LINK).filter(|_| tier == "nearline") {
-            own("nearline.link", Some(absolute(Path::new(linked))?), "--nearline");
+            let linked = if is_bucket(linked) { linked.to_owned() } else { absolute(Path::new(linked))? };
+            own("nearline.link", Some(linked), "--nearline");
             continue;
         }
         let (dir, size) = split_dir_size(value);

@@ -8,6 +8,7 @@
 mod error;
 mod host;
 mod layers;
+mod link;
 mod nearest;
 mod options;
 mod table;
@@ -18,6 +19,7 @@ pub use error::ConfigError;
 pub use host::Host;
 pub(crate) use host::fnv1a;
 pub use layers::{Entry, Origin, Settings};
+pub use link::{BucketConfig, LinkTarget, is_bucket};
 pub use nearest::nearest;
 pub use options::{LINK, MountFlags, OptionWords, parse_options, split_dir_size};
 pub use table::{SETTINGS, Setting, sections};

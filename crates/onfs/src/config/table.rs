@@ -116,8 +116,8 @@ settings! {
         "Directory of the tier; `none` means that there is no such tier.";
     nearline.size: TIER_SIZE, "all", Some("--nearline"),
         "The most that the tier may use; `all` is what its file system has.";
-    nearline.link: TIER_DIR, "none", Some("--nearline link:DIR"),
-        "An existing directory as the near-line tier, path for path: its files are seen in the mount, and those of the mount \
+    nearline.link: Kind::Link { or: Some("none") }, "none", Some("--nearline link:DIR"),
+        "An existing directory or bucket as the near-line tier, path for path: its files are seen in the mount, and those of the mount \
          come to be there. Instead of `nearline.dir`.";
     nearline.look_every: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "1s", None,
         "What others change in the linked directory is seen this much later, at the latest, by whoever opens or lists it.";
@@ -127,6 +127,15 @@ settings! {
         "After its first change, if nobody closes it.";
     nearline.deadline: Kind::Time { min_ms: 100, max_ms: HOUR, or: None }, "30s", None,
         "A call to the linked directory that takes longer counts as failed; who waits for its bytes gets an error.";
+
+    nearline.endpoint: Kind::Text { or: Some("auto") }, "auto", None,
+        "Address of the server that has the linked bucket. `auto` is AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, or Amazon's.";
+    nearline.region: Kind::Text { or: Some("auto") }, "auto", None,
+        "Region of the linked bucket. `auto` is AWS_REGION or AWS_DEFAULT_REGION.";
+    nearline.addressing: Kind::Choice(&["path", "virtual-host"]), "path", None,
+        "Whether the bucket's name is in the path of an address or before the server's name.";
+    nearline.allow_http: Kind::Switch, "no", None,
+        "Speak to the bucket's server without encryption, if its address begins with http://.";
 
     metadata.sync_period: Kind::Time { min_ms: 10, max_ms: 60 * SECOND, or: None }, "1s", None,
         "T_syn: the journal is made durable this often, and at each fsync. Metadata older than this survives a power cut.";

@@ -2,12 +2,14 @@
 
 use std::{path::Path, path::PathBuf, time::Duration};
 
+use bucket::{Addressing, Location};
 use types::{ByteSize, Span};
 
 use super::{
     error::ConfigError,
     host::Host,
     layers::{Entry, Settings},
+    link::{BucketConfig, LinkTarget, is_bucket},
     options::{MountFlags, parse_options},
     value::Value,
 };
@@ -83,10 +85,10 @@ pub struct DirTier {
     pub thresholds: Thresholds,
 }
 
-/// A linked directory.
+/// A linked directory or bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkConfig {
-    pub dir: PathBuf,
+    pub target: LinkTarget,
     pub look_every: Duration,
     pub publish_after: Duration,
     pub publish_latest: Duration,
@@ -223,21 +225,39 @@ fn dir_tier(
 }
 
 fn link(reader: &Reader<'_>) -> Result<Option<LinkConfig>, ConfigError> {
-    let Some(dir) = reader.path("nearline", "link")? else { return Ok(None) };
+    let Some(target) = link_target(reader)? else { return Ok(None) };
     if let Some(other) = reader.path("nearline", "dir")? {
         let origin = &reader.entry("nearline", "link")?.origin;
-        let message =
-            format!("{} is linked, so {} cannot be the near-line tier, too", dir.display(), other.display());
+        let message = format!("{target} is linked, so {} cannot be the near-line tier, too", other.display());
         return Err(ConfigError::new(origin, message));
     }
     let time = |key| reader.time("nearline", key);
     Ok(Some(LinkConfig {
-        dir,
+        target,
         look_every: time("look_every")?,
         publish_after: time("publish_after")?,
         publish_latest: time("publish_latest")?,
         deadline: time("deadline")?,
     }))
+}
+
+fn link_target(reader: &Reader<'_>) -> Result<Option<LinkTarget>, ConfigError> {
+    let Some(text) = reader.text("nearline", "link")? else { return Ok(None) };
+    if !is_bucket(text) {
+        return Ok(Some(LinkTarget::Directory(text.into())));
+    }
+    let origin = &reader.entry("nearline", "link")?.origin;
+    let location = Location::parse(text).map_err(|why| ConfigError::new(origin, why))?;
+    Ok(Some(LinkTarget::Bucket(BucketConfig {
+        location,
+        endpoint: reader.text("nearline", "endpoint")?.map(str::to_owned),
+        region: reader.text("nearline", "region")?.map(str::to_owned),
+        addressing: match reader.word("nearline", "addressing")? {
+            "virtual-host" => Addressing::VirtualHost,
+            _ => Addressing::Path,
+        },
+        allow_http: matches!(reader.entry("nearline", "allow_http")?.value, Value::Switch(true)),
+    })))
 }
 
 /// C_s-w <= C_f-m <= C_n-m, for those that are given.
@@ -319,7 +339,8 @@ fn check_directories(config: &Config) -> Result<(), ConfigError> {
     let mut places = vec![("mount.state", &config.mount.state), ("memory.dir", &config.memory.dir)];
     places.extend(config.ssd.iter().map(|tier| ("ssd.dir", &tier.dir)));
     places.extend(config.nearline.iter().map(|tier| ("nearline.dir", &tier.dir)));
-    places.extend(config.link.iter().map(|link| ("nearline.link", &link.dir)));
+    let linked = config.link.iter().filter_map(|link| link.target.directory());
+    places.extend(linked.map(|dir| ("nearline.link", dir)));
     for (name, dir) in &places {
         if dir.starts_with(&config.mount.mountpoint) {
             let message = format!("{} lies on the mount point itself: choose a place outside", dir.display());
@@ -379,6 +400,17 @@ impl Reader<'_> {
     fn word(&self, section: &str, key: &str) -> Result<&'static str, ConfigError> {
         let entry = self.entry(section, key)?;
         if let Value::Word(word) = entry.value { Ok(word) } else { Reader::wrong(entry) }
+    }
+    /// `None` for the word that stands in for a text.
+    fn text(&self, section: &str, key: &str) -> Result<Option<&str>, ConfigError> {
+        let entry = self.entry(section, key)?;
+        match &entry.value {
+            Value::Word(_) => Ok(None),
+            Value::Text(text) => Ok(Some(text)),
+            Value::Size(_) | Value::Time(_) | Value::Count(_) | Value::Switch(_) | Value::Path(_) => {
+                Reader::wrong(entry)
+            }
+        }
     }
     /// `None` for the word that stands in for a path.
     fn path(&self, section: &str, key: &str) -> Result<Option<PathBuf>, ConfigError> {

@@ -33,6 +33,14 @@ pub enum Kind {
     Path {
         or: Option<&'static str>,
     },
+    /// An absolute path, or a bucket (`s3://BUCKET/PREFIX`).
+    Link {
+        or: Option<&'static str>,
+    },
+    /// A word of the user's, without spaces.
+    Text {
+        or: Option<&'static str>,
+    },
     /// Mount options, comma-separated.
     MountOptions,
     /// Names of environment variables, comma-separated.
@@ -96,6 +104,8 @@ impl Kind {
                 .map(|word| Value::Word(word))
                 .ok_or_else(|| format!("{text:?}: write {}", either(words))),
             Kind::Path { .. } => parse_path(text).map(Value::Path).map_err(|e| self.or_else_word(e)),
+            Kind::Link { .. } => parse_link(text).map(Value::Text).map_err(|e| self.or_else_word(e)),
+            Kind::Text { .. } => parse_text(text).map(Value::Text).map_err(|e| self.or_else_word(e)),
             Kind::MountOptions => parse_options(text).map(|_| Value::Text(text.to_owned())),
             Kind::Variables => parse_variables(text).map(|()| Value::Text(text.to_owned())),
             Kind::LogFilter => parse_filter(text).map(|()| Value::Text(text.to_owned())),
@@ -111,6 +121,8 @@ impl Kind {
             Kind::Switch => "yes or no",
             Kind::Choice(_) => "word",
             Kind::Path { .. } => "absolute path",
+            Kind::Link { .. } => "absolute path or bucket",
+            Kind::Text { .. } => "text",
             Kind::MountOptions => "comma-separated words",
             Kind::Variables => "comma-separated names",
             Kind::LogFilter => "level or filter",
@@ -133,6 +145,8 @@ impl Kind {
             Kind::Switch => "`yes`, `no`".into(),
             Kind::Choice(words) => words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", "),
             Kind::Path { .. } => with_word("any directory".into()),
+            Kind::Link { .. } => with_word("any directory, `s3://BUCKET/PREFIX`".into()),
+            Kind::Text { .. } => with_word("any".into()),
             Kind::MountOptions => "see `onfs mount --help`".into(),
             Kind::Variables => "environment variables, or nothing".into(),
             Kind::LogFilter => "`error`, `warn`, `info`, `debug`, `trace`, or `target=level,...`".into(),
@@ -141,7 +155,8 @@ impl Kind {
 
     const fn or_word(self) -> Option<&'static str> {
         match self {
-            Kind::Size { or, .. } | Kind::Time { or, .. } | Kind::Count { or, .. } | Kind::Path { or } => or,
+            Kind::Size { or, .. } | Kind::Time { or, .. } | Kind::Count { or, .. } => or,
+            Kind::Path { or } | Kind::Link { or } | Kind::Text { or } => or,
             Kind::Switch | Kind::Choice(_) | Kind::MountOptions | Kind::Variables | Kind::LogFilter => None,
         }
     }
@@ -179,6 +194,18 @@ fn parse_variables(text: &str) -> Result<(), String> {
         Some(name) if !text.is_empty() => Err(format!("{name:?} is not the name of an environment variable")),
         Some(_) | None => Ok(()),
     }
+}
+
+fn parse_link(text: &str) -> Result<String, String> {
+    if text.starts_with(bucket::SCHEME) {
+        return bucket::Location::parse(text).map(|location| location.to_string());
+    }
+    parse_path(text).map(|_| text.to_owned())
+}
+
+fn parse_text(text: &str) -> Result<String, String> {
+    let plain = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control());
+    if plain { Ok(text.to_owned()) } else { Err(format!("{text:?} is no word")) }
 }
 
 fn parse_filter(text: &str) -> Result<(), String> {
@@ -226,6 +253,11 @@ mod tests {
         assert!(Kind::Switch.parse("perhaps").is_err());
         assert!(Kind::Choice(&["a", "b", "c"]).parse("d").unwrap_err().contains("a, b or c"));
         assert!(Kind::Path { or: None }.parse("relative").is_err());
+        let link = Kind::Link { or: Some("none") };
+        assert_eq!(link.parse("s3://b/p/"), Ok(Value::Text("s3://b/p".into())));
+        assert_eq!(link.parse("/d"), Ok(Value::Text("/d".into())));
+        assert!(link.parse("s3://").is_err() && link.parse("d").is_err());
+        assert!(Kind::Text { or: None }.parse("two words").is_err());
         assert!(Kind::LogFilter.parse("info,fuse=debug").is_ok());
         assert!(Kind::LogFilter.parse("chatty").is_err());
         assert!(Kind::Variables.parse("A_1,b").is_ok() && Kind::Variables.parse("").is_ok());
