@@ -40,6 +40,7 @@ impl Linked {
             | Made::Xattr { .. }
             | Made::Written { .. }
             | Made::Settled { .. }
+            | Made::Crossed { .. }
             | Made::Gone { .. } => Ok(()),
         }
     }
