@@ -17,17 +17,22 @@ pub(crate) fn errno(error: &Error) -> Errno {
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         // No such bucket, or the like.
         ErrorKind::ConfigInvalid => Errno::ESTALE,
-        // The kinds are not all known here: they may become more.
-        _ => Errno::EIO,
+        ErrorKind::Unexpected
+        | ErrorKind::IsADirectory
+        | ErrorKind::NotADirectory
+        | ErrorKind::IsSameFile
+        | ErrorKind::RangeNotSatisfied
+        // They may become more.
+        | _ => Errno::EIO,
     }
 }
 
 /// Said in the log: which call, of what, and the store's words.
 pub(crate) fn told(error: &Error, call: &str, key: &str) -> Errno {
     let errno = errno(error);
-    match errno {
-        Errno::ENOENT | Errno::EEXIST => {}
-        _ => tracing::debug!(%error, call, key, %errno, "the object store refuses"),
+    // What is asked for may be missing, or be there already.
+    if !matches!(errno, Errno::ENOENT | Errno::EEXIST) {
+        tracing::debug!(%error, call, key, %errno, "the object store refuses");
     }
     errno
 }

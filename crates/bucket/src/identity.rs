@@ -36,18 +36,15 @@ fn parse(text: &[u8]) -> Option<RootId> {
 impl Store {
     /// `None`: it has none. `EIO`: it is damaged.
     async fn identity(&self) -> Result<Option<RootId>, Errno> {
-        match self.operator.read(IDENTITY).await {
-            Ok(text) => match parse(&text.to_vec()) {
-                Some(id) => Ok(Some(id)),
-                None => {
-                    tracing::error!(bucket = %self.location, "{IDENTITY} is not what it should be");
-                    Err(Errno::EIO)
-                }
-            },
-            Err(error) => match told(&error, "read", IDENTITY) {
-                Errno::ENOENT => Ok(None),
-                errno => Err(errno),
-            },
+        let read = self.operator.read(IDENTITY).await.map_err(|error| told(&error, "read", IDENTITY));
+        match read.map(|text| parse(&text.to_vec())) {
+            Ok(Some(id)) => Ok(Some(id)),
+            Ok(None) => {
+                tracing::error!(bucket = %self.location, "{IDENTITY} is not what it should be");
+                Err(Errno::EIO)
+            }
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(errno),
         }
     }
 

@@ -25,10 +25,10 @@ impl Opened {
         let etag = self.etag.lock().clone();
         let options = ReadOptions { range: range.into(), if_match: etag, ..ReadOptions::default() };
         let read = self.store.operator.read_options(&self.key, options).await;
-        read.map_err(|error| match told(&error, "read", &self.key) {
-            Errno::ENOENT | Errno::EEXIST => Errno::ESTALE,
-            errno => errno,
-        })
+        match read.map_err(|error| told(&error, "read", &self.key)) {
+            Err(Errno::ENOENT | Errno::EEXIST) => Err(Errno::ESTALE),
+            other => other,
+        }
     }
 
     /// Other metadata may have given it another ETag. `ESTALE`: it is another object, or gone.

@@ -112,12 +112,10 @@ impl Store {
 
     /// An object with this very key.
     pub async fn stat(&self, key: &str) -> Result<Option<Metadata>, Errno> {
-        match self.operator.stat(key).await {
+        match self.operator.stat(key).await.map_err(|error| told(&error, "stat", key)) {
             Ok(metadata) => Ok(Some(metadata)),
-            Err(error) => match told(&error, "stat", key) {
-                Errno::ENOENT => Ok(None),
-                errno => Err(errno),
-            },
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(errno),
         }
     }
 

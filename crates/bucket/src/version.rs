@@ -17,6 +17,9 @@ const PARTS_MAX: u64 = 9_000;
 /// Parts under way at once.
 const PARTS_AT_ONCE: usize = 4;
 
+/// Fills a piece with what is at its offset.
+type Read<'a> = dyn FnMut(&mut [u8], u64) -> Result<(), Errno> + 'a;
+
 pub(crate) struct Filling {
     store: Arc<Store>,
     key: String,
@@ -87,7 +90,7 @@ impl Store {
         &self,
         writer: &mut Writer,
         (key, size, part): (&str, u64, u64),
-        read: &mut dyn FnMut(&mut [u8], u64) -> Result<(), Errno>,
+        read: &mut Read<'_>,
     ) -> Result<(), Errno> {
         let mut offset = 0;
         while offset < size {

@@ -59,9 +59,11 @@ fn read(back: &dyn BackEnd, path: &str) -> Vec<u8> {
     bytes
 }
 
+type Promise = fn(&dyn BackEnd);
+
 /// All of them, each in a root of its own that `fresh` makes, under a name that it is given.
 pub fn all(fresh: &dyn Fn(&str) -> Box<dyn BackEnd>) {
-    let promises: &[(&str, fn(&dyn BackEnd))] = &[
+    let promises: &[(&str, Promise)] = &[
         ("looks", looks_tell_what_is_there),
         ("listings", listings_are_whole),
         ("versions", versions_are_whole_or_not_there),
