@@ -141,10 +141,13 @@ fn linked_tier(parts: &Parts, mounts: &[MountEntry]) -> Option<TierReport> {
     };
     Some(TierReport {
         name: TierId::Nearline,
-        dir: config.dir.display().to_string(),
+        dir: config.target.to_string(),
         // The mount table alone is asked: the directory itself may not answer.
-        backing: mounts::mount_of(mounts, &config.dir)
-            .map_or("linked".to_owned(), |mount| format!("linked, {}", mount.fs_type)),
+        backing: match config.target.directory().map(|dir| mounts::mount_of(mounts, dir)) {
+            Some(Some(mount)) => format!("linked, {}", mount.fs_type),
+            Some(None) => "linked".to_owned(),
+            None => "linked, bucket".to_owned(),
+        },
         limit_bytes: limit,
         used_bytes: limit.saturating_sub(available),
         available_bytes: available,
@@ -170,7 +173,7 @@ fn link_report(parts: &Parts) -> Option<LinkReport> {
         u64::try_from(now - since).unwrap_or(0)
     };
     Some(LinkReport {
-        dir: config.dir.display().to_string(),
+        dir: config.target.to_string(),
         state: link::state(linked),
         trouble: status.trouble.as_ref().map_or(String::new(), |trouble| trouble.what.clone()),
         trouble_ms: status.trouble.as_ref().map(|trouble| trouble.since.elapsed().as_millis() as u64),

@@ -61,7 +61,7 @@ fn tiers(config: &Config) -> String {
         }
     }
     if let Some(link) = &config.link {
-        out.push_str(&format!(", nearline {} (linked)", link.dir.display()));
+        out.push_str(&format!(", nearline {} (linked)", link.target));
     }
     if config.ssd.is_none() && config.nearline.is_none() && config.link.is_none() {
         out.push_str(" alone: its data is lost at a reboot (--ssd DIR or --nearline DIR keep it)");
