@@ -17,8 +17,8 @@
 use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
 use link::{
-    Abilities, Attributes, Attrs, BackEnd, Clock, Detail, Found, Making, Over, Reachable, Source, Version,
-    Way,
+    Abilities, Attributes, Attrs, BackEnd, Clock, Detail, Found, Making, Over, Reachable, Source, Survey,
+    Version, Wanted, Way,
 };
 use types::{Errno, FileKind};
 
@@ -160,6 +160,11 @@ impl<B: BackEnd + 'static> BackEnd for Deadlined<B> {
 
     fn details(&self, dir: &Way, of: &[(Vec<u8>, FileKind)]) -> Result<Vec<Result<Detail, Errno>>, Errno> {
         self.looks_in_parts(Call::Xattrs, dir, of, |inner, dir, of| inner.details(dir, of))
+    }
+
+    fn survey(&self, dir: &Way, wanted: &Wanted) -> Result<Survey, Errno> {
+        let (inner, dir, wanted) = (self.inner.clone(), dir.to_vec(), *wanted);
+        self.lanes.look(Call::List, move || inner.survey(&dir, &wanted))
     }
 
     fn readlink(&self, way: &Way) -> Result<Vec<u8>, Errno> {

@@ -12,6 +12,7 @@ use crate::{
     root::Reachable,
     seen::{Clock, Seen},
     step::Attrs,
+    survey::{Survey, Wanted},
 };
 
 /// A way from the linked root, names in order; the root itself has none. A name is not empty, neither "." nor "..", and
@@ -133,6 +134,11 @@ pub trait BackEnd: Send + Sync {
             })
         };
         Ok(of.iter().map(detail).collect())
+    }
+
+    /// A look at a directory, and its names if it is not as it was. `Err`: nothing is known of it, not even whether the root is there.
+    fn survey(&self, dir: &Way, wanted: &Wanted) -> Result<Survey, Errno> {
+        Ok(Survey::by_calls(self, dir, wanted))
     }
 
     fn readlink(&self, way: &Way) -> Result<Vec<u8>, Errno>;

@@ -22,6 +22,7 @@ mod root;
 mod seen;
 mod sides;
 mod step;
+mod survey;
 mod work;
 
 pub use back_end::{
@@ -36,4 +37,5 @@ pub use root::{KnownRoot, Reachable, RootId, Trust, trust};
 pub use seen::{Change, Clock, Proof, Seen, compare, due};
 pub use sides::{Changed, Listing, Ours, Standing};
 pub use step::{Agreed, Attrs, Look, Staged, Step, Trouble, Verdict, judge};
+pub use survey::{Names, Survey, Taken, Wanted};
 pub use work::{Op, Work};

@@ -26,6 +26,7 @@ mod serve;
 mod settings;
 mod status;
 mod steps;
+mod survey;
 mod unheld;
 mod waiting;
 mod ways;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use link::{Change as Difference, Found, LinkRecord, Place, Seen, compare};
+use link::{Change as Difference, Detail, Found, LinkRecord, Names, Place, Seen, Taken, compare};
 use types::{Errno, FileKind, Ino};
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     gather,
     looks::At,
     records::{self, Committed},
-    runner::show,
+    survey::is_as_before,
 };
 
 /// Rounds of one look, when a comparison asks for another.
@@ -169,7 +169,6 @@ impl Linked {
 
     /// `EBUSY`: a step of ours is moving it.
     fn look_at_dir(&self, dir: Ino) -> Result<(), Errno> {
-        self.check_root()?;
         // Before its record is read: what a step does about it from now on is known.
         let look = self.ledger.lock().begin_look();
         let result = self.look_at_names(dir, look);
@@ -184,21 +183,23 @@ impl Linked {
     fn look_at_names(&self, dir: Ino, look: u64) -> Result<Option<Ino>, Errno> {
         let Some(record) = self.dir_record(dir)? else { return Ok(None) };
         let way = self.way_of_dir(dir)?;
-        let Some(found) = self.back.look(&way)? else { return Ok(Some(record.place.dir)) };
+        let always = !self.back.abilities().directory_times || self.is_waited_for(dir)?;
+        let Taken { found, names } = self.survey(&way, &record, always)?;
+        let Some(found) = found else { return Ok(Some(record.place.dir)) };
         match compare(&record.seen, Some(&found.seen)) {
-            Difference::Nothing | Difference::Attributes
-                if !self.back.abilities().directory_times || self.is_waited_for(dir)? =>
-            {
-                self.list_and_agree(dir, &way, (found, look))?;
+            Difference::Nothing | Difference::Attributes if always => {
+                self.list_and_agree(dir, &way, (found, look), names)?;
             }
             Difference::Nothing => self.settle_dir(dir, &record, found)?,
             Difference::Attributes => self.refresh_dir(dir, &record, found)?,
-            Difference::Unproven | Difference::Data => self.list_and_agree(dir, &way, (found, look))?,
+            Difference::Unproven | Difference::Data => {
+                self.list_and_agree(dir, &way, (found, look), names)?;
+            }
             Difference::Replaced | Difference::OtherKind | Difference::Gone if dir == Ino::ROOT => {
-                self.list_and_agree(dir, &way, (found, look))?;
+                self.list_and_agree(dir, &way, (found, look), names)?;
             }
             Difference::Replaced if found.seen.kind == FileKind::Directory => {
-                self.list_and_agree(dir, &way, (found, look))?;
+                self.list_and_agree(dir, &way, (found, look), names)?;
             }
             Difference::Replaced | Difference::OtherKind | Difference::Gone => {
                 return Ok(Some(record.place.dir));
@@ -295,12 +296,25 @@ impl Linked {
         }
     }
 
-    fn list_and_agree(&self, dir: Ino, way: &[Vec<u8>], (found, look): (Found, u64)) -> Result<(), Errno> {
+    /// `names`: it was listed already.
+    fn list_and_agree(
+        &self,
+        dir: Ino,
+        way: &[Vec<u8>],
+        (found, look): (Found, u64),
+        mut names: Option<Names>,
+    ) -> Result<(), Errno> {
         let mut found = found;
         for _ in 0..ROUNDS {
-            let level = self.list(dir, way, found)?;
-            // What an unmounted file system left in its place is not what is there.
-            self.check_root()?;
+            let level = match names.take() {
+                Some(names) => self.level_of(dir, way, found, names)?,
+                None => {
+                    let level = self.list(dir, way, found)?;
+                    // What an unmounted file system left in its place is not what is there.
+                    self.check_root()?;
+                    level
+                }
+            };
             let after = self.agree(dir, &level, look)?;
             let again = after.again;
             self.finish(after)?;
@@ -318,25 +332,27 @@ impl Linked {
             level.entries.insert(name.to_vec(), found);
             ControlFlow::Continue(())
         })?;
-        let after = self.back.look(way)?;
-        level.whole = after.is_some_and(|after| {
-            let (a, b) = (&after.seen, &found.seen);
-            a.is_same_object(b) && (a.mtime, a.ctime) == (b.mtime, b.ctime)
-        });
-        self.fetch_news(dir, way, &mut level)?;
+        level.whole = is_as_before(&found, self.back.look(way)?.as_ref());
+        self.fetch_news(dir, way, BTreeMap::new(), &mut level)?;
         self.counters.listed.add(1);
         Ok(level)
     }
 
-    /// What an import needs, of what we do not have.
-    fn fetch_news(&self, dir: Ino, way: &[Vec<u8>], level: &mut Level) -> Result<(), Errno> {
+    /// What an import needs, of what we do not have; of some it is there.
+    pub(crate) fn fetch_news(
+        &self,
+        dir: Ino,
+        way: &[Vec<u8>],
+        mut given: BTreeMap<Vec<u8>, Result<Detail, Errno>>,
+        level: &mut Level,
+    ) -> Result<(), Errno> {
         let known: HashMap<Vec<u8>, Ino> = gather::names_in(&Committed(&self.ledger.mds), dir)
             .map_err(records::errno)?
             .into_iter()
             .map(|(name, ino, _)| (name, ino))
             .collect();
         let xattrs = self.back.abilities().xattrs;
-        let mut unknown = Vec::new();
+        let (mut unknown, mut at_hand) = (Vec::new(), Vec::new());
         for (name, found) in &level.entries {
             let is_known = match known.get(name) {
                 Some(ino) => {
@@ -345,25 +361,18 @@ impl Linked {
                 None => false,
             };
             if !is_known && (xattrs || found.seen.kind == FileKind::Symlink) {
-                unknown.push((name.clone(), found.seen.kind));
+                match given.remove(name) {
+                    Some(detail) => at_hand.push((name.clone(), found.seen.kind, detail)),
+                    None => unknown.push((name.clone(), found.seen.kind)),
+                }
             }
+        }
+        for (name, kind, detail) in at_hand {
+            level.take_detail(way, (&name, kind), detail)?;
         }
         for part in unknown.chunks(DETAILS) {
             for ((name, kind), detail) in part.iter().zip(self.back.details(way, part)?) {
-                match detail {
-                    Ok(detail) if *kind == FileKind::Symlink => {
-                        level.targets.insert(name.clone(), detail.target);
-                    }
-                    Ok(detail) => _ = level.xattrs.insert(name.clone(), detail.xattrs),
-                    // It went, or is another since it was listed.
-                    Err(Errno::ENOENT) => level.whole = false,
-                    Err(Errno::EINVAL) if *kind == FileKind::Symlink => level.whole = false,
-                    Err(errno) if *kind == FileKind::Symlink => return Err(errno),
-                    Err(errno) => {
-                        let path = show(&[way, std::slice::from_ref(name)].concat());
-                        tracing::warn!(path, %errno, "extended attributes cannot be read");
-                    }
-                }
+                level.take_detail(way, (name, *kind), detail)?;
             }
         }
         Ok(())

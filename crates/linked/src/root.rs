@@ -76,13 +76,16 @@ impl Linked {
     /// `Ok`: it is the directory that we know, and may be believed and written to. It is looked at each time: what was found or
     /// done before counts only if this comes after, since an older answer may be of what was there then.
     pub(crate) fn check_root(&self) -> Result<(), Errno> {
-        let now = Instant::now();
-        let found = self.back.root();
+        self.judge_root(Instant::now(), self.back.root())
+    }
+
+    /// As [`Linked::check_root`], of what was found there after `asked`.
+    pub(crate) fn judge_root(&self, asked: Instant, found: Reachable) -> Result<(), Errno> {
         let known = self.root.lock().known;
         let verdict = trust(known, found);
         {
             let mut root = self.root.lock();
-            root.last = Some((now, verdict));
+            root.last = Some((asked, verdict));
             root.away = verdict != Trust::Known;
         }
         match (verdict, found) {
