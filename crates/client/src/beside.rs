@@ -4,6 +4,7 @@
 use std::sync::{Arc, Weak};
 
 use ds::Object;
+use fuse::{OpenFlags, OpenOut};
 use linked::{Held, Host, News};
 use mds::Found;
 use types::{Errno, Ino};
@@ -51,7 +52,17 @@ impl Client {
             turn.wait()?;
             linked.visit_dir(dir)?;
         }
+        self.options.linked.iter().for_each(|linked| linked.walked(dir));
         Ok(())
+    }
+
+    /// The kernel keeps the names of a directory that is linked no longer than they are what was seen there.
+    pub(crate) fn open_linked_dir(&self, turn: Turn, dir: Ino) -> Answer<OpenOut> {
+        self.visit_dir(turn, dir)?;
+        let mut flags = OpenFlags::CACHE_DIR;
+        let keeps = self.options.linked.as_ref().is_some_and(|linked| linked.may_keep_names(dir));
+        flags.set(OpenFlags::KEEP_CACHE, keeps);
+        Ok(OpenOut { fh: 0, flags, backing: None })
     }
 
     /// Before attributes or data of an inode are used. Whether there was a look: what was known of it is perhaps old.

@@ -3,7 +3,7 @@
 //! Invariants: every request is answered once, here or on a worker; a request that goes to a worker has changed
 //! nothing before, and is served there from its beginning.
 
-use fuse::{Call, EntryOut, OpenFlags, OpenOut, Operation};
+use fuse::{Call, EntryOut, Operation};
 use types::{Errno, Ino};
 
 use crate::{
@@ -141,12 +141,11 @@ impl Client {
             Operation::Fsync { fh, datasync: _ } => {
                 answer!(self, call, turn, Fsync, self.fsync(turn, fh), |call, ()| call.reply_ok())
             }
-            // Directories have no handles: with this answer the kernel stops asking, and caches directories.
-            // What a linked directory has it must not keep.
             Operation::Opendir { .. } if self.options.linked.is_some() => {
-                let open = OpenOut { fh: 0, flags: OpenFlags::empty(), backing: None };
-                answer!(self, call, turn, Opendir, Ok(()), |call, ()| call.reply_open(&open))
+                let open = self.open_linked_dir(turn, at);
+                answer!(self, call, turn, Opendir, open, |call, open| call.reply_open(&open))
             }
+            // Directories have no handles: with this answer the kernel stops asking, and caches directories.
             Operation::Opendir { .. } => self.refuse(call, turn, Op::Opendir, Errno::ENOSYS),
             Operation::Readdir(args) => {
                 let look = self.before_listing(turn, at, args.offset);

@@ -126,6 +126,7 @@ impl Linked {
             Ok(change)
         })?;
         change.commit();
+        self.kept.changed(dir);
         let after: After = outcome.ok_or(Errno::EIO)?;
         after.looked.iter().for_each(|ino| self.looks.note(At::Itself(*ino)));
         Ok(after)
@@ -186,6 +187,7 @@ impl Linked {
             }
             Ok(whole)
         })?;
+        self.kept.changed(dir);
         looked.into_iter().for_each(|ino| self.looks.note(At::Itself(ino)));
         // Of a directory that nobody has seen, nobody has been told that it has no such name.
         let is_first = !self.record_of(dir)?.is_some_and(|record| record.seen.proof != Proof::Void);

@@ -13,6 +13,7 @@ mod ahead;
 mod counters;
 mod done;
 mod gather;
+mod kept;
 mod look;
 mod looks;
 mod own;
@@ -29,6 +30,7 @@ mod steps;
 mod survey;
 mod unheld;
 mod waiting;
+mod walk;
 mod ways;
 
 use std::{
@@ -96,6 +98,8 @@ pub struct Linked {
     data: OnceLock<Weak<DataServer>>,
     host: OnceLock<Box<dyn Host>>,
     pub(crate) looks: looks::Looks,
+    pub(crate) kept: kept::Kept,
+    pub(crate) walks: walk::Walks,
     pub(crate) traversals: Mutex<ahead::Traversals>,
     pub(crate) root: Mutex<root::RootState>,
     pub(crate) conflicts_made: AtomicU64,
@@ -129,6 +133,8 @@ impl Linked {
             data: OnceLock::new(),
             host: OnceLock::new(),
             looks: looks::Looks::default(),
+            kept: kept::Kept::default(),
+            walks: walk::Walks::default(),
             traversals: Mutex::default(),
             root: Mutex::default(),
             conflicts_made: AtomicU64::new(known.last().map_or(1, |(number, _)| number + 1)),
@@ -156,6 +162,10 @@ impl Linked {
         me.run()?;
         let visitor = me.clone();
         self.spawn("link-look".to_owned(), move || visitor.run_visits())?;
+        for number in 0..walk::THREADS {
+            let walker = me.clone();
+            self.spawn(format!("link-walk-{number}"), move || walker.run_walks())?;
+        }
         Ok(())
     }
 
@@ -165,6 +175,7 @@ impl Linked {
         self.call();
         // Wakes who waits for one; whoever finds the line full need not be woken.
         let _ = self.to_visit.try_send(Ino::ROOT);
+        self.walks.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // One that panicked has said so already.
             let _ = thread.join();
@@ -227,6 +238,7 @@ impl Linked {
     }
 
     pub(crate) fn tell(&self, news: News) {
+        news.names.iter().for_each(|(dir, _)| self.kept.changed(*dir));
         if news != News::default()
             && let Some(host) = self.host.get()
         {

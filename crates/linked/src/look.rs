@@ -18,6 +18,7 @@ use crate::{
     looks::At,
     records::{self, Committed},
     survey::is_as_before,
+    walk::By,
 };
 
 /// Rounds of one look, when a comparison asks for another.
@@ -41,6 +42,10 @@ impl Linked {
 
     /// Before names of a directory are looked up or listed. `EIO`, `ETIMEDOUT`: its names were never seen, and cannot be now.
     pub fn visit_dir(&self, dir: Ino) -> Result<(), Errno> {
+        self.visit_dir_by(dir, By::Visitor)
+    }
+
+    pub(crate) fn visit_dir_by(&self, dir: Ino, by: By) -> Result<(), Errno> {
         if !self.are_names_due(dir) {
             return Ok(());
         }
@@ -72,6 +77,9 @@ impl Linked {
             Ok(()) => {
                 self.looks.note(At::Names(dir));
                 self.looks.note(At::Itself(dir));
+                if !listed {
+                    self.walks.imported(dir, by);
+                }
                 Ok(())
             }
             // The next look finds it where it is then.
