@@ -9,37 +9,16 @@ use std::ops::ControlFlow;
 use types::{Errno, FileKind, Timestamp};
 
 use crate::{
+    found::{Detail, Found, Xattr},
     root::Reachable,
-    seen::{Clock, Seen},
+    seen::{Change, Clock, Seen, compare},
     step::Attrs,
-    survey::{Survey, Wanted},
+    survey::{Names, Survey, Taken, Wanted},
 };
 
 /// A way from the linked root, names in order; the root itself has none. A name is not empty, neither "." nor "..", and
 /// without "/" and NUL.
 pub type Way = [Vec<u8>];
-
-/// An extended attribute: its name and its value.
-pub type Xattr = (Vec<u8>, Vec<u8>);
-
-/// An object as it is now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
-    /// With what a look under [`BackEnd::clock`], asked before, proves.
-    pub seen: Seen,
-    pub atime: Timestamp,
-    /// Of a device, as in `types::Attr`.
-    pub rdev: u32,
-}
-
-/// What an import takes of an object besides.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Detail {
-    /// Of a symbolic link.
-    pub target: Vec<u8>,
-    /// Of anything else, where the back end has them.
-    pub xattrs: Vec<Xattr>,
-}
 
 /// What is made there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,7 +117,7 @@ pub trait BackEnd: Send + Sync {
 
     /// A look at a directory, and its names if it is not as it was. `Err`: nothing is known of it, not even whether the root is there.
     fn survey(&self, dir: &Way, wanted: &Wanted) -> Result<Survey, Errno> {
-        Ok(Survey::by_calls(self, dir, wanted))
+        Ok(survey_by_calls(self, dir, wanted))
     }
 
     fn readlink(&self, way: &Way) -> Result<Vec<u8>, Errno>;
@@ -176,6 +155,50 @@ pub trait BackEnd: Send + Sync {
 
     /// What was renamed, made or removed in this directory is durable on return.
     fn sync_dir(&self, way: &Way) -> Result<(), Errno>;
+}
+
+/// By the calls that there are, one after another.
+fn survey_by_calls<B: BackEnd + ?Sized>(back: &B, dir: &Way, wanted: &Wanted) -> Survey {
+    let before = back.root();
+    if before == Reachable::No {
+        return Survey { before, taken: Err(Errno::EIO), after: before };
+    }
+    let taken = take(back, dir, wanted);
+    // Of what was not listed nothing is concluded that the look before it does not prove.
+    let listed = !matches!(taken, Ok(Taken { names: None, .. }));
+    let after = if listed { back.root() } else { before };
+    Survey { before, taken, after }
+}
+
+fn take<B: BackEnd + ?Sized>(back: &B, dir: &Way, wanted: &Wanted) -> Result<Taken, Errno> {
+    let found = back.look(dir)?;
+    let Some(now) = found.filter(|found| found.seen.kind == FileKind::Directory) else {
+        return Ok(Taken { found, names: None });
+    };
+    let as_agreed =
+        |agreed: &Seen| !matches!(compare(agreed, Some(&now.seen)), Change::Unproven | Change::Data);
+    if wanted.agreed.as_ref().is_some_and(as_agreed) {
+        return Ok(Taken { found, names: None });
+    }
+    let mut names = Names::default();
+    let mut more = false;
+    back.list(dir, &mut |name, found| {
+        more = names.entries.len() == wanted.names_max;
+        if more {
+            return ControlFlow::Break(());
+        }
+        names.entries.push((name.to_vec(), found));
+        ControlFlow::Continue(())
+    })?;
+    if more {
+        return Ok(Taken { found, names: None });
+    }
+    names.after = back.look(dir)?;
+    if wanted.details && !names.entries.is_empty() {
+        let of: Vec<_> = names.entries.iter().map(|(name, found)| (name.clone(), found.seen.kind)).collect();
+        names.details = back.details(dir, &of)?;
+    }
+    Ok(Taken { found, names: Some(names) })
 }
 
 fn below(dir: &Way, name: &[u8]) -> Vec<Vec<u8>> {

@@ -13,6 +13,7 @@
 mod back_end;
 mod board;
 mod conflict;
+mod found;
 mod log;
 mod matching;
 mod place;
@@ -25,10 +26,9 @@ mod step;
 mod survey;
 mod work;
 
-pub use back_end::{
-    Abilities, Attributes, BackEnd, Detail, Found, Making, Over, Source, Version, Way, Xattr,
-};
+pub use back_end::{Abilities, Attributes, BackEnd, Making, Over, Source, Version, Way};
 pub use conflict::{Conflict, Why, beside};
+pub use found::{Detail, Found, Xattr};
 pub use log::{Clash, Entry, Lag, Log, Settings};
 pub use place::{Place, is_on_the_way};
 pub use reconcile::{Action, reconcile};

@@ -399,7 +399,10 @@ impl Linked {
         for dir in put_back {
             self.put_back(dir)?;
         }
-        self.call();
+        // A look changes what can be done only if there is something to do.
+        if self.ledger.lock().log.lag().entries > 0 {
+            self.call();
+        }
         Ok(())
     }
 
