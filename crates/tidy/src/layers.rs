@@ -12,21 +12,15 @@ use crate::root;
 /// From the bottom. In the layer of pure cores a crate may use those named before it.
 const LAYERS: [&[&str]; 5] = [
     &["types"],
-    &["namespace", "lease", "layout", "link", "tier", "plan", "replica", "member", "cache"],
-    &["net", "proto", "kv", "store", "fuse", "backend", "bucket"],
+    &["namespace", "lease", "layout", "link", "tier", "plan", "replica", "member", "cache", "wire"],
+    &["net", "kv", "store", "fuse", "backend", "bucket"],
     &["mds", "ds", "linked", "client", "coord", "monitor"],
     &["onfs"],
 ];
 const PURE: usize = 1;
 /// Edges inside the other layers.
-const WITHIN: [(&str, &str); 6] = [
-    ("proto", "net"),
-    ("client", "mds"),
-    ("client", "ds"),
-    ("linked", "mds"),
-    ("linked", "ds"),
-    ("client", "linked"),
-];
+const WITHIN: [(&str, &str); 5] =
+    [("client", "mds"), ("client", "ds"), ("linked", "mds"), ("linked", "ds"), ("client", "linked")];
 const TESTS: [&str; 3] = ["suites", "benchtool", "tidy"];
 /// Stands below all, and only their tests may use it.
 const FOR_TESTS: &str = "fuzzing";
