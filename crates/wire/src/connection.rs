@@ -20,7 +20,7 @@ use std::{collections::VecDeque, time::Duration};
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::frame::{HEADER_LEN, Header, Kind, Limits, Verdict};
+use crate::frame::{Body, HEADER_LEN, Header, Kind, Limits, Verdict};
 pub use ledger::Window;
 use ledger::{Mine, Own, Theirs};
 
@@ -54,7 +54,7 @@ pub struct Settings {
 pub struct Request {
     pub method: u16,
     pub meta: Bytes,
-    pub body: Bytes,
+    pub body: Body,
     /// Bytes of body that the answer may have.
     pub answer_bytes_max: u32,
     pub deadline: Time,
@@ -68,7 +68,7 @@ pub struct Request {
 pub struct Answer {
     pub verdict: Verdict,
     pub meta: Bytes,
-    pub body: Bytes,
+    pub body: Body,
     pub epoch: u64,
 }
 
@@ -77,12 +77,12 @@ pub struct Answer {
 pub struct Outgoing {
     pub header: Header,
     pub meta: Bytes,
-    pub body: Bytes,
+    pub body: Body,
 }
 
 impl Outgoing {
     fn bare(header: Header) -> Outgoing {
-        Outgoing { header, meta: Bytes::new(), body: Bytes::new() }
+        Outgoing { header, meta: Bytes::new(), body: Body::default() }
     }
 }
 

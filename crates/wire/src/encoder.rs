@@ -1,6 +1,6 @@
 //! Frames into bytes: keeps the direction's place, and writes headers. Metas and bodies go as they are.
 
-use crate::frame::{HEADER_LEN, Header, Place, SumKey, encode};
+use crate::frame::{Body, HEADER_LEN, Header, Place, SumKey, encode};
 
 #[derive(Debug)]
 pub struct Encoder {
@@ -19,7 +19,7 @@ impl Encoder {
     }
 
     /// The header of the next frame. The caller sends it, `meta` and `body`, in this order and at once or not at all.
-    pub fn header(&mut self, header: &Header, meta: &[u8], body: &[u8]) -> [u8; HEADER_LEN] {
+    pub fn header(&mut self, header: &Header, meta: &[u8], body: &Body) -> [u8; HEADER_LEN] {
         let bytes = encode(&self.place, header, meta, body);
         self.place.pass((HEADER_LEN + meta.len() + body.len()) as u64);
         bytes

@@ -28,6 +28,7 @@
 
 use std::{fmt, hash::Hasher};
 
+use bytes::Bytes;
 use siphasher::sip::SipHasher24;
 use thiserror::Error;
 
@@ -159,6 +160,38 @@ impl Limits {
     pub const DEFAULT: Limits = Limits { meta: 64 << 10, body: 4 << 20 };
     /// In a handshake: before anybody is known, little is held for him.
     pub const HANDSHAKE: Limits = Limits { meta: 1 << 10, body: 32 };
+}
+
+/// The body of a frame that is to be sent, with its sum: so the sum is made once, by whoever has the bytes, and not under a
+/// lock of the connection.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Body {
+    bytes: Bytes,
+    sum: u32,
+}
+
+impl Body {
+    pub fn new(bytes: impl Into<Bytes>) -> Body {
+        let bytes = bytes.into();
+        let sum = crc32c::crc32c(&bytes);
+        Body { bytes, sum }
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
 }
 
 /// The key of one direction of a connection.
@@ -316,7 +349,7 @@ impl Head {
 }
 
 /// The bytes of a header for this meta and body, which the caller has held against the limits.
-pub fn encode(place: &Place, header: &Header, meta: &[u8], body: &[u8]) -> [u8; HEADER_LEN] {
+pub fn encode(place: &Place, header: &Header, meta: &[u8], body: &Body) -> [u8; HEADER_LEN] {
     let mut bytes = [0; HEADER_LEN];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
     put(0, &MAGIC.to_le_bytes());
@@ -327,7 +360,7 @@ pub fn encode(place: &Place, header: &Header, meta: &[u8], body: &[u8]) -> [u8; 
     put(16, &(body.len() as u32).to_le_bytes());
     put(20, &header.answer_bytes_max.to_le_bytes());
     put(24, &header.left_ms.to_le_bytes());
-    put(28, &crc32c::crc32c(body).to_le_bytes());
+    put(28, &body.sum.to_le_bytes());
     put(32, &header.id.to_le_bytes());
     put(40, &header.epoch.to_le_bytes());
     put(48, &header.trace.to_le_bytes());

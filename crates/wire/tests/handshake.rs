@@ -5,7 +5,7 @@
 use fuzzing::{as_it_is, fuzz};
 use wire::{
     connection::Window,
-    frame::{Header, Kind},
+    frame::{Body, Header, Kind},
     handshake::{
         Handshake, HandshakeError, HandshakeMessage, Identity, Roles, Session, Versions, Wish, busy,
     },
@@ -70,8 +70,14 @@ fn both_know_each_other() {
     assert_eq!((a.peer.takes.requests, b.peer.takes.requests), (12, 11));
     assert!(a.peer.roles.has(Roles::DS) && !a.peer.roles.has(Roles::CLIENT));
     // What one sends the other receives, and the directions differ.
-    let sum =
-        |key| wire::frame::encode(&wire::frame::Place::first(1, key), &Header::of(Kind::Ping), &[], &[]);
+    let sum = |key| {
+        wire::frame::encode(
+            &wire::frame::Place::first(1, key),
+            &Header::of(Kind::Ping),
+            &[],
+            &Body::default(),
+        )
+    };
     assert_eq!((sum(a.send), sum(a.receive)), (sum(b.receive), sum(b.send)));
     assert_ne!(sum(a.send), sum(a.receive));
 }

@@ -11,7 +11,7 @@ use wire::{
         Answer, BodyFor, Cause, Connection, Event, Failure, Loss, NotTaken, Request, RequestId, Settings,
         Time, Violation, Why, Window,
     },
-    frame::{Header, Kind, Limits, Verdict},
+    frame::{Body, Header, Kind, Limits, Verdict},
 };
 
 const WINDOW: Window = Window { requests: 2, bytes: 1000 };
@@ -37,7 +37,7 @@ fn wanted(seconds: u64) -> Request {
     Request {
         method: 1,
         meta: Bytes::new(),
-        body: Bytes::from(vec![1; 10]),
+        body: Body::new(vec![1; 10]),
         answer_bytes_max: 10,
         deadline: Duration::from_secs(seconds),
         epoch: 0,
@@ -47,7 +47,7 @@ fn wanted(seconds: u64) -> Request {
 }
 
 fn answer(bytes: usize) -> Answer {
-    Answer { verdict: Verdict::Done, meta: Bytes::new(), body: vec![0; bytes].into(), epoch: 0 }
+    Answer { verdict: Verdict::Done, meta: Bytes::new(), body: Body::new(vec![0; bytes]), epoch: 0 }
 }
 
 fn take(connection: &mut Connection, header: Header) -> BodyFor {

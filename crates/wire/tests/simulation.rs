@@ -18,7 +18,7 @@ use wire::{
         Answer, BodyFor, Cause, Connection, Event, Failure, Loss, NotTaken, Request, RequestId, Settings,
         Time, Window,
     },
-    frame::{Header, Kind, Limits, Place, SumKey, Verdict},
+    frame::{Body, Header, Kind, Limits, Place, SumKey, Verdict},
 };
 
 const SEEDS: u64 = 600;
@@ -140,7 +140,7 @@ impl Side {
         let request = Request {
             method: 5,
             meta: Bytes::from(number.to_le_bytes().to_vec()),
-            body: Bytes::from(vec![number as u8; body as usize]),
+            body: Body::new(vec![number as u8; body as usize]),
             answer_bytes_max: random.below(500) as u32,
             deadline: now + Duration::from_millis(random.below(1500)),
             epoch: 3,
@@ -160,7 +160,7 @@ impl Side {
             let header = self.encoder.header(&frame.header, &frame.meta, &frame.body);
             self.pipe.extend(header);
             self.pipe.extend(frame.meta);
-            self.pipe.extend(frame.body);
+            self.pipe.extend(frame.body.into_bytes());
         }
     }
 
@@ -236,10 +236,10 @@ impl Side {
             let answer = Answer {
                 verdict: if number.is_multiple_of(3) { Verdict::Fault } else { Verdict::Done },
                 meta: Bytes::copy_from_slice(meta),
-                body: Bytes::from(vec![!(number as u8); header.answer_bytes_max as usize]),
+                body: Body::new(vec![!(number as u8); header.answer_bytes_max as usize]),
                 epoch: 4,
             };
-            let longer = Answer { body: Bytes::from(vec![0; answer.body.len() + 1]), ..answer.clone() };
+            let longer = Answer { body: Body::new(vec![0; answer.body.len() + 1]), ..answer.clone() };
             if !self.connection.is_over() {
                 let refused = self.connection.answer(header.id, longer);
                 assert!(matches!(refused, Err(NotTaken::TooLong { .. })), "no answer longer than asked for");
