@@ -1,1 +1,48 @@
-//! x
+//! Connections between ONFS processes, over TCP and Unix sockets: the machine of [`wire`] with sockets, threads and a clock.
+//!
+//! - [`Server`] listens; a [`Handler`] answers, in any order. [`Client`] asks: many threads share a connection, which is made again when it
+//!   was lost. Both directions are alike: a handler can be asked on a connection that it made.
+//! - [`transport`] what carries the bytes; [`key_file`] the cluster key.
+//!
+//! Threads, and no async runtime: two per connection ([0014](../../../docs/decisions/0014-wire.md)). Every wait has a deadline, every queue a
+//! bound: those of [`wire::connection`], and one write's bytes. It refuses to know what a method means.
+#![forbid(unsafe_code)]
+
+mod address;
+mod channel;
+mod client;
+mod greet;
+pub mod key_file;
+mod link;
+mod outbox;
+mod pool;
+mod reader;
+mod server;
+pub mod transport;
+
+use std::io;
+
+use prost::Message;
+use types::Errno;
+use wire::schema::{Fault, Retry};
+
+pub use address::{Address, NoAddress};
+pub use channel::{Call, CallError, Channel, Tuning};
+pub use client::{Client, Credentials, Target, connect};
+pub use greet::ConnectError;
+pub use link::{Answered, Pending, Reply};
+pub use reader::{Handler, Incoming};
+pub use server::{Bounds, Server};
+
+/// Random bytes of the kernel's.
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+/// The meta of an answer that says no that nobody can say more of.
+fn fault(errno: Errno, detail: &str) -> Vec<u8> {
+    let retry = Retry::Unknown.into();
+    Fault { errno: errno.raw(), retry, detail: detail.to_owned(), ..Fault::default() }.encode_to_vec()
+}

@@ -1,0 +1,127 @@
+//! Where a peer listens: `HOST:PORT`, or `unix:PATH`.
+
+use std::{
+    fmt, io,
+    net::ToSocketAddrs,
+    path::PathBuf,
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use thiserror::Error;
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Address {
+    /// A name or number, a colon, a port; an IPv6 number stands in brackets.
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{0:?} is no address: HOST:PORT or unix:/PATH is wanted")]
+pub struct NoAddress(String);
+
+impl FromStr for Address {
+    type Err = NoAddress;
+
+    fn from_str(text: &str) -> Result<Address, NoAddress> {
+        let wrong = || NoAddress(text.to_owned());
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.starts_with('/') { Ok(Address::Unix(path.into())) } else { Err(wrong()) };
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let bare = host.strip_prefix('[').map_or(Some(host), |h| h.strip_suffix(']')).unwrap_or_default();
+        let bracketed = bare.len() != host.len();
+        if bare.is_empty() || (bare.contains(':') && !bracketed) || port.parse::<u16>().is_err() {
+            return Err(wrong());
+        }
+        Ok(Address::Tcp(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(text) => f.write_str(text),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    fn resolve(&self) -> io::Result<Vec<SockAddr>> {
+        match self {
+            Address::Tcp(text) => Ok(text.to_socket_addrs()?.map(SockAddr::from).collect()),
+            Address::Unix(path) => Ok(vec![SockAddr::unix(path)?]),
+        }
+    }
+
+    /// Tries each of the address's numbers in turn, together not longer than `wait`. Asking the resolver for a name has its own bound.
+    pub(crate) fn connect(&self, wait: Duration) -> io::Result<Socket> {
+        let until = Instant::now() + wait;
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in self.resolve()? {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let socket = Socket::new(address.domain(), Type::STREAM, None)?;
+            match socket.connect_timeout(&address, left) {
+                Ok(()) => return Ok(socket),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// A listening socket. The file of a Unix socket that nobody listens at any more is replaced.
+    pub(crate) fn listen(&self, backlog: i32) -> io::Result<Socket> {
+        let address = self.resolve()?.into_iter().next();
+        let address = address.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such name"))?;
+        let socket = Socket::new(address.domain(), Type::STREAM, None)?;
+        if address.domain() != Domain::UNIX {
+            socket.set_reuse_address(true)?;
+        }
+        match socket.bind(&address) {
+            Ok(()) => (),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && self.is_left_over() => {
+                if let Address::Unix(path) = self {
+                    std::fs::remove_file(path)?;
+                }
+                socket.bind(&address)?;
+            }
+            Err(error) => return Err(error),
+        }
+        socket.listen(backlog)?;
+        Ok(socket)
+    }
+
+    fn is_left_over(&self) -> bool {
+        use std::os::unix::{fs::FileTypeExt, net::UnixStream};
+        match self {
+            Address::Tcp(_) => false,
+            Address::Unix(path) => {
+                let is_socket = path.symlink_metadata().is_ok_and(|m| m.file_type().is_socket());
+                let refused =
+                    UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+                is_socket && refused
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_shown() {
+        for good in ["node7:7400", "10.0.0.1:1", "[::1]:7400", "unix:/run/onfs/7.sock"] {
+            assert_eq!(good.parse::<Address>().map(|a| a.to_string()), Ok(good.to_owned()));
+        }
+        for bad in ["", "node7", ":7", "node:", "node:70000", "::1:7400", "[::1:7", "unix:", "unix:run"] {
+            assert_eq!(bad.parse::<Address>(), Err(NoAddress(bad.to_owned())), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A connection that is made when it is wanted, and made again when it was lost.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use wire::{
+    backoff::Redial,
+    handshake::{Handshake, Identity, Wish},
+    key::ClusterKey,
+};
+
+use crate::{
+    address::Address,
+    channel::{Call, CallError, Channel, Tuning},
+    greet::{ConnectError, greet},
+    link::Answered,
+    reader::Handler,
+    transport::{SocketStream, Transport},
+};
+
+/// Pauses between attempts. The longest is what a peer that came back waits at the most.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_LONGEST: Duration = Duration::from_secs(5);
+
+/// Who we are, and what we have to prove it.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    pub me: Identity,
+    pub key: ClusterKey,
+}
+
+impl Credentials {
+    /// What is told of ourselves with these settings.
+    pub(crate) fn identity(&self, tuning: &Tuning) -> Identity {
+        Identity { takes: tuning.takes, ..self.me.clone() }
+    }
+}
+
+/// Makes one connection. `handler` gets what the peer asks.
+pub fn connect(
+    address: &Address,
+    credentials: &Credentials,
+    wish: Wish,
+    handler: Arc<dyn Handler>,
+    tuning: &Tuning,
+) -> Result<Channel, ConnectError> {
+    let begun = Instant::now();
+    let socket = address.connect(tuning.connect_wait)?;
+    let transport: Box<dyn Transport> = Box::new(SocketStream::new(socket, tuning.waits())?);
+    let me = credentials.identity(tuning);
+    let handshake = Handshake::initiate(me, credentials.key.clone(), wish, crate::random()?);
+    let left = tuning.connect_wait.saturating_sub(begun.elapsed());
+    let greeted = match greet(transport.as_ref(), handshake, tuning.limits, left) {
+        Ok(greeted) => greeted,
+        Err(error) => {
+            transport.close();
+            return Err(error);
+        }
+    };
+    let (channel, reader) = Channel::start(transport, greeted, handler, tuning)?;
+    thread::Builder::new().name("net-read".into()).spawn(reader)?;
+    Ok(channel)
+}
+
+/// Where a client connects to, and how.
+#[derive(Clone)]
+pub struct Target {
+    pub address: Address,
+    pub wish: Wish,
+    pub credentials: Credentials,
+    pub handler: Arc<dyn Handler>,
+    pub tuning: Tuning,
+}
+
+struct State {
+    channel: Option<Arc<Channel>>,
+    /// Some caller is at it; the others wait for him.
+    connecting: bool,
+    redial: Redial,
+    why: String,
+}
+
+/// Connects at the first call, and again at calls after a loss, with pauses that grow. Requests that were under way at a loss are not
+/// repeated: whoever made them knows whether they may be.
+pub struct Client {
+    target: Target,
+    started: Instant,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Client {
+    pub fn new(target: Target) -> Client {
+        let redial = Redial::new(PAUSE_FIRST, PAUSE_LONGEST);
+        let state = State { channel: None, connecting: false, redial, why: String::new() };
+        Client { target, started: Instant::now(), state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Asks and waits, with a connection or for one, not beyond the deadline.
+    pub fn call(&self, call: Call) -> Result<Answered, CallError> {
+        let channel = self.channel(call.deadline)?;
+        let answered = channel.call(call)?;
+        // Only an answer shows that the peer works; see `Redial::worked`.
+        self.state.lock().redial.worked();
+        Ok(answered)
+    }
+
+    /// The connection, made if there is none.
+    pub fn channel(&self, deadline: Instant) -> Result<Arc<Channel>, CallError> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(channel) = &state.channel {
+                if channel.is_open() {
+                    return Ok(channel.clone());
+                }
+                // The loss of one that carried nothing is a failed attempt.
+                state.channel = None;
+                state.redial.failed(self.started.elapsed(), number());
+            }
+            let now = Instant::now();
+            let may = self.started + state.redial.not_before();
+            if !state.connecting && may <= now {
+                state.connecting = true;
+                let made = parking_lot::MutexGuard::unlocked(&mut state, || self.connect());
+                state.connecting = false;
+                self.changed.notify_all();
+                match made {
+                    Ok(channel) => state.channel = Some(Arc::new(channel)),
+                    Err(error) => {
+                        state.why = error.to_string();
+                        let pause = state.redial.failed(self.started.elapsed(), number());
+                        tracing::warn!(address = %self.target.address, %error, ?pause, "no connection");
+                        // Waiting does not put a wrong key right.
+                        let hopeless = matches!(&error, ConnectError::Handshake(e) if !e.may_pass());
+                        if hopeless {
+                            return Err(self.without(&state));
+                        }
+                    }
+                }
+                continue;
+            }
+            let until = if state.connecting { deadline } else { deadline.min(may) };
+            if now >= deadline || (!state.connecting && may >= deadline) {
+                return Err(self.without(&state));
+            }
+            self.changed.wait_until(&mut state, until);
+        }
+    }
+
+    fn connect(&self) -> Result<Channel, ConnectError> {
+        let Target { address, wish, credentials, handler, tuning } = &self.target;
+        connect(address, credentials, *wish, handler.clone(), tuning)
+    }
+
+    fn without(&self, state: &State) -> CallError {
+        let why = if state.why.is_empty() { "no time to make one".to_owned() } else { state.why.clone() };
+        CallError::NoConnection { address: self.target.address.to_string(), why }
+    }
+}
+
+/// Spreads attempts; a bad one is as good as any.
+fn number() -> u64 {
+    crate::random().map(u64::from_le_bytes).unwrap_or(0)
+}

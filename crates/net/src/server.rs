@@ -1,0 +1,230 @@
+//! A listener: takes connections up to a bound, lets peers prove themselves, and runs each on a thread of its own.
+
+use std::{
+    collections::BTreeMap,
+    io, panic,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{SockAddr, Socket};
+use wire::{frame::Limits, handshake::Handshake};
+
+use crate::{
+    address::Address,
+    channel::{Channel, Tuning},
+    client::Credentials,
+    greet::{ConnectError, greet, turn_away},
+    reader::Handler,
+    transport::{SocketStream, Transport},
+};
+
+/// How often the listener looks whether it shall end, and how long it rests when there are no descriptors.
+const TICK: Duration = Duration::from_millis(200);
+
+/// How many at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    pub connections: usize,
+    /// Of those who have not proved themselves yet: what strangers can hold, for the time of a handshake.
+    pub strangers: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { connections: 4096, strangers: 64 }
+    }
+}
+
+struct Shared {
+    credentials: Credentials,
+    handler: Arc<dyn Handler>,
+    tuning: Tuning,
+    bounds: Bounds,
+    ending: AtomicBool,
+    strangers: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
+    last: AtomicU64,
+    channels: Mutex<BTreeMap<u64, Arc<Channel>>>,
+}
+
+/// Ends with all its connections when it is dropped; [`Server::close`] ends them in order.
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SockAddr,
+    listener: Option<JoinHandle<()>>,
+}
+
+/// One of a bounded number.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(of: &Arc<AtomicUsize>, most: usize) -> Option<Place> {
+        let taken = of.fetch_update(SeqCst, SeqCst, |n| (n < most).then_some(n + 1));
+        taken.is_ok().then(|| Place(of.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Server {
+    pub fn start(
+        address: &Address,
+        credentials: Credentials,
+        handler: Arc<dyn Handler>,
+        tuning: Tuning,
+        bounds: Bounds,
+    ) -> io::Result<Server> {
+        let socket = address.listen(1024)?;
+        socket.set_nonblocking(true)?;
+        let bound = socket.local_addr()?;
+        let shared = Arc::new(Shared {
+            credentials,
+            handler,
+            tuning,
+            bounds,
+            ending: AtomicBool::new(false),
+            strangers: Arc::default(),
+            connections: Arc::default(),
+            last: AtomicU64::new(0),
+            channels: Mutex::default(),
+        });
+        let for_listener = shared.clone();
+        let listener =
+            thread::Builder::new().name("net-listen".into()).spawn(move || listen(&for_listener, &socket))?;
+        Ok(Server { shared, address: bound, listener: Some(listener) })
+    }
+
+    /// Where it listens, with the port that it got.
+    pub fn address(&self) -> Address {
+        match self.address.as_socket() {
+            Some(tcp) => Address::Tcp(tcp.to_string()),
+            None => Address::Unix(self.address.as_pathname().unwrap_or(std::path::Path::new("")).into()),
+        }
+    }
+
+    /// Connections whose peers have proved themselves.
+    pub fn connections(&self) -> usize {
+        self.shared.channels.lock().len()
+    }
+
+    /// Takes no more, and ends all connections in order; those that do not end within `wait` are cut.
+    pub fn close(mut self, wait: Duration) {
+        let until = Instant::now() + wait;
+        self.stop();
+        let channels: Vec<Arc<Channel>> = self.shared.channels.lock().values().cloned().collect();
+        // First all are told, then each is waited for.
+        for channel in &channels {
+            channel.close(Duration::ZERO);
+        }
+        for channel in &channels {
+            channel.close(until.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn stop(&mut self) {
+        self.shared.ending.store(true, SeqCst);
+        if let Some(listener) = self.listener.take()
+            && let Err(payload) = listener.join()
+        {
+            panic::resume_unwind(payload);
+        }
+        if let Some(path) = self.address.as_pathname() {
+            // A later start would remove it as well.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.listener.is_some() {
+            self.stop();
+        }
+        // The reader threads hold the links; without the channels they end.
+        let channels = std::mem::take(&mut *self.shared.channels.lock());
+        for channel in channels.values() {
+            channel.cut();
+        }
+    }
+}
+
+fn listen(shared: &Arc<Shared>, socket: &Socket) {
+    let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
+    while !shared.ending.load(SeqCst) {
+        let mut fds = [PollFd::new(socket, PollFlags::IN)];
+        if !matches!(poll(&mut fds, Some(&tick)), Ok(1)) {
+            continue;
+        }
+        match socket.accept() {
+            Ok((stream, _)) => admit(shared, stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+            Err(error) => {
+                // Who gave up already, or no descriptors: the others wait in the kernel's queue.
+                tracing::warn!(%error, "cannot take a connection");
+                thread::sleep(TICK);
+            }
+        }
+    }
+}
+
+/// Gives a stream a thread, if there is a place.
+fn admit(shared: &Arc<Shared>, stream: Socket) {
+    let transport = match SocketStream::new(stream, shared.tuning.waits()) {
+        Ok(transport) => Box::new(transport),
+        Err(error) => return tracing::debug!(%error, "a connection was gone at once"),
+    };
+    let stranger = Place::take(&shared.strangers, shared.bounds.strangers);
+    let connection = Place::take(&shared.connections, shared.bounds.connections);
+    let (Some(stranger), Some(connection)) = (stranger, connection) else {
+        return turn_away(transport.as_ref(), "as many connections as it takes");
+    };
+    let for_thread = shared.clone();
+    let served = thread::Builder::new()
+        .name("net-serve".into())
+        .spawn(move || serve(&for_thread, transport, stranger, connection));
+    if let Err(error) = served {
+        tracing::warn!(%error, "no thread for a connection");
+    }
+}
+
+fn serve(shared: &Shared, transport: Box<SocketStream>, stranger: Place, connection: Place) {
+    let greeted = crate::random().map_err(ConnectError::from).and_then(|nonce| {
+        let me = shared.credentials.identity(&shared.tuning);
+        let handshake = Handshake::respond(me, shared.credentials.key.clone(), nonce);
+        let limits: Limits = shared.tuning.limits;
+        greet(transport.as_ref(), handshake, limits, shared.tuning.connect_wait)
+    });
+    drop(stranger);
+    let greeted = match greeted {
+        Ok(greeted) => greeted,
+        Err(error) => {
+            tracing::warn!(%error, "a peer was refused");
+            return transport.close();
+        }
+    };
+    let number = shared.last.fetch_add(1, SeqCst);
+    match Channel::start(transport, greeted, shared.handler.clone(), &shared.tuning) {
+        Ok((channel, reader)) => {
+            let channel = Arc::new(channel);
+            shared.channels.lock().insert(number, channel.clone());
+            if shared.ending.load(SeqCst) {
+                channel.cut();
+            }
+            reader();
+            shared.channels.lock().remove(&number);
+        }
+        Err(error) => tracing::warn!(%error, "no thread for a connection"),
+    }
+    drop(connection);
+}
