@@ -81,11 +81,7 @@ mod tests {
             let found = read(&path);
             let open = matches!(&found, Err(KeyFileError::Open { mode: m, .. }) if *m == mode);
             // One that its owner cannot read is an error of its own, or fine for root.
-            assert_eq!(
-                open,
-                mode & 0o077 != 0 && mode & 0o400 != 0 || is_root() && mode & 0o077 != 0,
-                "{mode:o}"
-            );
+            assert_eq!(open, mode & 0o077 != 0 && (mode & 0o400 != 0 || is_root()), "{mode:o}");
         }
     }
 

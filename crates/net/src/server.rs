@@ -118,6 +118,11 @@ impl Server {
         self.shared.channels.lock().len()
     }
 
+    /// The newest connection of a node, over which it can be asked.
+    pub fn channel_of(&self, node: u64) -> Option<Arc<Channel>> {
+        self.shared.channels.lock().values().rfind(|c| c.peer().node == node && c.is_open()).cloned()
+    }
+
     /// Takes no more, and ends all connections in order; those that do not end within `wait` are cut.
     pub fn close(mut self, wait: Duration) {
         let until = Instant::now() + wait;

@@ -1,0 +1,206 @@
+//! Goal: calls over real sockets: right bytes, any order, many callers, deadlines, ends and new beginnings. Method: a server of
+//! this process on both kinds of sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::wildcard_enum_match_arm, reason = "tests")]
+
+mod support;
+
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
+
+use net::{Bounds, Call, CallError, Client, Server, Target, Tuning, connect};
+use prost::Message;
+use support::*;
+use wire::{
+    connection::{Cause, Failure, NotTaken, Window},
+    frame::{Body, Verdict},
+    schema::Fault,
+};
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + seed * 17 + i / 251) as u8).collect()
+}
+
+#[test]
+fn bodies_of_all_sizes_come_back_on_both_kinds_of_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let unix = format!("unix:{}", dir.path().join("s").display()).parse().unwrap();
+    for address in [tcp(), unix] {
+        let methods = Arc::new(Methods::default());
+        let bounds = Bounds::default();
+        let server =
+            Server::start(&address, credentials(1, 1), methods.clone(), Tuning::default(), bounds).unwrap();
+        let channel = client(&server);
+        assert_eq!((channel.peer().node, channel.peer().build.as_str()), (1, "test"));
+        let mut into = Vec::new();
+        for len in [0, 1, 79, 1023, 1024, 1025, 32 << 10, (32 << 10) + 1, 1 << 20, 4 << 20, 5, 0] {
+            let body = bytes(len, len);
+            let call = Call {
+                body: Body::new(body.clone()),
+                answer_bytes_max: len as u32,
+                into: std::mem::take(&mut into),
+                trace: 99,
+                ..call(ECHO)
+            };
+            let answered = channel.call(call).unwrap();
+            assert!(answered.body == body, "{len} bytes");
+            assert_eq!((answered.header.trace, answered.header.epoch), (99, 7));
+            into = answered.body;
+        }
+        assert!(channel.close(Duration::from_secs(5)), "an end in order");
+        until("the server sees it", || methods.gone.load(SeqCst) == 1 && server.connections() == 0);
+        assert!(matches!(channel.call(call(ECHO)), Err(CallError::NotTaken(NotTaken::Ending))));
+    }
+}
+
+#[test]
+fn a_buffer_of_the_callers_is_the_one_that_is_filled() {
+    let (server, _) = server(tuning(), Bounds::default());
+    let channel = client(&server);
+    let into = vec![9; 100_000];
+    let place = into.as_ptr();
+    let answered = channel.call(Call { into, answer_bytes_max: 90_000, ..call(READ) }).unwrap();
+    assert_eq!((answered.body.as_ptr(), answered.body.len()), (place, 90_000));
+}
+
+#[test]
+fn many_threads_share_a_connection_and_answers_come_in_any_order() {
+    let (server, _) = server(tuning(), Bounds::default());
+    let channel = client(&server);
+    thread::scope(|scope| {
+        for worker in 0..8_usize {
+            let channel = &channel;
+            scope.spawn(move || {
+                for n in 0..200_usize {
+                    let method = if n % 20 == 0 { LATE } else { ECHO };
+                    let body = bytes((worker * 997 + n * 131) % 9000, n);
+                    let meta = vec![(n % 7) as u8, worker as u8, n as u8];
+                    let call = Call {
+                        meta: meta.clone().into(),
+                        body: Body::new(body.clone()),
+                        answer_bytes_max: body.len() as u32,
+                        ..call(method)
+                    };
+                    let answered = channel.call(call).unwrap();
+                    assert_eq!(answered.meta, meta);
+                    assert!(method == LATE || answered.body == body);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn several_calls_go_in_one_write_and_each_ends_by_itself() {
+    let (server, methods) = server(tuning(), Bounds::default());
+    let channel = client(&server);
+    let too_long = Call { meta: vec![0; 70_000].into(), ..call(ECHO) };
+    let calls = vec![call(ECHO), call(DROP), too_long, call(LONG), call(ECHO)];
+    let results: Vec<_> = channel.begin_all(calls).into_iter().map(|p| Ok(p?.wait()?)).collect();
+    let verdicts: Vec<Option<Verdict>> = results
+        .iter()
+        .map(|r: &Result<net::Answered, CallError>| r.as_ref().ok().map(|a| a.header.verdict))
+        .collect();
+    let (done, fault) = (Some(Verdict::Done), Some(Verdict::Fault));
+    assert_eq!(verdicts, [done, fault, None, fault, done]);
+    assert!(matches!(results[2], Err(CallError::NotTaken(NotTaken::TooLong { .. }))));
+    let fault = Fault::decode(&results[1].as_ref().unwrap().meta[..]).unwrap();
+    assert_eq!((fault.errno, fault.detail.as_str()), (5, "the request was dropped"));
+    assert_eq!(methods.asked.load(SeqCst), 4);
+}
+
+#[test]
+fn a_deadline_ends_a_call_and_not_the_connection() {
+    let (server, methods) = server(tuning(), Bounds::default());
+    let channel = client(&server);
+    let begun = Instant::now();
+    let deadline = soon(Duration::from_millis(100));
+    let error = channel.call(Call { deadline, ..call(NEVER) }).expect_err("no answer");
+    assert_eq!(error, CallError::Failed(Failure::Unknown(Cause::Deadline)));
+    assert!(error.is_unknown() && begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    until("the server hears of it", || methods.unasked.load(SeqCst) == 1);
+    // A pending call that is dropped is cancelled.
+    drop(channel.begin(call(NEVER)).unwrap());
+    until("the server hears of it", || methods.unasked.load(SeqCst) == 2);
+    channel.call(call(ECHO)).expect("the connection goes on");
+}
+
+#[test]
+fn a_server_that_leaves_answers_what_is_open() {
+    let (server, methods) = server(tuning(), Bounds::default());
+    let channel = client(&server);
+    let pending = channel.begin(Call { meta: vec![200].into(), ..call(LATE) }).unwrap();
+    until("it is there", || methods.asked.load(SeqCst) == 1);
+    let closing = thread::spawn(move || server.close(Duration::from_secs(10)));
+    assert_eq!(pending.wait().unwrap().header.verdict, Verdict::Done);
+    closing.join().unwrap();
+    until("no more can be asked", || !channel.is_open());
+}
+
+#[test]
+fn at_a_loss_what_was_sent_is_unknown_and_a_client_connects_again() {
+    let (server, methods) = server(tuning(), Bounds::default());
+    let address = server.address();
+    let target = |address| Target {
+        address,
+        wish: WISH,
+        credentials: credentials(2, 1),
+        handler: Arc::new(Methods::default()),
+        tuning: tuning(),
+    };
+    let client = Arc::new(Client::new(target(address.clone())));
+    client.call(call(ECHO)).unwrap();
+    let waiting = {
+        let client = client.clone();
+        thread::spawn(move || client.call(call(NEVER)))
+    };
+    until("it is there", || methods.asked.load(SeqCst) == 2);
+    drop(server);
+    let lost = waiting.join().unwrap().expect_err("the server is gone");
+    assert_eq!(lost, CallError::Failed(Failure::Unknown(Cause::Lost)));
+    // Nobody listens: not carried out, and said so within the deadline.
+    let begun = Instant::now();
+    let deadline = soon(Duration::from_millis(300));
+    let nobody = client.call(Call { deadline, ..call(ECHO) }).expect_err("nobody listens");
+    assert!(matches!(&nobody, CallError::NoConnection { .. }) && !nobody.is_unknown(), "{nobody}");
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    // It listens again, and a call that waits finds it.
+    let waiting = {
+        let client = client.clone();
+        thread::spawn(move || client.call(call(ECHO)))
+    };
+    let again = Arc::new(Methods::default());
+    let _server = Server::start(&address, credentials(1, 1), again, tuning(), Bounds::default()).unwrap();
+    waiting.join().unwrap().expect("connected again");
+}
+
+#[test]
+fn both_sides_may_ask() {
+    // The client's own handler is asked over the connection that the client made.
+    let (server, _) = server(tuning(), Bounds::default());
+    let mine = Arc::new(Methods::default());
+    let channel = connect(&server.address(), &credentials(2, 1), WISH, mine.clone(), &tuning()).unwrap();
+    until("the server has it", || server.channel_of(2).is_some());
+    let asked_by_server = server.channel_of(2).expect("the client is there");
+    let body = bytes(3000, 1);
+    let back = Call { body: Body::new(body.clone()), answer_bytes_max: 3000, ..call(ECHO) };
+    assert_eq!(asked_by_server.call(back).unwrap().body, body);
+    assert_eq!(mine.asked.load(SeqCst), 1);
+    channel.call(call(ECHO)).unwrap();
+}
+
+#[test]
+fn requests_beyond_the_window_wait_their_turn() {
+    let takes = Window { requests: 2, bytes: 300_000 };
+    let (server, _) = server(Tuning { takes, ..tuning() }, Bounds::default());
+    let channel = client(&server);
+    let calls = (0..40).map(|n| Call { answer_bytes_max: 1000 + n, ..call(READ) }).collect();
+    for (n, pending) in channel.begin_all(calls).into_iter().enumerate() {
+        assert_eq!(pending.unwrap().wait().unwrap().body.len(), 1000 + n);
+    }
+    let large = Call { answer_bytes_max: 299_999, ..call(READ) };
+    let refused = channel.call(large).expect_err("more than the window");
+    assert!(matches!(refused, CallError::NotTaken(NotTaken::TooLong { limit: 300_000, .. })));
+}
