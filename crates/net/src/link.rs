@@ -65,6 +65,18 @@ impl Slot {
     }
 }
 
+/// Somebody whose answer is there.
+pub(crate) struct Woken {
+    slot: Arc<Slot>,
+    answered: Answered,
+}
+
+impl Woken {
+    pub(crate) fn wake(self) {
+        self.slot.fill(Ok(self.answered));
+    }
+}
+
 /// For the handler, in the order in which it came.
 pub(crate) enum News {
     Asked { header: Header, meta: Vec<u8>, body: Vec<u8>, deadline: Time },
@@ -270,11 +282,24 @@ impl Link {
         Some(buffer)
     }
 
-    pub(crate) fn end(&self, header: Header, meta: Vec<u8>, body: Vec<u8>) {
+    /// A frame is whole. Whoever is woken by it is woken by the caller: later, and not under the lock, for which he would wait at once.
+    pub(crate) fn end(&self, header: Header, meta: Vec<u8>, body: Vec<u8>) -> Option<Woken> {
         let now = self.now();
         let mut state = self.state.lock();
         state.connection.end(now, header, meta, body);
+        let woken = match state.connection.poll_event() {
+            Some(Event::Answered { id, header, meta, body }) => {
+                let waiting = state.waiting.remove(&id);
+                waiting.map(|w| Woken { slot: w.slot, answered: Answered { header, meta, body } })
+            }
+            Some(event) => {
+                self.take_event(&mut state, event);
+                None
+            }
+            None => None,
+        };
         self.settle(&mut state);
+        woken
     }
 
     pub(crate) fn news(&self) -> Option<News> {
@@ -284,26 +309,30 @@ impl Link {
     /// Hands on what the machine says.
     fn settle(&self, state: &mut State) {
         while let Some(event) = state.connection.poll_event() {
-            match event {
-                Event::Asked { header, meta, body, deadline } => {
-                    state.news.push_back(News::Asked { header, meta, body, deadline });
+            self.take_event(state, event);
+        }
+    }
+
+    fn take_event(&self, state: &mut State, event: Event) {
+        match event {
+            Event::Asked { header, meta, body, deadline } => {
+                state.news.push_back(News::Asked { header, meta, body, deadline });
+            }
+            Event::Unasked { id } => state.news.push_back(News::Unasked { id }),
+            Event::Answered { id, header, meta, body } => {
+                if let Some(waiting) = state.waiting.remove(&id) {
+                    waiting.slot.fill(Ok(Answered { header, meta, body }));
                 }
-                Event::Unasked { id } => state.news.push_back(News::Unasked { id }),
-                Event::Answered { id, header, meta, body } => {
-                    if let Some(waiting) = state.waiting.remove(&id) {
-                        waiting.slot.fill(Ok(Answered { header, meta, body }));
-                    }
+            }
+            Event::Failed { id, failure } => {
+                if let Some(waiting) = state.waiting.remove(&id) {
+                    waiting.slot.fill(Err(failure));
                 }
-                Event::Failed { id, failure } => {
-                    if let Some(waiting) = state.waiting.remove(&id) {
-                        waiting.slot.fill(Err(failure));
-                    }
-                }
-                Event::Ended => self.end_with(state, None),
-                Event::Lost(loss) => {
-                    self.transport.close();
-                    self.end_with(state, Some(loss));
-                }
+            }
+            Event::Ended => self.end_with(state, None),
+            Event::Lost(loss) => {
+                self.transport.close();
+                self.end_with(state, Some(loss));
             }
         }
     }

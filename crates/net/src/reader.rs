@@ -9,7 +9,7 @@ use std::{
 use wire::{Decoder, Piece, connection::Loss, frame::Header, handshake::Peer, schema::Lane};
 
 use crate::{
-    link::{Link, News, Reply},
+    link::{Link, News, Reply, Woken},
     transport::is_wait_over,
 };
 
@@ -145,7 +145,15 @@ impl Reader {
     }
 
     /// Takes frames out of bytes. Whether the connection goes on.
-    fn take(&mut self, frame: &mut Option<Frame>, mut bytes: &[u8]) -> bool {
+    fn take(&mut self, frame: &mut Option<Frame>, bytes: &[u8]) -> bool {
+        // Bounded by the frames that fit into the staging buffer.
+        let mut woken = Vec::new();
+        let on = self.take_all(frame, bytes, &mut woken);
+        woken.into_iter().for_each(Woken::wake);
+        on
+    }
+
+    fn take_all(&mut self, frame: &mut Option<Frame>, mut bytes: &[u8], woken: &mut Vec<Woken>) -> bool {
         loop {
             let (used, piece) = match self.decoder.take(bytes) {
                 Ok(taken) => taken,
@@ -172,7 +180,7 @@ impl Reader {
                     self.begun = None;
                     if let Some(Frame { header, meta, mut body, filled }) = frame.take() {
                         body.truncate(filled);
-                        self.link.end(header, meta, body);
+                        woken.extend(self.link.end(header, meta, body));
                     }
                 }
             }
