@@ -77,8 +77,9 @@ fn main() -> Result<()> {
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve-bare", message, answer] => serve_bare(message.parse()?, answer.parse()?),
         ["serve-wire"] => serve_wire(),
-        [rounds, seconds] => compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?)),
-        _ => bail!("wirebench ROUNDS SECONDS"),
+        [rounds, seconds] => compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), ""),
+        [rounds, seconds, only] => compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), only),
+        _ => bail!("wirebench ROUNDS SECONDS [PART OF A ROW'S NAME]"),
     }
 }
 
@@ -89,10 +90,11 @@ struct Cost {
     cpu: f64,
 }
 
-fn compare(rounds: u32, time: Duration) -> Result<()> {
+fn compare(rounds: u32, time: Duration, only: &str) -> Result<()> {
     let mut costs: BTreeMap<&str, Vec<Cost>> = BTreeMap::new();
     for _ in 0..rounds {
-        for row in &ROWS {
+        // The bare rows are what the others are compared with.
+        for row in ROWS.iter().filter(|r| r.to.is_empty() || r.name.contains(only)) {
             costs.entry(row.name).or_default().push(measure(row, time).context(row.name)?);
         }
     }
@@ -103,7 +105,7 @@ fn compare(rounds: u32, time: Duration) -> Result<()> {
     };
     println!("| | MB/s | µs each | CPU µs each | CPU s/GiB | rate of bare | CPU of bare |");
     println!("|---|---|---|---|---|---|---|");
-    for row in &ROWS {
+    for row in ROWS.iter().filter(|r| costs.contains_key(r.name)) {
         let (wall, cpu) = (median(row.name, |c| c.wall), median(row.name, |c| c.cpu));
         let rate = row.message as f64 / wall / 1e6;
         let per_gib = cpu * (1u64 << 30) as f64 / row.message as f64;

@@ -5,16 +5,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Outgoing, Request, RequestId, Time, Violation};
+use super::terms::{Outgoing, Request, RequestId, Time, Violation, Window};
 use crate::frame::{HEADER_LEN, Header, Kind};
-
-/// How much may be unanswered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Window {
-    pub requests: u32,
-    /// Headers, metas, bodies, and what bodies their answers may have.
-    pub bytes: u64,
-}
 
 /// Bytes that a request takes of the window.
 pub(super) fn cost(request: &Request) -> u64 {
