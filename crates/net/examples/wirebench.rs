@@ -32,8 +32,10 @@ const BATCH: usize = 16;
 /// How a row moves its bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// One way, nothing comes back.
-    BareStream,
+    /// One way, nothing comes back; so many buffers in turn, on both sides.
+    BareStream {
+        buffers: usize,
+    },
     /// Each message is answered with 80 bytes before the next.
     BareTurns,
     Write {
@@ -53,13 +55,14 @@ struct Row {
     to: &'static str,
 }
 
-const ROWS: [Row; 12] = [
-    row("bare stream, 1 MiB", How::BareStream, MIB, ""),
+const ROWS: [Row; 13] = [
+    row("bare stream, 1 MiB", How::BareStream { buffers: 1 }, MIB, ""),
+    row("bare stream, 1 MiB, 4 buffers", How::BareStream { buffers: 4 }, MIB, ""),
     row("write 1 MiB, 1 caller", How::Write { callers: 1, batch: 1 }, MIB, "bare stream, 1 MiB"),
-    row("write 1 MiB, 4 callers", How::Write { callers: 4, batch: 1 }, MIB, "bare stream, 1 MiB"),
+    row("write 1 MiB, 4 callers", How::Write { callers: 4, batch: 1 }, MIB, "bare stream, 1 MiB, 4 buffers"),
     row("read 1 MiB, 1 caller", How::Read { callers: 1 }, MIB, "bare stream, 1 MiB"),
-    row("read 1 MiB, 4 callers", How::Read { callers: 4 }, MIB, "bare stream, 1 MiB"),
-    row("bare stream, 4 KiB", How::BareStream, SMALL, ""),
+    row("read 1 MiB, 4 callers", How::Read { callers: 4 }, MIB, "bare stream, 1 MiB, 4 buffers"),
+    row("bare stream, 4 KiB", How::BareStream { buffers: 1 }, SMALL, ""),
     row("bare turns, 4 KiB", How::BareTurns, SMALL, ""),
     row("call 4 KiB, 1 caller", How::Write { callers: 1, batch: 1 }, SMALL, "bare turns, 4 KiB"),
     row("call 4 KiB, 8 callers", How::Write { callers: 8, batch: 1 }, SMALL, "bare turns, 4 KiB"),
@@ -75,7 +78,9 @@ const fn row(name: &'static str, how: How, message: usize, to: &'static str) -> 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve-bare", message, answer] => serve_bare(message.parse()?, answer.parse()?),
+        ["serve-bare", message, answer, buffers] => {
+            serve_bare(message.parse()?, answer.parse()?, buffers.parse()?)
+        }
         ["serve-wire"] => serve_wire(),
         [rounds, seconds] => compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), ""),
         [rounds, seconds, only] => compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), only),
@@ -126,14 +131,20 @@ fn compare(rounds: u32, time: Duration, only: &str) -> Result<()> {
 
 fn measure(row: &Row, time: Duration) -> Result<Cost> {
     let answer = if row.how == How::BareTurns { "80" } else { "0" };
+    let buffers = match row.how {
+        How::BareStream { buffers } => buffers,
+        How::BareTurns | How::Write { .. } | How::Read { .. } => 1,
+    };
     let (mut child, address) = match row.how {
-        How::BareStream | How::BareTurns => child(&["serve-bare", &row.message.to_string(), answer])?,
+        How::BareStream { .. } | How::BareTurns => {
+            child(&["serve-bare", &row.message.to_string(), answer, &buffers.to_string()])?
+        }
         How::Write { .. } | How::Read { .. } => child(&["serve-wire"])?,
     };
     // What goes before is no part of it; the child's own start is, some milliseconds.
     let before = cpu()?;
     let (messages, wall) = match row.how {
-        How::BareStream | How::BareTurns => bare(&address, row, time)?,
+        How::BareStream { .. } | How::BareTurns => bare(&address, row, buffers, time)?,
         How::Write { callers, batch } => ask(&address, row.message, callers, batch, time)?,
         How::Read { callers } => read(&address, row.message, callers, time)?,
     };
@@ -164,13 +175,16 @@ fn child(words: &[&str]) -> Result<(Child, String)> {
     Ok((child, address.trim().to_owned()))
 }
 
-fn bare(address: &str, row: &Row, time: Duration) -> Result<(u64, f64)> {
+fn bare(address: &str, row: &Row, buffers: usize, time: Duration) -> Result<(u64, f64)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    let message = vec![7; row.message];
+    let messages = vec![vec![7; row.message]; buffers];
     let (begun, mut count) = (Instant::now(), 0);
-    while begun.elapsed() < time {
-        stream.write_all(&message)?;
+    for message in messages.iter().cycle() {
+        if begun.elapsed() >= time {
+            break;
+        }
+        stream.write_all(message)?;
         if row.how == How::BareTurns {
             stream.read_exact(&mut [0; 80])?;
         }
@@ -181,13 +195,16 @@ fn bare(address: &str, row: &Row, time: Duration) -> Result<(u64, f64)> {
     Ok((count, begun.elapsed().as_secs_f64()))
 }
 
-fn serve_bare(message: usize, answer: usize) -> Result<()> {
+fn serve_bare(message: usize, answer: usize, buffers: usize) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
     let (mut stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
-    let (mut message, answer) = (vec![0; message], vec![0; answer]);
-    while stream.read_exact(&mut message).is_ok() {
+    let (mut messages, answer) = (vec![vec![0; message]; buffers], vec![0; answer]);
+    for turn in (0..buffers).cycle() {
+        if stream.read_exact(&mut messages[turn]).is_err() {
+            break;
+        }
         stream.write_all(&answer)?;
     }
     Ok(())
