@@ -24,6 +24,7 @@ use crate::{
 /// A side's settings. The defaults are for a network of one site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
+    /// The same on all nodes: a version of the wire fixes them, and only tests have others.
     pub limits: Limits,
     /// What this side takes unanswered.
     pub takes: Window,

@@ -401,6 +401,7 @@ impl Link {
                 if state.over.is_some() && state.sending == Sending::Nobody {
                     return;
                 }
+                // Its deadline is the connection's end, which the reader's ticks see to, and which wakes it.
                 self.backlog.wait(&mut state);
             }
             self.fill(&mut state);

@@ -74,3 +74,88 @@ impl Outbox {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Goal: many frames are one write, and whatever part of it a transport takes, the bytes come in order, once. Method: a transport that
+    //! takes so many bytes at a time and counts.
+    use std::io::IoSliceMut;
+
+    use parking_lot::Mutex;
+    use wire::frame::{Body, Header, Kind, Place, SumKey};
+
+    use super::*;
+
+    struct Takes {
+        most: usize,
+        taken: Mutex<(usize, Vec<u8>)>,
+    }
+
+    impl Transport for Takes {
+        fn send(&self, parts: &[IoSlice<'_>], _: bool) -> io::Result<usize> {
+            let mut taken = self.taken.lock();
+            let before = taken.1.len();
+            for part in parts {
+                let room = self.most - (taken.1.len() - before);
+                taken.1.extend(&part[..room.min(part.len())]);
+            }
+            taken.0 += 1;
+            Ok(taken.1.len() - before)
+        }
+
+        fn receive(&self, _: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn close(&self) {}
+    }
+
+    fn frames(lengths: &[usize]) -> Vec<Outgoing> {
+        let frame = |(id, len): (usize, &usize)| Outgoing {
+            header: Header { id: id as u64, ..Header::of(Kind::Request) },
+            meta: vec![id as u8; 20].into(),
+            body: Body::new(vec![!(id as u8); *len]),
+        };
+        lengths.iter().enumerate().map(frame).collect()
+    }
+
+    fn sent(lengths: &[usize], most: usize) -> (usize, Vec<u8>) {
+        let place = Place::first(1, SumKey::OPEN);
+        let (mut encoder, mut outbox) = (Encoder::new(place), Outbox::default());
+        let transport = Takes { most, taken: Mutex::default() };
+        for frame in frames(lengths) {
+            assert!(outbox.has_room());
+            outbox.push(&mut encoder, frame);
+        }
+        while !outbox.is_empty() {
+            outbox.send(&transport, true).unwrap();
+        }
+        transport.taken.into_inner()
+    }
+
+    #[test]
+    fn frames_that_meet_are_one_write_whole_or_in_pieces() {
+        let lengths = [0, 4096, 10, 1024, 1025, 0, 9000, 3, 4096, 4096, 0, 0, 0, 0, 70_000, 1];
+        let (writes, whole) = sent(&lengths, usize::MAX);
+        assert_eq!((writes, whole.len()), (1, 16 * 100 + lengths.iter().sum::<usize>()));
+        for most in [1, 79, 80, 81, 1000, 4096, 50_000] {
+            let (writes, pieces) = sent(&lengths, most);
+            assert!(pieces == whole, "{most} at a time");
+            assert_eq!(writes, whole.len().div_ceil(most), "{most} at a time");
+        }
+    }
+
+    #[test]
+    fn an_outbox_has_a_bound() {
+        let (mut encoder, mut outbox) = (Encoder::new(Place::first(1, SumKey::OPEN)), Outbox::default());
+        let mut pushed = 0;
+        for frame in frames(&[4096; 1000]) {
+            if !outbox.has_room() {
+                break;
+            }
+            outbox.push(&mut encoder, frame);
+            pushed += 1;
+        }
+        assert!((16..=64).contains(&pushed), "{pushed} frames of 4 KiB");
+    }
+}

@@ -234,7 +234,7 @@ fn mend(bytes: &mut [u8]) {
 }
 
 #[test]
-fn fuzz_frame() {
+fn fuzz_wire_frame() {
     let fault = Fault { errno: 5, detail: "x".repeat(50), ..Fault::default() };
     let good = [
         encode_all(&[(request(), b"meta".to_vec(), b"body".to_vec())]),
@@ -263,7 +263,7 @@ fn fuzz_frame() {
 }
 
 #[test]
-fn fuzz_meta() {
+fn fuzz_wire_meta() {
     use prost::Message;
     use wire::schema::{Hello, Refusal, Welcome};
     let good = [
@@ -284,7 +284,7 @@ fn fuzz_meta() {
             assert!(M::decode(&message.encode_to_vec()[..]) == Ok(message));
         }
     }
-    fuzz("meta", &good, fuzzing::as_it_is, |bytes| {
+    fuzz("wire-meta", &good, fuzzing::as_it_is, |bytes| {
         check::<Fault>(bytes);
         check::<Hello>(bytes);
         check::<Welcome>(bytes);

@@ -224,7 +224,7 @@ fn keys_are_read_and_not_shown() {
 }
 
 #[test]
-fn fuzz_handshake() {
+fn fuzz_wire_handshake() {
     let (mut a, mut b) = sides();
     let mut good = Vec::new();
     let wrapped = |message: &HandshakeMessage| {
@@ -240,7 +240,7 @@ fn fuzz_handshake() {
     good.push(wrapped(&welcome));
     good.push(wrapped(&busy("full")));
     let kinds = [Kind::Hello, Kind::Welcome, Kind::Proof, Kind::Accepted, Kind::Refusal, Kind::Request];
-    fuzz("handshake", &good, as_it_is, |bytes| {
+    fuzz("wire-handshake", &good, as_it_is, |bytes| {
         let Some((&[kind, len], rest)) = bytes.split_first_chunk::<2>() else { return };
         let (meta, body) = rest.split_at((len as usize).min(rest.len()));
         let message = HandshakeMessage {
