@@ -5,7 +5,10 @@
 mod support;
 
 use std::{
-    sync::{Arc, atomic::Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -203,4 +206,91 @@ fn requests_beyond_the_window_wait_their_turn() {
     let large = Call { answer_bytes_max: 299_999, ..call(READ) };
     let refused = channel.call(large).expect_err("more than the window");
     assert!(matches!(refused, CallError::NotTaken(NotTaken::TooLong { limit: 300_000, .. })));
+}
+
+#[test]
+fn large_bodies_both_ways_and_from_both_sides_at_once() {
+    // More than sockets hold is on the way in both directions, so writing passes between callers, reader and writer.
+    let (server, _) = server(Tuning::default(), Bounds::default());
+    let mine = Arc::new(Methods::default());
+    let channel = connect(&server.address(), &credentials(2, 1), WISH, mine, &Tuning::default()).unwrap();
+    until("the server has it", || server.channel_of(2).is_some());
+    let back = server.channel_of(2).unwrap();
+    thread::scope(|scope| {
+        for worker in 0..6_usize {
+            let side = if worker % 2 == 0 { &channel } else { back.as_ref() };
+            scope.spawn(move || {
+                let mut into = Vec::new();
+                for n in 0..30_usize {
+                    let len = if n % 5 == 4 { 100 } else { (worker * 399_989 + n * 700_001) % (3 << 20) };
+                    let body = bytes(len, n);
+                    let call = Call {
+                        body: Body::new(body.clone()),
+                        answer_bytes_max: len as u32,
+                        into: std::mem::take(&mut into),
+                        ..call(ECHO)
+                    };
+                    into = side.call(call).unwrap().body;
+                    assert!(into == body, "worker {worker}, call {n}");
+                }
+            });
+        }
+    });
+    assert!(channel.close(Duration::from_secs(10)), "an end in order");
+}
+
+#[test]
+fn callers_live_through_a_server_that_comes_and_goes() {
+    let (first, _) = server(tuning(), Bounds::default());
+    let address = first.address();
+    let target = Target {
+        address: address.clone(),
+        wish: WISH,
+        credentials: credentials(2, 1),
+        handler: Arc::new(Methods::default()),
+        tuning: tuning(),
+    };
+    let client = Client::new(target);
+    let (ending, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !ending.load(SeqCst) {
+                    let deadline = soon(Duration::from_secs(2));
+                    let call = Call {
+                        deadline,
+                        body: Body::new(bytes(50_000, 1)),
+                        answer_bytes_max: 50_000,
+                        ..call(ECHO)
+                    };
+                    match client.call(call) {
+                        Ok(answer) => {
+                            assert!(answer.body == bytes(50_000, 1));
+                            answered.fetch_add(1, SeqCst);
+                        }
+                        Err(CallError::NotTaken(NotTaken::Ending) | CallError::NoConnection { .. }) => (),
+                        Err(CallError::Failed(
+                            Failure::Unknown(Cause::Lost) | Failure::NotSent(Cause::Lost | Cause::Refused),
+                        )) => (),
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            });
+        }
+        let mut server = first;
+        for n in 0..6 {
+            let before = answered.load(SeqCst);
+            until("answers come", || answered.load(SeqCst) > before + 20);
+            // In order, and not.
+            if n % 2 == 0 {
+                server.close(Duration::from_secs(5));
+            } else {
+                drop(server);
+            }
+            let methods = Arc::new(Methods::default());
+            server =
+                Server::start(&address, credentials(1, 1), methods, tuning(), Bounds::default()).unwrap();
+        }
+        ending.store(true, SeqCst);
+    });
 }
