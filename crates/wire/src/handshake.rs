@@ -135,7 +135,7 @@ pub enum HandshakeError {
     Key,
     #[error("node {found} answered in place of node {wanted}")]
     Node { wanted: u64, found: u64 },
-    #[error("the peer refuses the connection ({reason:?}): {text}")]
+    #[error("the peer refuses the connection: {text}")]
     Refused { reason: Option<Reason>, text: String },
 }
 
