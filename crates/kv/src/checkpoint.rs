@@ -91,9 +91,10 @@ impl Shared {
         let maps = self.overlay.frozen();
         match self.engine.apply(&batch(&maps), lsn) {
             Ok(()) => {}
-            Err(ApplyError::Nothing(error)) => return Err(error),
+            // The frozen overlay stays over it until it was applied, so nobody sees whether it was.
+            Err(ApplyError::Nothing(error) | ApplyError::Again(error)) => return Err(error),
             // Whether the engine has it is known when it is opened again; the journal has it.
-            Err(ApplyError::Unknown(error)) => {
+            Err(ApplyError::Unknown(error) | ApplyError::Fenced(error)) => {
                 self.health.fail(&format!("the metadata engine failed: {error}"));
                 return Err(error);
             }
@@ -219,7 +220,12 @@ pub(crate) fn replay_into(engine: &dyn Engine, replay: Vec<Replay>, last: Lsn) -
     let batch: Vec<_> = merged.iter().map(|(key, value)| (&**key, value.as_deref())).collect();
     match engine.apply(&batch, last) {
         Ok(()) => Ok(()),
-        Err(ApplyError::Nothing(error) | ApplyError::Unknown(error)) => Err(error),
+        Err(
+            ApplyError::Nothing(error)
+            | ApplyError::Unknown(error)
+            | ApplyError::Again(error)
+            | ApplyError::Fenced(error),
+        ) => Err(error),
     }
 }
 

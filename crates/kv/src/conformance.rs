@@ -167,7 +167,10 @@ fn random_batches_agree_with_a_map(dir: &Path, make: Make<'_>) -> Result<(), KvE
 
 fn refused(error: ApplyError) -> KvError {
     match error {
-        ApplyError::Nothing(error) | ApplyError::Unknown(error) => error,
+        ApplyError::Nothing(error)
+        | ApplyError::Unknown(error)
+        | ApplyError::Again(error)
+        | ApplyError::Fenced(error) => error,
     }
 }
 

@@ -8,6 +8,8 @@ mod guard;
 mod lsm;
 mod memory;
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use namespace::txn::{KvError, Visit};
 
@@ -26,6 +28,12 @@ pub enum ApplyError {
     /// Whether it was applied is unknown until the engine is opened again.
     #[error("{0}")]
     Unknown(KvError),
+    /// Whether it was applied is unknown, but the same batch with the same number may be applied again, and that settles it.
+    #[error("{0}")]
+    Again(KvError),
+    /// Nothing was changed, nor will be: the engine's content belongs to another writer now.
+    #[error("{0}")]
+    Fenced(KvError),
 }
 
 /// Writes in rising order of distinct keys; `None` deletes.
@@ -48,6 +56,10 @@ pub trait Engine: Send + Sync {
     fn applied_lsn(&self) -> Result<Lsn, KvError>;
     /// The disk is full: give back what removals have freed as soon as possible. Returns at once.
     fn want_room(&self) {}
+    /// Since when and why the engine cannot be reached, if it is not here; requests for it wait, and then fail.
+    fn trouble(&self) -> Option<(SystemTime, String)> {
+        None
+    }
     /// Bytes on the disk.
     fn approximate_bytes(&self) -> u64;
     /// The last call: what was applied stays.

@@ -13,14 +13,20 @@ use crate::root;
 const LAYERS: [&[&str]; 5] = [
     &["types"],
     &["namespace", "lease", "layout", "link", "tier", "plan", "replica", "member", "cache", "wire"],
-    &["net", "kv", "store", "fuse", "backend", "bucket"],
+    &["net", "kv", "store", "fuse", "backend", "bucket", "pg"],
     &["mds", "ds", "linked", "client", "coord", "monitor"],
     &["onfs"],
 ];
 const PURE: usize = 1;
 /// Edges inside the other layers.
-const WITHIN: [(&str, &str); 5] =
-    [("client", "mds"), ("client", "ds"), ("linked", "mds"), ("linked", "ds"), ("client", "linked")];
+const WITHIN: [(&str, &str); 6] = [
+    ("pg", "kv"),
+    ("client", "mds"),
+    ("client", "ds"),
+    ("linked", "mds"),
+    ("linked", "ds"),
+    ("client", "linked"),
+];
 const TESTS: [&str; 3] = ["suites", "benchtool", "tidy"];
 /// Stands below all, and only their tests may use it.
 const FOR_TESTS: &str = "fuzzing";

@@ -1,0 +1,37 @@
+//! PostgreSQL as the engine under the metadata: an ordered map of byte strings in two tables, and in others who may write to it.
+//!
+//! Invariants
+//! - I-PG-1: a batch is one transaction, with its number in it; `apply` answers yes only when a commit that waits for the
+//!   disk (and the synchronous standby, if the server has one) was confirmed.
+//! - I-PG-2: a commit without an answer counts for nothing until a later commit of the same writer, under a raised session number,
+//!   has shown whether it was done. What was sent under the number before can then not be done any more.
+//! - I-PG-3: a batch is refused as a whole if one of the slots that it touches is not its writer's under the epoch that the
+//!   writer knows. The rows that say so stay locked until the commit, so of two owners of a slot one commits.
+//! - I-PG-4: who may take a slot is decided by [`lease`] with the database's clock alone.
+//! - I-PG-5: every wait has a deadline.
+//!
+//! It refuses to know what keys and values mean, except that the first three bytes of a key are its UGSD, by which it belongs to a
+//! slot. The runtime that the client library wants is inside, with the connections; callers' threads wait.
+
+mod apply;
+mod connection;
+mod engine;
+mod error;
+pub mod lease;
+mod options;
+mod ownership;
+mod passfile;
+mod pool;
+mod reach;
+mod read;
+mod schema;
+mod shared;
+mod slots;
+mod writer;
+
+pub use engine::{ENGINE_NAME, PgEngine};
+pub use options::{Options, Sharing, Tuning, check_namespace};
+pub use ownership::Taken;
+pub use passfile::PassfileError;
+pub use slots::{SLOTS, slot_of};
+pub use writer::{Identity, identity_of};
