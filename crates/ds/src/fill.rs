@@ -68,7 +68,7 @@ impl DataServer {
         let me = object.me.upgrade()?;
         let wanted_at = match purpose {
             Purpose::Wanted | Purpose::Ahead => Some(at),
-            Purpose::Move(_) => None,
+            Purpose::Move(_) | Purpose::Missing => None,
         };
         let fetch = object.reading.begin(Fetch::new((sau, state.era), len, wanted_at))?;
         if !self.filler.push(Job { object: me, fetch: fetch.clone(), purpose }) {
@@ -91,7 +91,7 @@ impl DataServer {
         let result = fetched.and_then(|theirs| {
             let to = match purpose {
                 Purpose::Move(to) => Some(*to),
-                Purpose::Wanted | Purpose::Ahead => None,
+                Purpose::Wanted | Purpose::Ahead | Purpose::Missing => None,
             };
             self.keep(object, fetch, (&theirs, to)).inspect_err(|errno| {
                 tracing::warn!(ino = %object.ino(), %errno, "what was read of a linked file is not kept");

@@ -34,6 +34,8 @@ pub(crate) enum Purpose {
     Wanted,
     /// Somebody may want it.
     Ahead,
+    /// Their file may go, and nobody else has it.
+    Missing,
     /// A movement to this tier, which has reserved the room.
     Move(TierId),
 }
@@ -73,7 +75,7 @@ impl Filler {
         match job.purpose {
             Purpose::Wanted => line.wanted.push_back(job),
             Purpose::Ahead => line.ahead.push_back(job),
-            Purpose::Move(_) => line.moves.push_back(job),
+            Purpose::Move(_) | Purpose::Missing => line.moves.push_back(job),
         }
         drop(line);
         self.work.notify_one();

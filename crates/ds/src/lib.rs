@@ -17,6 +17,7 @@ mod filler;
 mod glance;
 mod keep;
 mod keeper;
+mod kept;
 mod later;
 mod lift;
 mod line;
@@ -131,6 +132,7 @@ pub struct DataServer {
     pub(crate) table: Arc<ObjectTable>,
     pub(crate) driver: Arc<Driver>,
     pub(crate) filler: Filler,
+    pub(crate) kept: kept::KeptFiles,
     /// What is read of a linked near-line comes up, if no policy says otherwise.
     pub(crate) fill_on_read: bool,
     pub(crate) counters: Counters,
@@ -192,6 +194,7 @@ impl DataServer {
             table: ObjectTable::new(driver.clone(), Arc::clone(&policies)),
             driver,
             filler: Filler::new(options.fill_bytes_max),
+            kept: kept::KeptFiles::default(),
             fill_on_read,
             counters: Counters::default(),
             keeper: keeper::Todo::default(),
@@ -256,6 +259,7 @@ impl DataServer {
             let _ = thread.join();
         }
         self.filler.clear();
+        self.kept.clear();
     }
 
     /// After `shutdown`, with the last reference: gives the memory tier back to the machine if nothing in it would be

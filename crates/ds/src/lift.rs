@@ -52,7 +52,14 @@ impl DataServer {
             let mut state = object.state.write();
             let patience = Patience { may_wait: true, waited: begun.elapsed() };
             let stop = match self.try_lift(object, &mut state, sau, (fetched.as_ref(), patience)) {
-                Ok(Lifted::Done) => return Ok(()),
+                Ok(Lifted::Done) => {
+                    drop(state);
+                    // What it has besides is wanted until near-line has a version of ours.
+                    if fetched.is_some() {
+                        self.keep_open(object);
+                    }
+                    return Ok(());
+                }
                 Ok(Lifted::Fetch) => {
                     let (era, linked_len) = (state.era, state.linked_len);
                     let changes = state.version.as_ref().is_some_and(|version| version.in_place);

@@ -291,6 +291,7 @@ impl DataServer {
             state.condemned.clear();
             state.version = None;
             object.theirs.replace(None);
+            self.kept.let_go(ino);
             state.files = [None, None, None];
             TierId::ALL.into_iter().for_each(|tier| state.unsynced.forget(tier));
             state.map = layout::SauMap::new();

@@ -51,6 +51,7 @@ impl DataServer {
         *object.verified.lock() = Default::default();
         object.set_mtime(None);
         object.theirs.replace(None);
+        self.kept.let_go(object.ino);
         // What a device did not take is wanted no more.
         TierId::ALL.into_iter().for_each(|tier| state.unsynced.forget(tier));
         state.unsynced.trust();

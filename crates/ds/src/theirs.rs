@@ -48,7 +48,21 @@ impl Opened {
     pub fn check(&self) -> Result<(), Errno> {
         let now = self.source.look()?.seen;
         let of = |seen: &Seen| (seen.size, seen.mtime, seen.ctime);
-        if of(&now) == of(&self.seen) { Ok(()) } else { Err(Errno::ESTALE) }
+        // Who takes a name of it gives it another ctime, and leaves the bytes alone.
+        let lost_a_name =
+            now.nlink < self.seen.nlink && (now.size, now.mtime) == (self.seen.size, self.seen.mtime);
+        if of(&now) == of(&self.seen) || lost_a_name { Ok(()) } else { Err(Errno::ESTALE) }
+    }
+
+    /// The file with what is known of it now; nothing if its bytes were changed. An error: nobody can tell.
+    pub fn as_it_is(&self) -> Result<Option<Opened>, Errno> {
+        let now = match self.source.look() {
+            Ok(found) => found.seen,
+            Err(Errno::ESTALE | Errno::ENOENT) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let same = (now.size, now.mtime) == (self.seen.size, self.seen.mtime);
+        Ok(same.then(|| Opened { source: self.source.clone(), seen: now }))
     }
 
     /// As `check`, for who cannot try again: what leaves the bytes alone, as the end of its name does, does not count.
@@ -60,12 +74,8 @@ impl Opened {
 }
 
 impl Theirs {
-    fn get(&self) -> Option<Opened> {
+    pub fn get(&self) -> Option<Opened> {
         self.held.lock().file.clone()
-    }
-
-    pub fn is_open(&self) -> bool {
-        self.get().is_some()
     }
 
     /// The file; opened by `open` if it is not, and if that was not tried a moment ago.

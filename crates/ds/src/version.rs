@@ -172,7 +172,10 @@ impl DataServer {
         if !noted.mapped && state.mapped.is_none() {
             note_saus(&object, &mut state, &snapshot.saus, &noted);
         }
-        object.theirs.replace(Some(Opened { source, seen }));
+        let changed = noted.mapped || noted.lowest.is_some() || !noted.written.is_empty();
+        let file = Opened { source, seen };
+        self.keep_next(&object, changed, file.clone());
+        object.theirs.replace(Some(file));
         state.era += 1;
         // Near-line's SAUs are in this file as they were in the last one, so what is not recorded is done once more.
         self.save_map(&object, &mut state).inspect_err(|_| state.linked_len = before)?;

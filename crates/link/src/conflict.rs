@@ -13,6 +13,8 @@ pub enum Why {
     NameTaken = 2,
     /// Deleted or replaced here, changed there. Theirs is imported again.
     DeletedHere = 3,
+    /// Deleted or changed there, changed here in part: bytes that were never read here are in no file any more.
+    BytesLost = 4,
 }
 
 impl Why {
@@ -21,6 +23,7 @@ impl Why {
             1 => Why::BothChanged,
             2 => Why::NameTaken,
             3 => Why::DeletedHere,
+            4 => Why::BytesLost,
             _ => return None,
         })
     }

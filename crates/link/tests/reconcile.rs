@@ -327,7 +327,7 @@ fn act(world: &mut World, action: Action) {
                     world.node(ino).place = None;
                 }
                 Why::DeletedHere => drop(world.nodes.remove(&ino)),
-                Why::NameTaken => {}
+                Why::NameTaken | Why::BytesLost => {}
             }
         }
         Action::Remove { ino, ours } => {

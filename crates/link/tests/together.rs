@@ -188,6 +188,7 @@ impl World {
             Action::Conflict { why: Why::BothChanged, .. } => "both changed",
             Action::Conflict { why: Why::NameTaken, .. } => "name taken",
             Action::Conflict { why: Why::DeletedHere, .. } => "deleted here",
+            Action::Conflict { why: Why::BytesLost, .. } => "bytes lost",
             Action::PutBack { .. } => "put back",
             Action::Moved { .. } => "moved",
             Action::Renamed { exchange: true, .. } => "exchanged",
@@ -207,7 +208,7 @@ impl World {
                 }
                 match why {
                     Why::BothChanged => self.displaced(ino),
-                    Why::NameTaken => {}
+                    Why::NameTaken | Why::BytesLost => {}
                     Why::DeletedHere => self.lost(ino, None),
                 }
             }

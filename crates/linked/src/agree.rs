@@ -421,6 +421,8 @@ impl Pass<'_, '_> {
                 change.pending.log.gone(ino, Place::new(self.dir, &name), None, true);
                 records::delete_link(self.txn, ino);
             }
+            // Nothing is decided by it: whoever makes the next version finds it.
+            Why::BytesLost => {}
         }
         let conflict =
             Conflict { why, ino, when: self.env.now, dir: self.dir, name, kept: aside.map(|(_, to)| to) };
@@ -429,9 +431,7 @@ impl Pass<'_, '_> {
             kept = conflict.kept.as_ref().map(|kept| kept.escape_ascii().to_string()), ?why,
             "changed here and in the linked directory"
         );
-        let number = self.linked.next_conflict();
-        self.txn.put(&namespace::key::conflict(number), conflict.encode().into());
-        Ok(())
+        self.linked.list_conflict(self.txn, &conflict)
     }
 
     /// They have nothing of it any more: it is made anew with the names that it has here.

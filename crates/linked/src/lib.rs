@@ -10,9 +10,11 @@
 mod accept;
 mod agree;
 mod ahead;
+mod conflicts;
 mod counters;
 mod done;
 mod gather;
+mod keeping;
 mod kept;
 mod look;
 mod looks;
@@ -103,10 +105,13 @@ pub struct Linked {
     pub(crate) traversals: Mutex<ahead::Traversals>,
     pub(crate) root: Mutex<root::RootState>,
     pub(crate) conflicts_made: AtomicU64,
+    pub(crate) unnamed_conflicts: Mutex<conflicts::Unnamed>,
     pub(crate) counters: Counters,
     pub(crate) space: status::Space,
     pub(crate) to_visit: Sender<Ino>,
     visits: Receiver<Ino>,
+    pub(crate) to_keep: Sender<Ino>,
+    keeping: Receiver<Ino>,
     call: Sender<()>,
     pub(crate) called: Receiver<()>,
     stopping: AtomicBool,
@@ -123,6 +128,7 @@ impl Linked {
             Errno::EIO
         })?;
         let (to_visit, visits) = bounded(TO_VISIT);
+        let (to_keep, keeping) = bounded(keeping::LINE_MAX);
         // One call stands for any number.
         let (call, called) = bounded(1);
         let linked = Arc::new_cyclic(|me| Linked {
@@ -138,10 +144,13 @@ impl Linked {
             traversals: Mutex::default(),
             root: Mutex::default(),
             conflicts_made: AtomicU64::new(known.last().map_or(1, |(number, _)| number + 1)),
+            unnamed_conflicts: Mutex::new(conflicts::unnamed(&known)),
             counters: Counters::default(),
             space: status::Space::default(),
             to_visit,
             visits,
+            to_keep,
+            keeping,
             call,
             called,
             stopping: AtomicBool::new(false),
@@ -166,6 +175,8 @@ impl Linked {
             let walker = me.clone();
             self.spawn(format!("link-walk-{number}"), move || walker.run_walks())?;
         }
+        let keeper = me.clone();
+        self.spawn("link-keep".to_owned(), move || keeper.run_keeping(&keeper.keeping))?;
         Ok(())
     }
 

@@ -80,6 +80,9 @@ impl Linked {
         let same = found.data.written
             && ds.is_as_published(held.object())
             && (size, mtime) == (record.seen.size, record.seen.mtime);
+        if same && !found.data.live {
+            ds.let_theirs_go(task.entry.ino);
+        }
         Ok(same.then(|| Done { live: found.data.live, ..Done::with(Record::Stays, Vec::new()) }))
     }
 
@@ -112,7 +115,10 @@ impl Linked {
             let held = self.hold(task.entry.ino).map_err(Trouble::of)?;
             // There is nothing of it in near-line, whatever was: a conflict took its place, or a deletion there.
             if task.own.is_none() {
-                ds.part_from_theirs(held.object()).map_err(Trouble::of)?;
+                let lost = ds.part_from_theirs(held.object()).map_err(Trouble::of)?;
+                if lost > 0 {
+                    self.note_bytes_lost(task).map_err(Trouble::of)?;
+                }
             }
             let stop = || self.is_stopping();
             let snapshot = match how {

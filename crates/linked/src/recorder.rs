@@ -217,6 +217,8 @@ impl Linked {
         let version = pending.next_version(ino);
         pending.log.push(now, ino, FileKind::Regular, Op::Written { version });
         pending.note_open(ino, now, &self.settings);
+        // What near-line alone has of it may be replaced there before this version is. With a full line it may be lost then.
+        let _ = self.to_keep.try_send(ino);
         Ok(())
     }
 }

@@ -8,10 +8,7 @@ use link::{KnownRoot, Reachable, RootId, Trust, trust};
 use namespace::{key, txn::Bytes};
 use types::{Errno, Ino};
 
-use crate::{
-    Linked,
-    records::{self, Committed},
-};
+use crate::Linked;
 
 const NAME: &[u8] = b"linked";
 const VERSION: u8 = 1;
@@ -173,20 +170,6 @@ impl Linked {
             return trust == Trust::Known;
         }
         self.check_root().is_ok()
-    }
-
-    pub(crate) fn next_conflict(&self) -> u64 {
-        self.conflicts_made.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-    }
-
-    /// What was changed on both sides, by number.
-    pub fn conflicts(&self) -> Result<Vec<(u64, link::Conflict)>, Errno> {
-        records::conflicts(&Committed(&self.ledger.mds)).map_err(|error| records::errno(error.into()))
-    }
-
-    /// Somebody has seen to it.
-    pub fn forget_conflict(&self, number: u64) -> Result<(), Errno> {
-        self.ledger.mds.put_records(&[(Box::from(&*key::conflict(number)), None)], false)
     }
 }
 

@@ -12,6 +12,8 @@ use crate::control::{ConflictReport, ControlError, ErrorCode, FileRef};
 
 /// So many in one answer.
 const CHUNK: usize = 1000;
+/// Ranges of one file in an answer: who needs more has lost most of it.
+const LOST_MAX: usize = 16;
 
 pub(super) struct Conflicts<'a> {
     pub parts: &'a Parts,
@@ -86,6 +88,15 @@ impl Conflicts<'_> {
         self.parts.mds.lookup(conflict.dir, &conflict.name).ok().map(|found| found.attr.ino)
     }
 
+    /// What of ours was never read before theirs went. What cannot be told now is told by whoever reads it.
+    fn lost(&self, conflict: &Conflict) -> Vec<(u64, u64)> {
+        let found = self.parts.mds.find(conflict.ino).ok().filter(|found| found.data.written);
+        let lost = found.map(|found| self.parts.ds.lost_ranges(conflict.ino, found.attr.size));
+        let mut lost = lost.and_then(Result::ok).unwrap_or_default();
+        lost.truncate(LOST_MAX);
+        lost
+    }
+
     fn report(&self, below: &Below<'_>, number: u64, conflict: &Conflict) -> ConflictReport {
         let theirs = self.theirs(conflict).filter(|ino| *ino != conflict.ino).and_then(|_| {
             let dir = below.path(conflict.dir)?;
@@ -100,11 +111,13 @@ impl Conflicts<'_> {
                 Why::BothChanged => "both-changed",
                 Why::NameTaken => "name-taken",
                 Why::DeletedHere => "deleted-here",
+                Why::BytesLost => "bytes-lost",
             }
             .to_owned(),
             theirs: theirs.unwrap_or_default(),
             ours: ours.unwrap_or_default(),
             when_ms: u64::try_from(since).unwrap_or(0),
+            lost: self.lost(conflict),
         }
     }
 }

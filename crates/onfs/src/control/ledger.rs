@@ -224,7 +224,7 @@ pub struct RootsReport {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConflictReport {
     pub number: u64,
-    /// `both-changed`, `name-taken` or `deleted-here`.
+    /// `both-changed`, `name-taken`, `deleted-here` or `bytes-lost`.
     pub why: String,
     /// Theirs, as it is found now; empty if it is not there any more.
     pub theirs: String,
@@ -232,4 +232,7 @@ pub struct ConflictReport {
     pub ours: String,
     /// Milliseconds since 1970.
     pub when_ms: u64,
+    /// Bytes of ours that are in no file any more, as offset and length.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<(u64, u64)>,
 }

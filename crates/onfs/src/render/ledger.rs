@@ -76,6 +76,7 @@ pub fn conflicts(list: &[ConflictReport], now_ms: u64) -> String {
             "both-changed" => "changed here and there",
             "name-taken" => "the name was given to something else there",
             "deleted-here" => "deleted or replaced here, changed there",
+            "bytes-lost" => "changed here in part, deleted or changed there",
             other => other,
         };
         let place = |path: &str, none: &str| if path.is_empty() { none.to_owned() } else { path.to_owned() };
@@ -87,6 +88,12 @@ pub fn conflicts(list: &[ConflictReport], now_ms: u64) -> String {
                 place(&c.ours, if c.why == "deleted-here" { "deleted" } else { "not there any more" }),
             ),
         ]));
+        for (offset, len) in &c.lost {
+            out.push_str(&format!(
+                "  lost    bytes {offset} to {}: never read here, gone there\n",
+                offset + len
+            ));
+        }
     }
     out.push_str("look at both, keep what you want, then: onfs conflicts forget NUMBER\n");
     out
@@ -231,7 +238,12 @@ mod tests {
             theirs: "/m/f".into(),
             ours: String::new(),
             when_ms: 1_000,
+            lost: Vec::new(),
         };
+        let lost = ConflictReport { why: "bytes-lost".into(), lost: vec![(4096, 10)], ..one.clone() };
+        assert!(
+            conflicts(&[lost], 0).contains("  lost    bytes 4096 to 4106: never read here, gone there\n")
+        );
         assert_eq!(
             conflicts(&[one], 62_000),
             "3 deleted or replaced here, changed there, 1min 1s ago\n  theirs  /m/f\n  ours    deleted\n\
