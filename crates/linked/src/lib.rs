@@ -157,7 +157,8 @@ impl Linked {
             threads: Mutex::default(),
         });
         linked.load_root()?;
-        linked.ledger.mds.set_recorder(linked.clone())?;
+        let recorder: Arc<dyn mds::Recorder> = linked.clone();
+        linked.ledger.mds.set_recorder(&recorder)?;
         Ok(linked)
     }
 

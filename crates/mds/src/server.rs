@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io::Read,
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -64,7 +64,7 @@ pub struct Mds {
     pub(crate) inodes: AtomicI64,
     pub(crate) inodes_saved: AtomicI64,
     pub(crate) quota_changes: AtomicU64,
-    pub(crate) recorder: OnceLock<Arc<dyn Recorder>>,
+    pub(crate) recorder: OnceLock<Weak<dyn Recorder>>,
     reporter: Reporter,
     clock: Arc<dyn Clock>,
     names: NameHasher,
@@ -151,18 +151,23 @@ impl Mds {
         self.store.sync().map_err(|e| self.reporter.store_errno(e))
     }
 
-    /// Once, before the first operation; `EBUSY` after.
-    pub fn set_recorder(&self, recorder: Arc<dyn Recorder>) -> Result<(), Errno> {
-        self.recorder.set(recorder).map_err(|_| Errno::EBUSY)
+    /// Once, before the first operation; `EBUSY` after. Whoever sets it keeps it: it has the server for its part, and two that
+    /// kept each other would never end. When it is gone changes are `EIO`, since nobody would know of them.
+    pub fn set_recorder(&self, recorder: &Arc<dyn Recorder>) -> Result<(), Errno> {
+        self.recorder.set(Arc::downgrade(recorder)).map_err(|_| Errno::EBUSY)
+    }
+
+    fn the_recorder(&self) -> Result<Option<Arc<dyn Recorder>>, Errno> {
+        self.recorder.get().map(|recorder| recorder.upgrade().ok_or(Errno::EIO)).transpose()
     }
 
     pub(crate) fn admit(&self, ino: Option<Ino>) -> Result<(), Errno> {
-        self.recorder.get().map_or(Ok(()), |recorder| recorder.admit(ino))
+        self.the_recorder()?.map_or(Ok(()), |recorder| recorder.admit(ino))
     }
 
     /// As [`Mds::admit`], of what has a name, if something has it: otherwise the operation says what is wrong.
     pub(crate) fn admit_named(&self, at: Place<'_>) -> Result<(), Errno> {
-        let Some(recorder) = self.recorder.get() else { return Ok(()) };
+        let Some(recorder) = self.the_recorder()? else { return Ok(()) };
         match namespace::lookup(self.reader(), &self.env(), at) {
             Ok(found) => recorder.admit(Some(found.attr.ino)),
             Err(_) => Ok(()),
@@ -226,7 +231,8 @@ impl Mds {
         before: impl Fn(&V),
         then: impl FnOnce(V, Result<(), Errno>) -> Result<W, Errno>,
     ) -> Result<W, Errno> {
-        let recorder = self.recorder.get().map(|recorder| &**recorder);
+        let recorder = self.the_recorder()?;
+        let recorder = recorder.as_deref();
         loop {
             let guards = self.locks.write(&set);
             let mut txn = SlotTxn::new(self.store.begin(), &set, &self.locks, recorder.is_some());

@@ -48,7 +48,7 @@ impl Rig {
 
     fn open_told(&self) -> (Mds, Arc<Shadow>) {
         let (mds, shadow) = (self.open(), Arc::new(Shadow::default()));
-        mds.set_recorder(shadow.clone()).unwrap();
+        mds.set_recorder(&(shadow.clone() as Arc<dyn Recorder>)).unwrap();
         (mds, shadow)
     }
 
@@ -302,7 +302,7 @@ fn names_are_told() {
     let gone: BTreeSet<Ino> = shadow.take().iter().map(ino_of).collect();
     assert_eq!(gone, BTreeSet::from([b, other, sub]));
     shadow.compare(&mds);
-    assert_eq!(mds.set_recorder(shadow.clone()), Err(Errno::EBUSY));
+    assert_eq!(mds.set_recorder(&(shadow.clone() as Arc<dyn Recorder>)), Err(Errno::EBUSY));
     drop(mds);
     rig.check();
 }
@@ -418,7 +418,7 @@ fn what_is_not_committed_is_told() {
     let store = rig.store();
     let (mds, shadow) =
         (Mds::new(Arc::clone(&store), MdsOptions::default()).unwrap(), Arc::new(Shadow::default()));
-    mds.set_recorder(shadow.clone()).unwrap();
+    mds.set_recorder(&(shadow.clone() as Arc<dyn Recorder>)).unwrap();
     let top = mds.mkdir(&ROOT, Ino::ROOT, b"top", 0o755).unwrap().ino;
     let file = mds.create(&ROOT, top, b"file", &FILE).unwrap().attr.ino;
     assert_eq!(&mds.get(&key::work(file)).unwrap().unwrap()[..], 1u64.to_le_bytes());
