@@ -110,11 +110,10 @@ impl DataServer {
     }
 
     /// A version of ours is their file from now on. What of the object is nowhere else is in that one.
-    pub(crate) fn keep_next(&self, object: &Object, changed: bool, file: Opened) {
-        if changed || object.is_open_for_write() {
-            self.kept.replace(object.ino, file);
-        } else {
-            self.kept.let_go(object.ino);
+    pub(crate) fn keep_next(&self, object: &Object, changed: bool, file: Option<Opened>) {
+        match file {
+            Some(file) if changed || object.is_open_for_write() => self.kept.replace(object.ino, file),
+            Some(_) | None => self.kept.let_go(object.ino),
         }
     }
 

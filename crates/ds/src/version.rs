@@ -160,7 +160,8 @@ impl DataServer {
     /// snapshot is in near-line from now on.
     pub fn note_published(&self, snapshot: Snapshot, source: Arc<dyn Source>) -> Result<(), Errno> {
         let object = snapshot.noting.object.clone();
-        let seen = source.look()?.seen;
+        // It has its name, whether it can be looked at just now or not: then it is opened when it is wanted.
+        let file = source.look().ok().map(|found| Opened { source, seen: found.seen });
         let mut state = object.state.write();
         if state.removed {
             return Err(Errno::ENOENT);
@@ -173,9 +174,8 @@ impl DataServer {
             note_saus(&object, &mut state, &snapshot.saus, &noted);
         }
         let changed = noted.mapped || noted.lowest.is_some() || !noted.written.is_empty();
-        let file = Opened { source, seen };
         self.keep_next(&object, changed, file.clone());
-        object.theirs.replace(Some(file));
+        object.theirs.replace(file);
         state.era += 1;
         // Near-line's SAUs are in this file as they were in the last one, so what is not recorded is done once more.
         self.save_map(&object, &mut state).inspect_err(|_| state.linked_len = before)?;

@@ -386,6 +386,8 @@ fn a_publication_that_fails_or_is_stopped_is_as_if_it_never_was() {
     // They put another file in its place: two SAUs are nowhere but there, and are not published for ours.
     dir.replace(2, &pattern(9 * MIB, 3));
     drop(object);
+    // As after a death: nobody has the file open that was theirs.
+    site.server().let_theirs_go(ino(2));
     let object = attach(&site, &dir, 2);
     assert_eq!(ds::Linked::publish(&*dir, ino(2), &|| false), Err(Errno::ESTALE));
     assert!(!site.server().is_published(&object));

@@ -8,7 +8,7 @@ use std::{
 use link::{Change as Difference, Source, Staged, compare};
 use types::{Errno, Ino};
 
-use crate::{Linked, looks::At, pending::is_unpublished, records};
+use crate::{Linked, looks::At, pending::is_unpublished, records, waiting::refusal};
 
 /// Who waits for all to be applied says what there is to wait for.
 const SAID_EVERY: Duration = Duration::from_secs(10);
@@ -198,7 +198,7 @@ impl Linked {
     }
 
     /// Has all that is pending now applied, and waits for it; not for what is written meanwhile. What was refused is tried again.
-    /// Ends with an error when something is refused, or when for the deadline of a call nothing was done and nothing is being done.
+    /// Ends with an error when all that is left is refused or waits for what is, or when for the deadline of a call nothing was done and nothing is being done.
     pub fn drain(&self, until: Option<Instant>, stop: &dyn Fn() -> bool) -> Result<(), Errno> {
         let newest = self.make_all_due()?;
         let mut pending = self.ledger.lock();
@@ -208,8 +208,12 @@ impl Linked {
                 said = Instant::now();
                 say_what_waits(&pending.log);
             }
-            if let Some((ino, errno)) = pending.refused() {
-                tracing::warn!(%ino, %errno, "not applied in the linked directory");
+            if let Some((ino, errno)) = pending.refused()
+                && !pending.is_anything_flying()
+                && is_all_refused(&pending.log, newest)
+            {
+                let left = pending.log.lag().entries;
+                tracing::warn!(%ino, %errno, left, "refused by the linked directory, with what needs it");
                 return Err(errno);
             }
             if stop() {
@@ -255,6 +259,12 @@ impl Linked {
 fn changes_names(work: &link::Work, dir: Ino) -> bool {
     let unmade = !work.there && is_unpublished(work);
     !unmade && work.minus.iter().chain(&work.plus).any(|at| at.dir == dir)
+}
+
+/// Does nothing of what was there wait for anything but what the back end refuses?
+fn is_all_refused(log: &link::Log, newest: u64) -> bool {
+    let mut works = log.works().filter(|(_, work)| work.seq <= newest);
+    works.all(|(ino, _)| refusal(log, ino).is_some())
 }
 
 fn say_what_waits(log: &link::Log) {

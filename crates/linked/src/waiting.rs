@@ -142,7 +142,7 @@ impl Linked {
 }
 
 /// Why it will not be applied soon: it was refused, or what it waits for was.
-fn refusal(log: &Log, ino: Ino) -> Option<link::Trouble> {
+pub(crate) fn refusal(log: &Log, ino: Ino) -> Option<link::Trouble> {
     let mut at = ino;
     for _ in 0..CHAIN_MAX {
         match log.trouble_of(at) {

@@ -151,3 +151,41 @@ fn a_drain_ends_without_the_back_end() {
     site.settle();
     assert_eq!(site.they_have("f"), b"one");
 }
+
+/// It ended at the first refusal, with all that had not been applied by then.
+#[test]
+fn regression_a_drain_goes_on_beside_what_is_refused() {
+    let mut site = Site::new();
+    site.settings.held_retry = std::time::Duration::from_secs(3600);
+    site.they_mkdir("d");
+    site.start();
+    site.settle();
+    let names: Vec<String> = (0..20).map(|n| format!("d/f{n:02}")).collect();
+    site.plan.hold_steps(true);
+    names.iter().for_each(|name| site.write(name, name.as_bytes()));
+    // The first step of all: nothing else was applied when it is refused.
+    site.plan.fail("begin", Some(Errno::EACCES), 1);
+    site.plan.hold_steps(false);
+    assert_eq!(site.linked().drain(None, &|| false), Err(Errno::EACCES));
+    assert_eq!(site.linked().status().pending, 1, "the rest is there");
+    site.settle();
+    assert!(names.iter().all(|name| site.they_have(name) == name.as_bytes()));
+}
+
+/// A look at the version that just got its name failed, and nothing of the file counted as published until the next mount.
+#[test]
+fn regression_a_version_counts_though_it_cannot_be_looked_at() {
+    let mut site = Site::new();
+    site.start();
+    site.write("f", b"one");
+    site.plan.fail("look at source", Some(Errno::EIO), u64::MAX);
+    assert_eq!(site.linked().drain(None, &|| false), Ok(()));
+    let ino = site.ino("f").unwrap();
+    let until = std::time::Instant::now() + PATIENCE;
+    while !site.is_published(ino) {
+        assert!(std::time::Instant::now() < until, "it never counts as published");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    site.plan.fail("look at source", None, 0);
+    site.settle();
+}

@@ -31,8 +31,9 @@ pub enum UnmountError {
 /// The file system at its mount point. All calls may come from any thread.
 pub trait MountedFs: Send + Sync {
     /// Makes all data safe in a persistent tier, with progress in bytes; ends by the sink's deadline. What cannot be
-    /// made safe (no persistent tier, transient directories left out) is `at_risk_bytes`.
-    fn flush_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError>;
+    /// made safe (no persistent tier, transient directories left out) is `at_risk_bytes`. Without `lazy` it also waits until
+    /// a linked directory has it; that is safe here, and goes on after the mount was taken away.
+    fn flush_all(&self, lazy: bool, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError>;
 
     /// Asks the kernel to let go of the mount. `lazy` detaches it from the name space while open files go on; then
     /// [`MountedFs::wait`] returns when the last of them is closed. An unmounted file system gives `Ok`.

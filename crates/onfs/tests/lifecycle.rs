@@ -50,8 +50,8 @@ impl Fake {
 }
 
 impl MountedFs for Fake {
-    fn flush_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
-        self.note("flush");
+    fn flush_all(&self, lazy: bool, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        self.note(if lazy { "save" } else { "flush" });
         progress.report(Progress { done: 1, total: 1, ..Progress::default() })?;
         let bad = FileOutcome { path: "/bad".into(), ino: 9, errno: 5, message: "input/output error".into() };
         let failed = vec![bad; self.script.lock().unsafe_files];
@@ -177,7 +177,7 @@ fn data_that_is_not_safe_keeps_the_mount() {
 fn a_lazy_unmount_answers_though_the_mount_is_in_use() {
     let daemon = Daemon::new(Script { busy: true, ..Script::default() });
     assert!(daemon.unmount(true).is_ok());
-    assert_eq!(daemon.done(), ["flush", "detach"]);
+    assert_eq!(daemon.done(), ["save", "detach"]);
     assert_eq!(code(daemon.unmount(true)), ErrorCode::Busy, "once is enough");
 }
 

@@ -70,10 +70,10 @@ impl Mounted {
 
 impl MountedFs for Mounted {
     /// What is pending for a linked directory is safe here, so a mount whose back end is away can end: the next one goes on.
-    fn flush_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+    fn flush_all(&self, lazy: bool, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
         let report = self.save_all(progress)?;
         let parts = self.parts()?;
-        if let Some(linked) = &parts.linked {
+        if let Some(linked) = parts.linked.as_ref().filter(|_| !lazy) {
             drain(linked, parts.config.mount.stop_deadline);
             parts.mds.sync().map_err(|errno| failed("making metadata durable", errno))?;
         }

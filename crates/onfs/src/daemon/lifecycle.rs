@@ -119,7 +119,7 @@ impl Lifecycle {
         lazy: bool,
         progress: &mut dyn ProgressSink,
     ) -> Result<MoveReport, ControlError> {
-        let report = self.running.fs.flush_all(progress)?;
+        let report = self.running.fs.flush_all(lazy, progress)?;
         if let Some(first) = report.failed.first().filter(|_| !lazy) {
             let message = format!(
                 "{} files could not be made safe, the first is {}: {}; it stays mounted",
