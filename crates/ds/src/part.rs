@@ -8,7 +8,7 @@ use types::{Errno, TierId, TierSet};
 impl DataServer {
     /// What near-line alone has of the object is fetched from the file that was theirs, if that is still open and as it was. What no
     /// tier has room for stays there, to be read from it for as long as it is open; near-line has nothing else of the object
-    /// any more. What cannot be fetched is lost: reads of it are `EIO`. Returns how many SAUs that is now.
+    /// any more. What cannot be fetched is lost: reads of it are `EIO`. Returns how many SAUs of it are lost, since whenever.
     ///
     /// An error: the file cannot be asked now, and nothing is lost yet.
     pub fn part_from_theirs(&self, object: &Arc<Object>) -> Result<u32, Errno> {
@@ -22,7 +22,7 @@ impl DataServer {
         let mut state = object.state.write();
         if state.removed || state.map.count_in(TierId::Nearline) == 0 {
             self.kept.let_go(object.ino);
-            return Ok(0);
+            return Ok(state.map.lost());
         }
         let there: Vec<SauIndex> = state
             .map
@@ -46,7 +46,7 @@ impl DataServer {
         if lost > 0 {
             tracing::error!(ino = %object.ino, saus = lost, "bytes that only the linked directory had are gone: reads of them give EIO");
         }
-        Ok(lost)
+        Ok(before + lost)
     }
 
     /// Whether their file still has what could not be fetched.

@@ -198,8 +198,8 @@ pub fn judge(kind: FileKind, step: &Step, agreed: Agreed<'_>, look: Look<'_>) ->
         Step::Publish { .. } => match look.from {
             from if is_staged(from) => Verdict::Done,
             from if is_surely_ours(from) && agreed.staged == Some(Staged::InPlace) => Verdict::Do,
-            // Deleted there, changed here: it is put back.
-            None => Verdict::Do,
+            // Deleted there, or renamed: the directory says which.
+            None => Verdict::Trouble(Trouble::Gone),
             from => match agreed.own.map(|own| compare(own, from)) {
                 Some(Change::Nothing | Change::Attributes) => Verdict::Do,
                 Some(Change::Unproven) => Verdict::Verify,
@@ -350,7 +350,7 @@ mod tests {
         let step = Step::Publish { version: 7 };
         assert_eq!(judged(&step, Some(seen(1, 1)), None, true), Verdict::Do);
         assert_eq!(judged(&step, Some(Seen { mode: 0, ..seen(1, 1) }), None, true), Verdict::Do);
-        assert_eq!(judged(&step, None, None, true), Verdict::Do);
+        assert_eq!(judged(&step, None, None, true), GONE);
         assert_eq!(judged(&step, Some(seen(3, 1)), None, true), Verdict::Done);
         assert_eq!(judged(&step, Some(seen(3, 1)), None, false), CHANGED);
         assert_eq!(judged(&step, Some(seen(1, 2)), None, true), CHANGED);

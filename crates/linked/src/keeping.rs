@@ -72,9 +72,10 @@ impl Linked {
     pub(crate) fn note_bytes_lost(&self, task: &Task<'_>) -> Result<(), Errno> {
         let ino = task.entry.ino;
         let Some(at) = task.entry.step.target() else { return Ok(()) };
-        // With the conflict that set it aside it is listed already.
-        let is_listed =
-            |(_, conflict): &(u64, Conflict)| conflict.ino == ino && conflict.why == Why::BothChanged;
+        // By an earlier try, or with the conflict that set it aside.
+        let is_listed = |(_, conflict): &(u64, Conflict)| {
+            conflict.ino == ino && matches!(conflict.why, Why::BytesLost | Why::BothChanged)
+        };
         if self.conflicts()?.iter().any(is_listed) {
             return Ok(());
         }

@@ -65,6 +65,8 @@ use records::Committed;
 const TO_VISIT: usize = 1024;
 /// Between two visits of one directory.
 const VISIT_PAUSE: Duration = Duration::from_millis(50);
+/// What waits for a look is looked at again after this time: the look failed, or there was no room for it in the line.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What looks changed that a kernel may have cached.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -195,9 +197,15 @@ impl Linked {
     }
 
     fn run_visits(&self) {
-        let mut last = None;
+        let (mut last, mut again) = (None, Instant::now() + LOOK_AGAIN);
         while !self.is_stopping() {
-            let Ok(dir) = self.visits.recv_timeout(Duration::from_millis(200)) else { continue };
+            let Ok(dir) = self.visits.recv_timeout(Duration::from_millis(200)) else {
+                if Instant::now() >= again {
+                    self.look_at_waiting();
+                    again = Instant::now() + LOOK_AGAIN;
+                }
+                continue;
+            };
             // What no look settles is not looked at as fast as can be.
             if last.replace(dir) == Some(dir) {
                 std::thread::sleep(VISIT_PAUSE);

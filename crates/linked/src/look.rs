@@ -120,6 +120,19 @@ impl Linked {
         let places = entry.step.target().into_iter().chain(entry.step.source()).map(|at| at.dir);
         let own = self.record_of(entry.ino).ok().flatten().map(|record| record.place.dir);
         let dirs: BTreeSet<Ino> = places.chain(own).collect();
+        self.line_up(dirs);
+    }
+
+    /// Of every step that waits for a look.
+    pub(crate) fn look_at_waiting(&self) {
+        let waiting = self.ledger.lock().held_by_theirs();
+        for (ino, mut dirs) in waiting {
+            dirs.extend(self.record_of(ino).ok().flatten().map(|record| record.place.dir));
+            self.line_up(dirs);
+        }
+    }
+
+    fn line_up(&self, dirs: BTreeSet<Ino>) {
         for dir in dirs {
             self.looks.forget(At::Names(dir));
             // Its times may be what they were, and it is not what we believe.
@@ -147,9 +160,10 @@ impl Linked {
         let _log = self.ledger.lock();
         let Some(mut record) = self.record_of(dir)? else { return Ok(()) };
         // Not void: that is a directory of which nobody has seen a name.
-        if record.seen.proof == link::Proof::Firm {
-            record.seen.proof = link::Proof::Racy;
+        if record.seen.proof != link::Proof::Firm {
+            return Ok(());
         }
+        record.seen.proof = link::Proof::Racy;
         self.ledger.mds.put_records(&[records::link_entry(dir, Some(&record))], false)
     }
 

@@ -125,7 +125,7 @@ impl Linked {
                 How::Whole | How::Empty => ds.copy_version(held.object(), &mut *version, &stop),
                 How::InPlace { there } => ds.copy_changes(held.object(), (&mut *version, there), &stop),
             };
-            let snapshot = snapshot.map_err(of_copy)?;
+            let snapshot = snapshot.map_err(|errno| of_copy(task, errno))?;
             Some((snapshot, held))
         } else {
             version.set_len(own.attr.size).map_err(Trouble::of)?;
@@ -190,11 +190,11 @@ fn half_written(task: &Task<'_>, trouble: Trouble) -> Trouble {
 }
 
 /// A copy that was stopped or found its source changed is tried again.
-fn of_copy(errno: Errno) -> Trouble {
+fn of_copy(task: &Task<'_>, errno: Errno) -> Trouble {
     if matches!(errno, Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG | Errno::EIO) {
         Trouble::Refused(errno)
     } else {
-        tracing::debug!(%errno, "a version could not be copied: it is tried again");
+        tracing::debug!(ino = %task.entry.ino, step = ?task.entry.step, known = ?task.own, %errno, "a version could not be copied: it is tried again");
         Trouble::Later
     }
 }

@@ -87,8 +87,7 @@ impl Linked {
                 if several && self.back.abilities().in_place {
                     return self.publish_in_place(task, &at);
                 }
-                let over = if from.is_some() { Over::Replace } else { Over::Nothing };
-                self.publish(task, &at, over, true)
+                self.publish(task, &at, Over::Replace, true)
             }
             Step::Create { at, .. } => self.make(task, at, over),
             Step::Rename { from, to, .. } => self.rename(task, from, to, over),
