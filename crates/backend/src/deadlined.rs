@@ -225,9 +225,9 @@ impl<B: BackEnd + 'static> BackEnd for Deadlined<B> {
         self.change_by(Call::SetXattr, way, move |inner, way| inner.set_xattr(way, &name, value.as_deref()))
     }
 
-    fn sync_dir(&self, way: &Way) -> Result<(), Errno> {
+    fn sync(&self, way: &Way) -> Result<(), Errno> {
         let (inner, own) = (self.inner.clone(), way.to_vec());
         // It changes no name: one that hangs keeps nobody away.
-        self.lanes.change(Call::SyncDir, &[], move || inner.sync_dir(&own))
+        self.lanes.change(Call::Sync, &[], move || inner.sync(&own))
     }
 }

@@ -364,10 +364,25 @@ impl BackEnd for Directory {
         }
     }
 
-    fn sync_dir(&self, way: &Way) -> Result<(), Errno> {
-        let root = self.begin(Call::SyncDir)?;
-        let dir = root.dir(way, LISTED)?;
-        match retry(|| fsync(&dir)) {
+    fn sync(&self, way: &Way) -> Result<(), Errno> {
+        let (_root, place) = self.there(Call::Sync, way)?;
+        let flags = match stat::kind(&stat::of(place.as_fd(), Fresh::Any)?)? {
+            FileKind::Directory => LISTED,
+            FileKind::Regular => OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC,
+            // Opened they may do something, or wait; their directory was synced after they were made.
+            FileKind::Symlink
+            | FileKind::Fifo
+            | FileKind::Socket
+            | FileKind::CharDevice
+            | FileKind::BlockDevice => return Ok(()),
+        };
+        let path = xattrs::path(place.as_fd());
+        let opened = match retry(|| openat(CWD, path.as_str(), flags & !OFlags::NOFOLLOW, Mode::empty())) {
+            // Ours, and nobody may read it.
+            Err(Errno::EACCES) => return Ok(()),
+            other => other?,
+        };
+        match retry(|| fsync(&opened)) {
             // A file system that cannot has nothing to make durable by itself.
             Err(Errno::EINVAL) => Ok(()),
             other => other,

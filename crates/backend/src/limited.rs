@@ -136,8 +136,8 @@ impl<B: BackEnd> BackEnd for Limited<B> {
     fn set_xattr(&self, way: &Way, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
         self.call(|inner| inner.set_xattr(way, name, value))
     }
-    fn sync_dir(&self, way: &Way) -> Result<(), Errno> {
-        self.call(|inner| inner.sync_dir(way))
+    fn sync(&self, way: &Way) -> Result<(), Errno> {
+        self.call(|inner| inner.sync(way))
     }
 }
 

@@ -238,7 +238,7 @@ fn a_version_is_whole_or_gone() {
 
         fs::write(root.join("d/f"), b"theirs").unwrap();
         back.rename(&way(ASIDE), &way("d/f"), Over::Replace).unwrap();
-        back.sync_dir(&way("d")).unwrap();
+        back.sync(&way("d")).unwrap();
         assert!(found(back, "d/f").seen.is_same_object(&done.seen));
     });
 }
@@ -381,9 +381,9 @@ fn names_change_as_asked() {
         assert_eq!(back.unlink(&way("d/c")), Err(Errno::ENOENT));
         assert_eq!(back.unlink(&[]), Err(Errno::EINVAL));
         assert_eq!(names(back, "d").unwrap(), [""; 0]);
-        assert_eq!(back.sync_dir(&way("d")), Ok(()));
-        assert_eq!(back.sync_dir(&[]), Ok(()));
-        assert_eq!(back.sync_dir(&way("x")), Err(Errno::ENOENT));
+        assert_eq!(back.sync(&way("d")), Ok(()));
+        assert_eq!(back.sync(&[]), Ok(()));
+        assert_eq!(back.sync(&way("x")), Err(Errno::ENOENT));
     });
 }
 

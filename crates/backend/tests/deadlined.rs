@@ -113,7 +113,7 @@ fn every_call_has_the_deadline() {
     assert_late(|| back.rmdir(&way("r")));
     assert_late(|| back.set_attributes(&way("s"), Attrs::MODE, &plain(0)));
     assert_late(|| back.set_xattr(&way("x"), b"user.a", None));
-    assert_late(|| back.sync_dir(&[]));
+    assert_late(|| back.sync(&[]));
     assert_late(|| source.read_at(&mut [0; 4], 0));
     assert_late(|| source.look());
     assert_late(|| writing.write_at(b"1", 0));
@@ -308,7 +308,7 @@ fn script(back: &dyn BackEnd) -> Result<(), Errno> {
     back.make(&way("d/l"), &symlink)?;
     back.readlink(&way("d/l"))?;
     back.list(&way("d"), &mut |_, _| ControlFlow::Continue(()))?;
-    back.sync_dir(&way("d"))?;
+    back.sync(&way("d"))?;
     for name in ["d/a", "d/b", "d/l"] {
         back.unlink(&way(name))?;
     }
@@ -346,7 +346,7 @@ const CALLS: [Call; 21] = [
     Call::Rmdir,
     Call::SetAttributes,
     Call::SetXattr,
-    Call::SyncDir,
+    Call::Sync,
     Call::Read,
     Call::Write,
     Call::SetLen,

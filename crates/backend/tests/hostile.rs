@@ -41,7 +41,7 @@ fn assert_all_refused(back: &dyn BackEnd, below: &str) {
     assert_eq!(back.rmdir(&to("d")), no);
     assert_eq!(back.set_attributes(&to("f"), Attrs::MODE, &plain(0)), no);
     assert_eq!(back.set_xattr(&to("f"), b"user.a", Some(b"")), no);
-    assert_eq!(back.sync_dir(&way(below)), no);
+    assert_eq!(back.sync(&to("f")), no);
 }
 
 fn victim(path: &Path) {

@@ -187,7 +187,7 @@ impl BackEnd for Bucket {
     }
 
     /// What a store has said that it took, it has.
-    fn sync_dir(&self, _way: &Way) -> Result<(), Errno> {
+    fn sync(&self, _way: &Way) -> Result<(), Errno> {
         Ok(())
     }
 }

@@ -153,8 +153,8 @@ pub trait BackEnd: Send + Sync {
     /// `None`: it goes, if it is there.
     fn set_xattr(&self, way: &Way, name: &[u8], value: Option<&[u8]>) -> Result<(), Errno>;
 
-    /// What was renamed, made or removed in this directory is durable on return.
-    fn sync_dir(&self, way: &Way) -> Result<(), Errno>;
+    /// Durable on return: the attributes of a file or a directory, and what was renamed, made or removed in the directory.
+    fn sync(&self, way: &Way) -> Result<(), Errno>;
 }
 
 /// By the calls that there are, one after another.

@@ -155,6 +155,13 @@ fn a_conflict_has_its_golden_bytes() {
     );
     assert_eq!(hex(&bytes), golden);
     comes_back(conflict(Some(b"a.onfs-conflict-1")), &bytes, Conflict::decode);
+    for (stored, why) in
+        [Why::BothChanged, Why::NameTaken, Why::DeletedHere, Why::BytesLost].into_iter().enumerate()
+    {
+        let conflict = Conflict { why, ..conflict(None) };
+        assert_eq!(usize::from(conflict.encode()[1]), stored + 1, "{why:?}");
+        comes_back(conflict.clone(), &conflict.encode(), Conflict::decode);
+    }
     comes_back(conflict(None), &conflict(None).encode(), Conflict::decode);
 }
 

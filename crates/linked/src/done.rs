@@ -10,8 +10,8 @@ use crate::Held;
 /// What became of a step that is done.
 pub(crate) struct Done {
     pub record: Record,
-    /// Directories that it changed.
-    pub dirs: Vec<Vec<Vec<u8>>>,
+    /// What it changed and is to be made durable: directories, and files whose attributes it set.
+    pub changed: Vec<Vec<Vec<u8>>>,
     /// Their file is this version now.
     pub published: Option<(Copied, Arc<dyn Source>)>,
     /// Somebody wrote the file when the version was taken, and perhaps does so still.
@@ -19,8 +19,8 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    pub fn with(record: Record, dirs: Vec<Vec<Vec<u8>>>) -> Done {
-        Done { record, dirs, published: None, live: false }
+    pub fn with(record: Record, changed: Vec<Vec<Vec<u8>>>) -> Done {
+        Done { record, changed, published: None, live: false }
     }
 }
 

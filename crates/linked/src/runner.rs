@@ -117,7 +117,7 @@ impl Linked {
     fn record_steps(&self, batch: Vec<Made>) {
         let mut unsynced: BTreeSet<Vec<Vec<u8>>> = BTreeSet::new();
         for (_, result) in &batch {
-            unsynced.extend(result.iter().flat_map(|done| done.dirs.iter().cloned()));
+            unsynced.extend(result.iter().flat_map(|done| done.changed.iter().cloned()));
         }
         let failed: BTreeSet<Vec<Vec<u8>>> =
             unsynced.into_iter().filter(|way| !self.is_synced(way)).collect();
@@ -125,7 +125,7 @@ impl Linked {
         let known = self.check_root().is_ok();
         let settled = |result: Result<Done, Trouble>| match result {
             _ if !known => Err(Trouble::Later),
-            Ok(done) if done.dirs.iter().any(|dir| failed.contains(dir)) => Err(Trouble::Later),
+            Ok(done) if done.changed.iter().any(|way| failed.contains(way)) => Err(Trouble::Later),
             other => other,
         };
         let batch: Vec<Made> = batch.into_iter().map(|(entry, result)| (entry, settled(result))).collect();
@@ -156,11 +156,11 @@ impl Linked {
     }
 
     fn is_synced(&self, way: &[Vec<u8>]) -> bool {
-        match self.back.sync_dir(way) {
+        match self.back.sync(way) {
             // It was removed since; what was in it is gone with it.
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => true,
             Err(error) => {
-                tracing::warn!(%error, dir = %show(way), "a directory cannot be made durable");
+                tracing::warn!(%error, way = %show(way), "what was changed in the linked directory cannot be made durable: it is tried again");
                 false
             }
         }

@@ -2,6 +2,8 @@
 //!
 //! Nothing here holds a lock. A step may have been done before, by a process that ended; [`link::judge`] knows.
 
+use std::collections::BTreeSet;
+
 use link::{
     Agreed, Attrs, Entry, Found, LinkRecord, Look, Making, Over, Place, Seen, Staged, Step, Trouble, Verdict,
     judge,
@@ -37,7 +39,10 @@ impl Linked {
             Look { from: from.as_ref().map(|found| &found.seen), to: to.as_ref().map(|found| &found.seen) };
         match judge(entry.kind, &entry.step, agreed, look) {
             Verdict::Do => self.carry_out(&task, from, to),
-            Verdict::Done => self.found_done(&task, from, to),
+            Verdict::Done => {
+                let done = self.found_done(&task, from, to)?;
+                Ok(Done { changed: self.dirs_of(&task).map_err(after_the_fact)?, ..done })
+            }
             // Whose bytes they were nobody can tell: neither is lost if both are kept.
             Verdict::Verify if matches!(entry.step, Step::Publish { .. }) => {
                 Err(Trouble::Conflict(link::Why::BothChanged))
@@ -97,6 +102,15 @@ impl Linked {
             Step::SetAttr { what } => self.or_stays_here(task.entry.ino, self.set_attributes(task, *what)),
             Step::SetXattr { names } => self.or_stays_here(task.entry.ino, self.set_xattrs(task, names)),
         }
+    }
+
+    /// The directories whose names it changed. Of one that was found done nobody knows whether they are durable.
+    fn dirs_of(&self, task: &Task<'_>) -> Result<Vec<Way>, Errno> {
+        let step = &task.entry.step;
+        let own = task.own.as_ref().map(|record| &record.place).filter(|_| step.target().is_none());
+        let dirs: BTreeSet<Ino> =
+            [step.source(), step.target(), own].into_iter().flatten().map(|at| at.dir).collect();
+        dirs.into_iter().map(|dir| self.way_of_dir(dir)).collect()
     }
 
     /// It was done by an earlier process, or by them.
@@ -243,7 +257,7 @@ impl Linked {
             Err(errno) => return Err(Trouble::of(errno)),
         }
         let done = self.without(task, at).map_err(after_the_fact)?;
-        Ok(Done { dirs: vec![dir], ..done })
+        Ok(Done { changed: vec![dir], ..done })
     }
 
     /// The name is gone there. With another one the inode is still there.
@@ -268,14 +282,10 @@ impl Linked {
         if let Some(found) = found.filter(|_| what.contains(Attrs::TIMES)) {
             seen.mtime = found.seen.mtime;
         }
-        Ok(Done::with(Record::Is(self.record(seen, &own.place)), Vec::new()))
+        Ok(Done::with(Record::Is(self.record(seen, &own.place)), vec![way]))
     }
 
-    fn set_xattrs(
-        &self,
-        task: &Task<'_>,
-        names: &std::collections::BTreeSet<Vec<u8>>,
-    ) -> Result<Done, Trouble> {
+    fn set_xattrs(&self, task: &Task<'_>, names: &BTreeSet<Vec<u8>>) -> Result<Done, Trouble> {
         let own = task.own.as_ref().ok_or(Trouble::Gone)?;
         let way = self.way_of_inode(task.entry.ino, own).map_err(Trouble::of)?;
         for name in names {
@@ -287,7 +297,7 @@ impl Linked {
             self.back.set_xattr(&way, name, value.as_deref()).map_err(Trouble::of)?;
         }
         let seen = self.after_ours(own, self.back.look(&way).map_err(after_the_fact)?);
-        Ok(Done::with(Record::Is(self.record(seen, &own.place)), Vec::new()))
+        Ok(Done::with(Record::Is(self.record(seen, &own.place)), vec![way]))
     }
 
     pub(crate) fn way_of_inode(&self, ino: Ino, record: &LinkRecord) -> Result<Way, Errno> {

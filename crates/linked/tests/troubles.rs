@@ -189,3 +189,29 @@ fn regression_a_version_counts_though_it_cannot_be_looked_at() {
     site.plan.fail("look at source", None, 0);
     site.settle();
 }
+
+/// What was made there, and could not be made durable there, was found made by the next try, and counted: a loss of power at the
+/// site took it back.
+#[test]
+fn regression_a_step_counts_when_it_is_durable() {
+    let site = site();
+    site.mkdir("g");
+    site.write("gone", b"gone");
+    site.settle();
+    site.plan.fail("sync", Some(Errno::EIO), u64::MAX);
+    site.write("d/f", b"two");
+    site.write("d/new", b"new");
+    site.unlink("doomed");
+    site.rename("gone", "g/here");
+    site.chmod("cached", 0o600);
+    site.setxattr("unread", "user.a", "b");
+    let soon = std::time::Instant::now() + std::time::Duration::from_millis(500);
+    assert_eq!(site.linked().drain(Some(soon), &|| false), Err(Errno::ETIMEDOUT));
+    assert_eq!(site.linked().status().pending, 6);
+    assert_eq!(site.they_have("g/here"), b"gone", "it is only not durable");
+    site.plan.fail("sync", None, 0);
+    site.settle();
+    assert_eq!(site.linked().status().pending, 0);
+    assert_eq!(site.read("d/f"), b"two");
+    assert_eq!(site.linked().conflicts().unwrap(), []);
+}

@@ -243,7 +243,7 @@ fn removals_do_as_asked(back: &dyn BackEnd) {
     assert_eq!(back.unlink(&[]), Err(Errno::EINVAL));
     assert_eq!(back.rmdir(&way("d")), Ok(()));
     assert_eq!(names(back, "").unwrap(), [""; 0]);
-    assert_eq!(back.sync_dir(&[]), Ok(()));
+    assert_eq!(back.sync(&[]), Ok(()));
 }
 
 fn kinds_are_made_with_their_attributes(back: &dyn BackEnd) {
