@@ -151,8 +151,7 @@ impl Linked {
         news: &mut News,
     ) -> Result<bool, Errno> {
         let (mut taken, mut looked) = (Vec::new(), Vec::new());
-        let whole = self.ledger.mds.transact(&[dir], &mut |txn, env, context| {
-            let _log = self.ledger.lock();
+        let whole = self.ledger.transact(&[dir], &mut |(txn, env, context), _| {
             taken.clear();
             looked.clear();
             // It became transient since it was listed.
@@ -200,10 +199,9 @@ impl Linked {
     /// The directory has been settled: the next look need not list it unless its times are other ones then.
     fn remember_listed(&self, dir: Ino, level: &Level) -> Result<(), Errno> {
         let Some(found) = level.dir else { return Ok(()) };
-        self.ledger.mds.transact(&[dir], &mut |txn, env, _| {
-            let log = self.ledger.lock();
-            let work = log.log.get(dir);
-            let has_pending = log.changes_names_of(dir);
+        self.ledger.transact(&[dir], &mut |(txn, env, _), pending| {
+            let work = pending.log.get(dir);
+            let has_pending = pending.changes_names_of(dir);
             namespace::refresh(txn, env, dir, &theirs(&found), kept(work, true, has_pending))?;
             let place = match records::link_of(&*txn, dir)? {
                 Some(record) => record.place,

@@ -261,8 +261,7 @@ impl Linked {
     }
 
     fn refresh_dir(&self, dir: Ino, record: &LinkRecord, found: Found) -> Result<(), Errno> {
-        self.ledger.mds.transact(&[dir], &mut |txn, env, _| {
-            let pending = self.ledger.lock();
+        self.ledger.transact(&[dir], &mut |(txn, env, _), pending| {
             // A step of ours was made since: the next look sees what is there then.
             if dir != Ino::ROOT && records::link_of(&*txn, dir)?.as_ref() != Some(record) {
                 return Ok(());
@@ -441,8 +440,7 @@ impl Linked {
             Err(Errno::ENOENT) => return Ok(()),
             Err(errno) => return Err(errno),
         };
-        self.ledger.mds.transact(&[ino], &mut |txn, _, _| {
-            let pending = self.ledger.lock();
+        self.ledger.transact(&[ino], &mut |(txn, ..), pending| {
             if pending.log.get(ino).is_none_or(|work| work.xattrs.is_empty()) {
                 namespace::import_xattrs(txn, ino, &theirs)?;
             }
@@ -462,8 +460,7 @@ impl Linked {
             | FileKind::CharDevice
             | FileKind::BlockDevice => Vec::new(),
         };
-        self.ledger.mds.transact(&[ino], &mut |txn, env, _| {
-            let pending = self.ledger.lock();
+        self.ledger.transact(&[ino], &mut |(txn, env, _), pending| {
             if found.seen.kind == FileKind::Symlink {
                 namespace::retarget(txn, env, ino, &target)?;
             }

@@ -1,14 +1,17 @@
 //! What is pending, and its lock: the log, the moments at which closed files are to be published, and the looks that are
 //! under way.
 //!
-//! The lock comes after the slots' ([`mds`]), and no call to the back end is made while it is held. A change of the log is in
-//! the store before the lock is let go, or is undone ([`Change`]).
+//! The lock comes after the slots' ([`mds`]), and no call to the back end is made while it is held. A change of the log, or of
+//! what is remembered of the back end, is in the store before the lock is let go, or is undone ([`Change`], [`Ledger::transact`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use link::{Clash, Log, Op, Settings, Work};
 use mds::Mds;
-use namespace::txn::{KvError, Txn};
+use namespace::{
+    Env,
+    txn::{KvError, Txn},
+};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use types::{Errno, FileKind, Ino, Timestamp};
 
@@ -189,6 +192,10 @@ pub(crate) fn is_unpublished(work: &Work) -> bool {
         && work.due.is_none_or(|due| due < work.written)
 }
 
+/// What is done in a transaction, with the log.
+type Run<'a, V> = &'a mut dyn FnMut(Within<'_, '_>, &mut Pending) -> namespace::Result<V>;
+type Within<'a, 'b> = (&'a mut dyn Txn, &'a Env, &'a mut mds::Context<'b>);
+
 pub(crate) struct Ledger {
     pub mds: std::sync::Arc<Mds>,
     pending: Mutex<Pending>,
@@ -208,6 +215,17 @@ impl Ledger {
     /// To change the log in a transaction of the metadata, which the caller commits while the change lives.
     pub fn change(&self) -> Change<'_> {
         Change { ledger: self, pending: self.lock(), inos: Vec::new(), committed: false }
+    }
+
+    /// A transaction of the metadata that reads and writes records of the back end, with the log locked until it is committed: a
+    /// step that is recorded in between would be forgotten with what was read before it.
+    pub fn transact<V>(&self, inos: &[Ino], run: Run<'_, V>) -> Result<V, Errno> {
+        let (value, _pending) = self.mds.transact(inos, &mut |txn, env, context| {
+            let mut pending = self.lock();
+            let value = run((txn, env, context), &mut pending)?;
+            Ok((value, pending))
+        })?;
+        Ok(value)
     }
 
     /// Changes the log, and stores it by itself; `more` goes into the same commit.
