@@ -24,6 +24,17 @@ impl DataServer {
         size: u64,
         commit: &mut dyn FnMut() -> Result<u64, Errno>,
     ) -> Result<(), Errno> {
+        self.become_stub_if(object, size, &mut |noted| if noted { commit() } else { Err(Errno::EBUSY) })
+    }
+
+    /// As `become_stub`; whether near-line has all bytes of the object, as far as is recorded, is told to `commit`. It may have
+    /// them though that is not recorded: a version that has its name is recorded after the metadata say so.
+    pub fn become_stub_if(
+        &self,
+        object: &Arc<Object>,
+        size: u64,
+        commit: &mut dyn FnMut(bool) -> Result<u64, Errno>,
+    ) -> Result<(), Errno> {
         let _copier = object.stop_copier();
         let mut state = object.state.write();
         if state.removed {
@@ -31,10 +42,10 @@ impl DataServer {
         }
         let in_use = state.in_place.is_some() || state.mapped.is_some() || object.in_passthrough();
         let unpublished = state.map.iter().any(|(_, now)| !now.lost && !now.valid.contains(TierId::Nearline));
-        if in_use || object.is_open_for_write() || state.version.is_some() || unpublished {
+        if in_use || object.is_open_for_write() || state.version.is_some() {
             return Err(Errno::EBUSY);
         }
-        let saved = commit()?;
+        let saved = commit(!unpublished)?;
         let held: Vec<_> = state.map.iter().collect();
         for (sau, now) in held {
             now.valid.iter().for_each(|tier| self.give_up(object, &mut state, tier, sau, saved));

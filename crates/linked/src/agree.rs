@@ -67,8 +67,8 @@ struct Pass<'a, 'b> {
     dir: Ino,
     level: &'a Level,
     side: Side,
-    /// Whose name of ours was changed, from and to.
-    aside: BTreeMap<Ino, (Vec<u8>, Vec<u8>)>,
+    /// Whose names of ours were changed, from and to.
+    aside: BTreeMap<(Ino, Vec<u8>), Vec<u8>>,
     after: After,
 }
 
@@ -403,7 +403,7 @@ impl Pass<'_, '_> {
     ) -> namespace::Result<()> {
         if let Some((from, to)) = &aside {
             self.rename(from, to, RenameMode::NoReplace)?;
-            self.aside.insert(ino, (from.clone(), to.clone()));
+            self.aside.insert((ino, from.clone()), to.clone());
         }
         match why {
             Why::BothChanged => self.displace(change, ours, ino),
@@ -434,16 +434,17 @@ impl Pass<'_, '_> {
 
     /// They have nothing of it any more: it is made anew with the names that it has here.
     fn displace(&mut self, change: &mut Change<'_>, ours: &[Ours], ino: Ino) {
-        let aside = self.aside.get(&ino);
         let Some(own) = ours.iter().find(|o| o.ino == ino) else { return };
         let work = change.pending.log.get(ino);
         let mut names = work.map(|work| work.plus.clone()).unwrap_or_default();
         for name in ours.iter().filter(|o| o.ino == ino).filter_map(standing_name) {
-            let name = aside.filter(|(from, _)| from == name).map_or(name, |(_, to)| to);
-            names.insert(Place::new(self.dir, name));
-        }
-        if let Some((from, _)) = aside {
-            names.remove(&Place::new(self.dir, from));
+            match self.aside.get(&(ino, name.clone())) {
+                Some(to) => {
+                    names.remove(&Place::new(self.dir, name));
+                    names.insert(Place::new(self.dir, to));
+                }
+                None => _ = names.insert(Place::new(self.dir, name)),
+            }
         }
         let version = (own.kind == FileKind::Regular).then(|| work.map_or(1, |work| work.written.max(1)));
         change.pending.log.displaced(self.env.now, (ino, own.kind), names, version);

@@ -480,12 +480,21 @@ impl Linked {
             return self.take_other(ino, found);
         }
         let held = self.hold(ino)?;
-        let commit = &mut || {
-            self.ledger.mds.transact(&[ino], &mut |txn, env, _| {
-                let pending = self.ledger.lock();
+        let mut untold = false;
+        let commit = &mut |noted: bool| {
+            self.ledger.transact(&[ino], &mut |(txn, env, _), pending| {
                 let work = pending.log.get(ino);
                 // Changed here since: both have changed, and the next look says so.
                 if work.is_some_and(|work| work.due.is_some() || crate::pending::is_unpublished(work)) {
+                    return Err(namespace::Error::Errno(Errno::EBUSY));
+                }
+                // A crash came before it was recorded that near-line has our version. If ours is not what was agreed on either,
+                // it was changed, and nobody told of that.
+                let inode = namespace::inode::load(&*txn, ino)?;
+                untold = !noted
+                    && inode.live_epoch == 0
+                    && (inode.size, inode.mtime) != (agreed.size, agreed.mtime);
+                if untold || (!noted && inode.live_epoch != 0) {
                     return Err(namespace::Error::Errno(Errno::EBUSY));
                 }
                 namespace::refresh_stub(txn, env, ino, &theirs(&found), gather::kept(work, false, false))?;
@@ -499,7 +508,7 @@ impl Linked {
             })?;
             Ok(self.ledger.mds.last_lsn())
         };
-        match self.ds()?.become_stub(held.object(), found.seen.size, commit) {
+        match self.ds()?.become_stub_if(held.object(), found.seen.size, commit) {
             Ok(()) => {
                 self.counters.renewed.add(1);
                 self.tell(crate::News { inodes: vec![ino], pages: vec![ino], ..crate::News::default() });
@@ -507,12 +516,23 @@ impl Linked {
             }
             // Somebody reads it in place, or writes it: the next look comes again.
             Err(Errno::EBUSY) => {
-                tracing::debug!(%ino, "theirs is not taken over now: ours is in use");
+                tracing::debug!(%ino, untold, "theirs is not taken over now: ours is in use");
                 self.looks.forget(At::Itself(ino));
-                Ok(())
+                if untold { self.tell_of_change(ino) } else { Ok(()) }
             }
             Err(errno) => Err(errno),
         }
+    }
+
+    /// A version more, that nobody told of: the next look finds that both changed.
+    fn tell_of_change(&self, ino: Ino) -> Result<(), Errno> {
+        let now = self.now();
+        self.ledger.alter(false, |pending| {
+            let version = pending.next_version(ino);
+            pending.log.push(now, ino, FileKind::Regular, link::Op::Written { version });
+            pending.note_closed(ino, now, &self.settings);
+            ((), Vec::new())
+        })
     }
 }
 

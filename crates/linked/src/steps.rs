@@ -26,6 +26,16 @@ pub(crate) fn after_the_fact(errno: Errno) -> Trouble {
 
 impl Linked {
     pub(crate) fn do_step(&self, entry: &Entry) -> Result<Done, Trouble> {
+        match self.try_step(entry) {
+            // It is forgotten, and perhaps never begun again.
+            Err(trouble @ (Trouble::Refused(_) | Trouble::Conflict(_) | Trouble::Gone)) => {
+                self.clear_left(entry).and(Err(trouble))
+            }
+            other => other,
+        }
+    }
+
+    fn try_step(&self, entry: &Entry) -> Result<Done, Trouble> {
         let unseen = |errno| if entry.again { after_the_fact(errno) } else { Trouble::of(errno) };
         self.check_root().map_err(unseen)?;
         let task = self.task(entry).map_err(unseen)?;
@@ -38,6 +48,7 @@ impl Linked {
         let look =
             Look { from: from.as_ref().map(|found| &found.seen), to: to.as_ref().map(|found| &found.seen) };
         match judge(entry.kind, &entry.step, agreed, look) {
+            Verdict::Do if self.is_unwanted(entry) => self.abandon(&task, from),
             Verdict::Do => self.carry_out(&task, from, to),
             Verdict::Done => {
                 let done = self.found_done(&task, from, to)?;
@@ -110,7 +121,55 @@ impl Linked {
         let own = task.own.as_ref().map(|record| &record.place).filter(|_| step.target().is_none());
         let dirs: BTreeSet<Ino> =
             [step.source(), step.target(), own].into_iter().flatten().map(|at| at.dir).collect();
-        dirs.into_iter().map(|dir| self.way_of_dir(dir)).collect()
+        // One that is not there has nothing to be made durable.
+        let way = |dir| match self.way_of_dir(dir) {
+            Err(Errno::ENOENT) => None,
+            way => Some(way),
+        };
+        dirs.into_iter().filter_map(way).collect()
+    }
+
+    /// Has the inode gone here, with its last name, since the step began? What it was to bring there is nowhere any more.
+    fn is_unwanted(&self, entry: &Entry) -> bool {
+        let brings = match &entry.step {
+            Step::Create { .. } | Step::Publish { .. } | Step::SetAttr { .. } | Step::SetXattr { .. } => true,
+            Step::Rename { .. } | Step::Link { .. } | Step::Unlink { .. } | Step::Rmdir { .. } => false,
+        };
+        brings && matches!(self.ledger.mds.find(entry.ino), Err(Errno::ESTALE))
+    }
+
+    /// It is not made. What they have of the inode goes by the step that follows.
+    fn abandon(&self, task: &Task<'_>, from: Option<Found>) -> Result<Done, Trouble> {
+        if matches!(task.entry.step, Step::Create { .. }) {
+            return Err(Trouble::Gone);
+        }
+        self.clear_left(task.entry)?;
+        let record = match (task.entry.staged, &task.own, from) {
+            // Half written by us: that it is not what it was is no change of theirs.
+            (Some(Staged::InPlace), Some(own), Some(from)) => Record::Is(self.record(from.seen, &own.place)),
+            (Some(Staged::InPlace | Staged::Aside(_)) | None, _, _) => Record::Stays,
+        };
+        Ok(Done::with(record, Vec::new()))
+    }
+
+    /// Takes away what the step has left under a name that is ours alone. `Later`: it may be there still.
+    fn clear_left(&self, entry: &Entry) -> Result<(), Trouble> {
+        let dir = match &entry.step {
+            Step::Create { at, .. } | Step::Link { at, over: Some(_) } => Some(at.dir),
+            Step::Publish { .. } => {
+                self.record_of(entry.ino).map_err(Trouble::of)?.map(|record| record.place.dir)
+            }
+            Step::Link { over: None, .. } | Step::Rename { .. } | Step::Unlink { .. } => None,
+            Step::Rmdir { .. } | Step::SetAttr { .. } | Step::SetXattr { .. } => None,
+        };
+        let Some(dir) = dir.filter(|_| entry.kind != FileKind::Directory) else { return Ok(()) };
+        let cleared =
+            self.way_of(&Place::being_made(dir, entry.ino)).and_then(|aside| self.clear_aside(&aside));
+        match cleared.map_err(Trouble::of) {
+            Err(Trouble::Later) => Err(Trouble::Later),
+            // What refuses that refuses the step, too; and without its directory it is not there.
+            Ok(()) | Err(Trouble::Refused(_) | Trouble::Conflict(_) | Trouble::Gone) => Ok(()),
+        }
     }
 
     /// It was done by an earlier process, or by them.
@@ -130,20 +189,42 @@ impl Linked {
             },
             Step::Create { at, .. } => {
                 self.clear_half_renamed(task, at).map_err(Trouble::of)?;
-                is(at, self.as_staged(task, to))
+                Done { live: self.is_changed_since(task)?, ..is(at, self.as_staged(task, to)) }
             }
             Step::Publish { .. } => match &task.own {
                 Some(record) => {
                     self.clear_half_renamed(task, &record.place).map_err(Trouble::of)?;
-                    is(&record.place, self.as_staged(task, from))
+                    let live = self.is_changed_since(task)?;
+                    Done { live, ..is(&record.place, self.as_staged(task, from)) }
                 }
                 None => nothing(),
             },
-            Step::Rename { to: at, .. } => is(at, to),
-            Step::Link { .. } => nothing(),
+            // What they have written to it since is a change of theirs.
+            Step::Rename { to: at, .. } => match renamed(task, to) {
+                Some(seen) => Done { record: Record::Is(self.record(seen, at)), ..nothing() },
+                None => nothing(),
+            },
+            Step::Link { .. } => {
+                self.clear_left(task.entry)?;
+                nothing()
+            }
             Step::Unlink { at } | Step::Rmdir { at } => self.without(task, at).map_err(Trouble::of)?,
             Step::SetAttr { .. } | Step::SetXattr { .. } => nothing(),
         })
+    }
+
+    /// Of a version that has its name: may the file have been written since it was taken? Whoever had it open then is told of by
+    /// nobody, and what was noted of that is forgotten.
+    fn is_changed_since(&self, task: &Task<'_>) -> Result<bool, Trouble> {
+        let Some(Staged::Aside(staged)) = task.entry.staged else { return Ok(false) };
+        match self.ledger.mds.find(task.entry.ino) {
+            Ok(found) if found.attr.kind == FileKind::Regular && found.data.written => {
+                let same = (found.attr.size, found.attr.mtime) == (staged.size, staged.mtime);
+                Ok(found.data.live || !same)
+            }
+            Ok(_) | Err(Errno::ESTALE) => Ok(false),
+            Err(errno) => Err(after_the_fact(errno)),
+        }
     }
 
     /// The version that was given its name. If they changed it since, the next look finds that out by what is remembered.
@@ -199,15 +280,8 @@ impl Linked {
         let (from_dir, from_way) = self.dir_and_way(from).map_err(Trouble::of)?;
         let (to_dir, to_way) = self.dir_and_way(to).map_err(Trouble::of)?;
         self.back.rename(&from_way, &to_way, over).map_err(Trouble::of)?;
-        let seen = match (self.back.look(&to_way).map_err(after_the_fact)?, &task.own) {
-            // Only its ctime changed, by us; the rest is as it was agreed on.
-            (Some(found), Some(own)) if found.seen.is_same_object(&own.seen) => {
-                Seen { ctime: found.seen.ctime, ..own.seen }
-            }
-            (Some(found), _) => found.seen,
-            (None, Some(own)) => own.seen,
-            (None, None) => return Err(Trouble::Gone),
-        };
+        let found = self.back.look(&to_way).map_err(after_the_fact)?;
+        let seen = renamed(task, found).ok_or(Trouble::Gone)?;
         Ok(Done::with(Record::Is(self.record(seen, to)), vec![from_dir, to_dir]))
     }
 
@@ -220,6 +294,10 @@ impl Linked {
             Over::Replace => self.link_over(task, &from, (at, &way)),
         };
         linked.map_err(Trouble::of)?;
+        if over == Over::Nothing {
+            // What was to go was perhaps there at an earlier try.
+            self.clear_left(task.entry)?;
+        }
         let seen = self.after_ours(own, self.back.look(&way).map_err(after_the_fact)?);
         Ok(Done::with(Record::Is(self.record(seen, &own.place)), vec![dir]))
     }
@@ -309,5 +387,17 @@ impl Linked {
         let mut way = dir.clone();
         way.push(at.name.clone());
         Ok((dir, way))
+    }
+}
+
+/// What is agreed on of what has another name.
+fn renamed(task: &Task<'_>, found: Option<Found>) -> Option<Seen> {
+    match (found, &task.own) {
+        // Only its ctime changed, by us; the rest is as it was agreed on.
+        (Some(found), Some(own)) if found.seen.is_same_object(&own.seen) => {
+            Some(Seen { ctime: found.seen.ctime, ..own.seen })
+        }
+        (Some(found), _) => Some(found.seen),
+        (None, own) => own.as_ref().map(|own| own.seen),
     }
 }

@@ -51,7 +51,7 @@ impl Linked {
         if !staged || self.back.abilities().atomic_rename {
             return Ok(());
         }
-        let aside = self.way_of(&Place::on_the_way(at.dir, task.entry.ino))?;
+        let aside = self.way_of(&Place::being_made(at.dir, task.entry.ino))?;
         self.clear_aside(&aside)
     }
 
