@@ -51,6 +51,8 @@ pub(crate) struct After {
     /// Attributes that their ctime may tell of.
     pub xattrs: Vec<Ino>,
     pub again: bool,
+    /// Names by which we know files that have others there, and that they have no more.
+    pub lost: Vec<(Ino, Place)>,
     pub news: News,
     imports: Vec<(Vec<u8>, Seen)>,
     /// Found as they were.
@@ -470,6 +472,10 @@ impl Pass<'_, '_> {
         let mut last = name.is_none();
         if let Some(name) = &name {
             last = if is_dir { self.remove_dir(change, ino, name)? } else { self.unlink(self.dir, name)? };
+        }
+        let known_by = self.side.records.get(&ino).map(|record| &record.place);
+        if let Some(theirs) = theirs.as_ref().filter(|theirs| !last && known_by == Some(*theirs)) {
+            self.after.lost.push((ino, theirs.clone()));
         }
         if let Some(theirs) = theirs {
             let ours = name.as_ref().map(|name| Place::new(self.dir, name));

@@ -14,13 +14,15 @@ pub(crate) struct Done {
     pub changed: Vec<Vec<Vec<u8>>>,
     /// Their file is this version now.
     pub published: Option<(Copied, Arc<dyn Source>)>,
+    /// Of what lost its name by it, if it was known by that name and they have another.
+    pub victim: Option<LinkRecord>,
     /// Somebody wrote the file when the version was taken, and perhaps does so still.
     pub live: bool,
 }
 
 impl Done {
     pub fn with(record: Record, changed: Vec<Vec<Vec<u8>>>) -> Done {
-        Done { record, changed, published: None, live: false }
+        Done { record, changed, published: None, victim: None, live: false }
     }
 }
 

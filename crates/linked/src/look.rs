@@ -401,8 +401,11 @@ impl Linked {
 
     /// What a look asks for after its commit.
     fn finish(&self, after: After) -> Result<(), Errno> {
-        let After { drop_copies, put_back, xattrs, news, .. } = after;
+        let After { drop_copies, put_back, xattrs, lost, news, .. } = after;
         self.tell(news);
+        for (ino, lost) in lost {
+            self.put_right(ino, &lost)?;
+        }
         for (ino, found, agreed) in drop_copies {
             self.take_theirs(ino, found, agreed)?;
         }

@@ -56,7 +56,7 @@ impl Linked {
         let (source, found) = self.named(&way, found).map_err(after_the_fact)?;
         let record = Record::Is(self.record(found.seen, at));
         let live = copied.as_ref().is_some_and(|copied| copied.live);
-        Ok(Done { record, changed: vec![dir], published: copied.zip(source), live })
+        Ok(Done { record, changed: vec![dir], published: copied.zip(source), victim: None, live })
     }
 
     /// They have these bytes already, for nothing was written since the last version: it was taken while somebody had the file
@@ -99,7 +99,7 @@ impl Linked {
         let (source, found) = self.named(&way, found).map_err(after_the_fact)?;
         let record = Record::Is(self.record(found.seen, at));
         let live = copied.as_ref().is_some_and(|copied| copied.live);
-        Ok(Done { record, changed: vec![dir], published: copied.zip(source), live })
+        Ok(Done { record, changed: vec![dir], published: copied.zip(source), victim: None, live })
     }
 
     /// The version's bytes and attributes, durable.

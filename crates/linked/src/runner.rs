@@ -243,6 +243,8 @@ impl Linked {
             pending.log.push(now, entry.ino, FileKind::Regular, Op::Written { version });
             pending.note_open(entry.ino, now, &self.settings);
         }
+        let deleted = |victim: &Ino| pending.log.get(*victim).is_none_or(|work| work.deleted);
+        let has_no_name = entry.step.over().is_some_and(|victim| deleted(&victim));
         pending.log.applied(entry.ino);
         let mut entries = Vec::new();
         match &done.record {
@@ -250,9 +252,19 @@ impl Linked {
             Record::Is(record) => entries.push(records::link_entry(entry.ino, Some(record))),
             Record::Goes => entries.push(records::link_entry(entry.ino, None)),
         }
-        // Who lost the name and has no other there has nothing there.
-        let left = entry.step.over().filter(|victim| pending.log.get(*victim).is_none_or(|work| !work.there));
-        entries.extend(left.map(|victim| records::link_entry(victim, None)));
+        if let Some(victim) = entry.step.over() {
+            let is_there = match pending.log.get(victim) {
+                Some(work) => work.there,
+                // All of it is applied: it is there by the names that it has.
+                None => !has_no_name,
+            };
+            match &done.victim {
+                // Who lost the name and has no other there has nothing there.
+                _ if !is_there => entries.push(records::link_entry(victim, None)),
+                Some(record) => entries.push(records::link_entry(victim, Some(record))),
+                None => {}
+            }
+        }
         entries
     }
 }

@@ -31,8 +31,21 @@ impl Linked {
             Err(trouble @ (Trouble::Refused(_) | Trouble::Conflict(_) | Trouble::Gone)) => {
                 self.clear_left(entry).and(Err(trouble))
             }
-            other => other,
+            Ok(done) => {
+                let victim = self.victim_of(entry).map_err(after_the_fact)?;
+                Ok(Done { victim, ..done })
+            }
+            later @ Err(Trouble::Later) => later,
         }
+    }
+
+    /// What is known by the name that it loses by the step, and has another there.
+    fn victim_of(&self, entry: &Entry) -> Result<Option<LinkRecord>, Errno> {
+        let (Some(victim), Some(lost)) = (entry.step.over(), entry.step.target()) else { return Ok(None) };
+        let Some(record) = self.record_of(victim)?.filter(|record| record.place == *lost) else {
+            return Ok(None);
+        };
+        Ok(self.another_name(victim, lost)?.map(|place| LinkRecord { place, ..record }))
     }
 
     fn try_step(&self, entry: &Entry) -> Result<Done, Trouble> {

@@ -1,6 +1,9 @@
 //! Where things are in the back end: places are found by walking the records of the directories up to the root.
 
+use std::{collections::BTreeSet, ops::ControlFlow};
+
 use link::{LinkRecord, Place};
+use namespace::{dentry::Dentry, key};
 use types::{Errno, FileKind, Ino};
 
 use crate::{
@@ -63,18 +66,64 @@ impl Linked {
         }
     }
 
-    /// Another name that they have of an inode which loses the name `lost` there. It is looked for where the inode was last
-    /// named here; one that is not found is found by the next listing of its directory.
+    /// Another name that they have of an inode which loses the name `lost` there. All of our names are searched only if neither
+    /// the directory that it loses nor the one where it was last named has one.
     pub(crate) fn another_name(&self, ino: Ino, lost: &Place) -> Result<Option<Place>, Errno> {
         let mds = &self.ledger.mds;
-        let (Ok(found), Ok(dir)) = (mds.find(ino), mds.parent(ino)) else { return Ok(None) };
+        let work = self.ledger.lock().log.get(ino).cloned();
+        // We gave it up, and they have it still.
+        if let Some(place) = work.iter().flat_map(|work| &work.minus).find(|place| *place != lost) {
+            return Ok(Some(place.clone()));
+        }
+        let Ok(found) = mds.find(ino) else { return Ok(None) };
         if found.attr.nlink == 0 || found.attr.kind == FileKind::Directory {
             return Ok(None);
         }
+        let near = BTreeSet::from([lost.dir, mds.parent(ino).unwrap_or(lost.dir)]);
+        let mut places = Vec::new();
+        for dir in near {
+            let names = gather::names_in(&Committed(mds), dir).map_err(records::errno)?;
+            let named = names.into_iter().filter(|(_, named, _)| *named == ino);
+            places.extend(named.map(|(name, ..)| Place { dir, name }));
+        }
+        // After the names: one that was given since is to be made, or is made.
         let unmade = self.ledger.lock().log.get(ino).map(|work| work.plus.clone()).unwrap_or_default();
-        let names = gather::names_in(&Committed(mds), dir).map_err(records::errno)?;
-        let places =
-            names.into_iter().filter(|(_, named, _)| *named == ino).map(|(name, ..)| Place { dir, name });
-        Ok(places.into_iter().find(|place| place != lost && !unmade.contains(place)))
+        let theirs = |place: &Place| place != lost && !unmade.contains(place);
+        match places.iter().find(|place| theirs(place)) {
+            Some(place) => Ok(Some(place.clone())),
+            None if places.len() < found.attr.nlink as usize => self.name_anywhere(ino, &theirs),
+            None => Ok(None),
+        }
+    }
+
+    /// Among all that we have. Of a file with names in several directories, which is seldom; and no lock is held.
+    fn name_anywhere(&self, ino: Ino, theirs: &dyn Fn(&Place) -> bool) -> Result<Option<Place>, Errno> {
+        let mut place = None;
+        self.ledger.mds.scan(&[0], &[0xff; key::PREFIX_BYTES], &mut |key, value| {
+            let parsed = key::Parsed::new(key).filter(|parsed| parsed.kind == key::DENTRY);
+            let names = parsed.filter(|_| Dentry::decode(value).is_some_and(|dentry| dentry.ino == ino));
+            let named = names.and_then(|parsed| {
+                let (_, name) = parsed.dentry()?;
+                Some(Place { dir: Ino::from_raw(parsed.raw_ino)?, name: name.to_vec() })
+            });
+            match named.filter(|place| theirs(place)) {
+                Some(found) => {
+                    place = Some(found);
+                    ControlFlow::Break(())
+                }
+                None => ControlFlow::Continue(()),
+            }
+        })?;
+        Ok(place)
+    }
+
+    /// They have the name no more at which we know the inode: it is known by another one that they have, or not at all.
+    pub(crate) fn put_right(&self, ino: Ino, lost: &Place) -> Result<(), Errno> {
+        let place = self.another_name(ino, lost)?;
+        let _log = self.ledger.lock();
+        let Some(record) = self.record_of(ino)?.filter(|record| record.place == *lost) else { return Ok(()) };
+        let Some(place) = place else { return Ok(()) };
+        // How many links it has there is another number.
+        self.ledger.mds.put_records(&[records::link_entry(ino, Some(&LinkRecord { place, ..record }))], false)
     }
 }
