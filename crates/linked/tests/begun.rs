@@ -54,13 +54,13 @@ impl How {
     }
 }
 
-/// What is known not to hold: of a file with several names there a version is written in place, and a change of theirs to it
-/// meanwhile is overwritten (S-127); who replaces one of the names there replaces them all here, and a link of ours that is to be
+/// What is known not to hold: of a file with several names there a version is written in place, and other changes of the file or
+/// its names meanwhile are overwritten, or do not come to rest (S-127); who replaces one of the names there replaces them all here, and a link of ours that is to be
 /// made of a file of which they remove all names waits for ever (S-121).
 fn is_excepted(step: &Step, meanwhile: &Meanwhile) -> bool {
     let links = step.name.starts_with("link") || step.name == "unlink one of two";
     let replace = meanwhile.name.starts_with("they replace");
-    let in_place = step.name == "publish in place" && (meanwhile.name == "they write" || replace);
+    let in_place = step.name == "publish in place" && !matches!(meanwhile.name, "nothing" | "we write");
     let source = meanwhile.name == "they remove the source" || meanwhile.name == "they move the source";
     in_place || (links && (replace || source))
 }
