@@ -51,6 +51,14 @@ pub struct TierStatus {
     pub device_free: u64,
 }
 
+/// What a flush of everything left in memory alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AtRisk {
+    pub bytes: u64,
+    /// Those of them that are transient: nobody promised them more.
+    pub transient: u64,
+}
+
 impl DataServer {
     pub fn report(&self, object: &Object) -> ObjectReport {
         let state = object.state.read();
@@ -222,9 +230,9 @@ impl DataServer {
     }
 
     /// Copies everything that is only in memory to a persistent tier. `progress` hears of copied bytes and may stop
-    /// it. Returns the bytes that are still at risk: transient ones, and what could not be copied.
-    pub fn flush_all(&self, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<u64, Errno> {
-        let Some(memory) = &self.stores[TierId::Memory.index()] else { return Ok(0) };
+    /// it.
+    pub fn flush_all(&self, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<AtRisk, Errno> {
+        let Some(memory) = &self.stores[TierId::Memory.index()] else { return Ok(AtRisk::default()) };
         let mut inos = Vec::new();
         memory.scan(&mut |entry| {
             if let ScanEntry::Object { ino, .. } = entry {
@@ -232,7 +240,7 @@ impl DataServer {
             }
             ControlFlow::Continue(())
         })?;
-        let (mut at_risk, mut failed) = (0, None);
+        let (mut at_risk, mut failed) = (AtRisk::default(), None);
         for object in self.all_mapped() {
             // Those in memory come below.
             if let Err(errno) = self.absorb_device_stores(&object) {
@@ -255,7 +263,9 @@ impl DataServer {
                 failed = Some(errno);
             }
             let state = object.state.read();
-            at_risk += state.map.bytes_at_risk(state.size);
+            let bytes = state.map.bytes_at_risk(state.size);
+            at_risk.bytes += bytes;
+            at_risk.transient += if state.transient { bytes } else { 0 };
             drop(state);
             drop(object);
             self.bound_waiting()?;

@@ -45,7 +45,7 @@ mod version;
 mod write;
 
 pub use allocate::{AllocateMode, Whence};
-pub use commands::{ObjectReport, TierStatus};
+pub use commands::{AtRisk, ObjectReport, TierStatus};
 pub use glance::Glance;
 pub use linked::{Linked, Stub};
 pub use load::ObjectHint;

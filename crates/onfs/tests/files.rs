@@ -133,6 +133,22 @@ fn regression_a_flush_without_wait_queues_and_makes_safe() {
     assert_eq!((nothing.files_queued, nothing.files_done), (0, 1));
 }
 
+/// Goal: a flush tells what is only in memory by promise from what is in danger (S-90, S-91). Method: a transient file and one that is not.
+#[test]
+fn regression_transient_bytes_are_no_failure_of_a_flush() {
+    let Some(site) = Site::mounted() else { return };
+    fs::create_dir(site.path("t")).unwrap();
+    site.policy_set(&root(), "t", &["transient=yes"]).unwrap();
+    for name in ["a", "t/x"] {
+        fs::write(site.path(name), vec![1; 100_000]).unwrap();
+    }
+    let files = vec![site.file("a"), site.file("t/x")];
+    for request in [Request::Flush { files, wait: true }, Request::FlushAll { wait: true }] {
+        let report = moved(site.ask(request));
+        assert_eq!((report.at_risk_bytes, report.transient_bytes), (100_000, 100_000));
+    }
+}
+
 #[test]
 fn a_user_commands_the_files_that_he_may_use() {
     let Some(site) = Site::mounted() else { return };

@@ -208,14 +208,15 @@ impl Ask<'_> {
             let result = self.one(file, Want::Write).map_err(Stop::Errno).and_then(|one| {
                 let step = act(&one, &mut beat)?;
                 let now = self.parts.ds.report(one.file.object());
-                Ok((step, now.at_risk))
+                Ok((step, now))
             });
             before += size;
             match result {
-                Ok((Step::Done { bytes }, at_risk)) => {
+                Ok((Step::Done { bytes }, now)) => {
                     sum.files_done += 1;
                     sum.bytes += bytes;
-                    sum.at_risk_bytes += at_risk;
+                    sum.at_risk_bytes += now.at_risk;
+                    sum.transient_bytes += if now.transient { now.at_risk } else { 0 };
                 }
                 Ok((Step::Queued, _)) => sum.files_queued += 1,
                 Err(Stop::Command(error)) => return Err(error),

@@ -58,13 +58,14 @@ impl Mounted {
         if let Some(error) = stopped {
             return Err(error);
         }
-        let at_risk_bytes = at_risk.map_err(|errno| {
+        let left = at_risk.map_err(|errno| {
             ControlError::new(ErrorCode::DataAtRisk, format!("making data safe: {errno}"))
         })?;
         parts.client.settle_closed();
         parts.mds.sync().map_err(|errno| failed("making metadata durable", errno))?;
         let files_done = files_done.saturating_sub(parts.ds.dirty().0);
-        Ok(MoveReport { files_done, bytes: done, at_risk_bytes, ..MoveReport::default() })
+        let (at_risk_bytes, transient_bytes) = (left.bytes, left.transient);
+        Ok(MoveReport { files_done, bytes: done, at_risk_bytes, transient_bytes, ..MoveReport::default() })
     }
 }
 
@@ -120,7 +121,7 @@ impl MountedFs for Mounted {
         let last = wait_until_sole(&parts);
         drop(parts);
         let mut trouble = Vec::new();
-        match at_risk {
+        match at_risk.map(|left| left.bytes) {
             // Where the safe copies are is in the journal: without it memory is what there is.
             Ok(0) if synced.is_err() => tracing::warn!("the memory tier stays mounted"),
             Ok(0) if last => match ds.release_memory() {

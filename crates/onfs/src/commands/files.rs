@@ -29,11 +29,12 @@ pub fn flush(args: &FlushArgs) -> Outcome {
     let asked = |errno| !matches!(errno, libc::EACCES | libc::EPERM | libc::EINVAL | libc::ENOENT);
     let in_danger = flushed.undrained > 0 || report.failed.iter().any(|file| asked(file.errno));
     finish("safe", &report, args.output, if in_danger { Exit::DataAtRisk } else { Exit::Failure })?;
-    if wait && report.at_risk_bytes > 0 {
-        let at_risk = render::units::bytes(report.at_risk_bytes);
-        return Err(Failure::new(Exit::DataAtRisk, format!("{at_risk} are still only in memory")).hint(
-            "transient directories are never written down, and without --ssd or --nearline there is no place",
-        ));
+    // Transient data are where they are promised.
+    let unkept = report.at_risk_bytes.saturating_sub(report.transient_bytes);
+    if wait && unkept > 0 {
+        let at_risk = render::units::bytes(unkept);
+        return Err(Failure::new(Exit::DataAtRisk, format!("{at_risk} are still only in memory"))
+            .hint("without --ssd or --nearline there is no place for them"));
     }
     Ok(())
 }

@@ -170,6 +170,9 @@ pub struct MoveReport {
     pub failed: Vec<FileOutcome>,
     /// Bytes that are still in no persistent tier, of the files that came out as asked.
     pub at_risk_bytes: u64,
+    /// Those of them that are transient: they are promised nothing.
+    #[serde(default)]
+    pub transient_bytes: u64,
     /// Files and directories whose changes were applied in the linked directory.
     #[serde(default)]
     pub applied: u64,
@@ -184,6 +187,7 @@ impl MoveReport {
         self.bytes += other.bytes;
         self.failed.extend(other.failed);
         self.at_risk_bytes += other.at_risk_bytes;
+        self.transient_bytes += other.transient_bytes;
         self.applied += other.applied;
     }
 }
