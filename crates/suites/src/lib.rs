@@ -1,16 +1,18 @@
 //! Programs that test a file system from outside, through system calls and the `onfs` command only.
 //!
-//! Nothing here links against ONFS: what is tested is what a user gets. Every program also runs on a plain
+//! Nothing here links against ONFS (but `slowfs`, the other side of a test, which has its transport): what is tested is what a user gets. Every program also runs on a plain
 //! directory (`--dir`), so that the tests themselves are tested on ext4 and tmpfs.
 //!
 //! - [`op`] what can be done, and a seeded generator of it; [`tree`] and [`semantics`] the reference file system in
 //!   memory; [`perform`] the same operations as system calls; [`compare`] both side by side.
 //! - [`crash`] a worker that records what was acknowledged, and what may be true after a crash; [`cut`] after a power cut.
+//! - [`modes`] what a mount with a linked directory must show of modes, and keep to itself.
 //! - [`rig`] an ONFS mount that can be killed, rebooted and mounted again; [`power`] its disk; [`tally`] one line per test case.
 
 pub mod compare;
 pub mod crash;
 pub mod cut;
+pub mod modes;
 pub mod moment;
 pub mod names;
 pub mod op;

@@ -1,5 +1,8 @@
 //! A linked directory and its mount, both changed at random, with kills of the daemon in between. After each round both trees are
 //! the same, byte for byte and attribute for attribute, and nothing that one side made and did not take back is missing.
+//!
+//! The mount has directories and files of all modes, which change, too. Of what is transient the linked directory has never
+//! anything, and it is in the mount as it was after each kill, each change of the other side and each remount.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,6 +18,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use suites::{
+    modes::{self, Modes, Named, Transient, Tree},
     random::Random,
     rig::{Rig, RigOptions, save_lines, scratch_dir},
     tally::Tally,
@@ -104,6 +108,9 @@ struct Case {
     rig: Rig,
     seed: u64,
     random: Random,
+    modes: Modes,
+    /// Inode numbers of what the linked directory's side made or moved.
+    made_there: BTreeSet<u64>,
     made: u64,
     history: Vec<String>,
 }
@@ -121,7 +128,8 @@ impl Case {
             disk: None,
             link: true,
         })?;
-        Ok(Case { rig, seed, random: Random::new(seed), made: 0, history: Vec::new() })
+        let (random, modes, made_there) = (Random::new(seed), Modes::default(), BTreeSet::new());
+        Ok(Case { rig, seed, random, modes, made_there, made: 0, history: Vec::new() })
     }
 
     fn all(&mut self, args: &Args) -> Result<()> {
@@ -137,13 +145,42 @@ impl Case {
             self.history.push(format!("round {round}: {who:?}"));
             self.round(who, args.changes).with_context(|| format!("round {round}, {who:?}"))?;
         }
+        let before = self.transient("before the unmount")?;
+        self.rig.unmount()?;
+        self.rig.mount()?;
+        self.transient("after a remount")?.must_be(&before)?;
         self.rig.unmount()
+    }
+
+    /// All that is transient here. The linked directory has nothing of it.
+    fn transient(&self, when: &str) -> Result<Transient> {
+        let (ours, theirs) = (self.rig.mountpoint(), self.rig.nearline());
+        let seen = || -> Result<Transient> {
+            let tree = self.modes.tree(&ours)?;
+            self.none_leaked(&tree)?;
+            let kept = modes::transient(&ours, &tree)?;
+            let there = contents(&theirs)?;
+            let line = kept.lines().find(|line| there.contains_key(line));
+            ensure!(
+                line.is_none(),
+                "{line:?} is transient, and there: {:?}",
+                line.as_ref().map(|line| &there[line])
+            );
+            Ok(kept)
+        };
+        seen().with_context(|| format!("what is transient, {when}"))
+    }
+
+    fn none_leaked(&self, tree: &Tree) -> Result<()> {
+        let leaked = modes::leaked(tree, &listing(&self.rig.nearline())?, &self.made_there);
+        ensure!(leaked.is_empty(), "transient here, and there: {leaked:?}");
+        Ok(())
     }
 
     fn round(&mut self, who: Who, changes: u64) -> Result<()> {
         let (ours, theirs) = (self.rig.mountpoint(), self.rig.nearline());
         let before = contents(&theirs)?;
-        let mut wanted = BTreeMap::new();
+        let (mut wanted, mut transient) = (BTreeMap::new(), self.transient("at the beginning")?);
         for n in 0..changes {
             let mine = match who {
                 Who::Ours => true,
@@ -153,15 +190,22 @@ impl Case {
             };
             if who == Who::Both && n == changes / 2 {
                 wanted = contents(&ours)?;
+                transient = self.transient("before a kill")?;
                 self.history.push("kill".to_owned());
                 self.rig.kill()?;
                 self.rig.finish_kill()?;
+                // What is global is there already, and theirs to write over.
+                let published = contents(&theirs)?;
+                wanted.retain(|made, _| !published.contains_key(made));
             }
             let dirs = match who {
                 Who::Apart if mine => &DIRS[..1],
                 Who::Apart => &DIRS[1..2],
                 Who::Ours | Who::Theirs | Who::Both => &DIRS[..],
             };
+            if mine && self.random.chance(25) {
+                self.change_mode(&ours, dirs)?;
+            }
             self.change(if mine { &ours } else { &theirs }, dirs)?;
             if mine && who != Who::Both && self.random.chance(3) {
                 self.kill()?;
@@ -171,6 +215,7 @@ impl Case {
         if who == Who::Both {
             wanted.extend(contents(&theirs)?);
             self.rig.mount()?;
+            self.transient("after a kill")?.must_be(&transient)?;
         } else {
             wanted.extend(made_alone(who, contents(&ours)?, contents(&theirs)?));
         }
@@ -181,6 +226,9 @@ impl Case {
         for (made, at) in wanted.iter().filter(|(made, _)| !before.contains_key(*made)) {
             ensure!(after.contains_key(made), "what was written to {at:?} is nowhere: {made}");
         }
+        if who == Who::Theirs {
+            self.transient("after changes there")?.must_be(&transient)?;
+        }
         if who != Who::Both {
             let beside =
                 listing(&theirs)?.into_keys().find(|path| path.to_string_lossy().contains("conflict"));
@@ -190,10 +238,12 @@ impl Case {
     }
 
     fn kill(&mut self) -> Result<()> {
+        let before = self.transient("before a kill")?;
         self.history.push("kill".to_owned());
         self.rig.kill()?;
         self.rig.finish_kill()?;
-        self.rig.mount()
+        self.rig.mount()?;
+        self.transient("after a kill")?.must_be(&before)
     }
 
     /// So that names do not grow for ever.
@@ -218,13 +268,14 @@ impl Case {
     fn settle(&mut self, when: &str) -> Result<()> {
         let (ours, theirs) = (self.rig.mountpoint(), self.rig.nearline());
         let until = Instant::now() + SETTLE;
+        let before = self.transient(when)?;
         loop {
             let flushed = self.rig.command(&["flush", "--wait"], &[&ours])?;
             ensure!(flushed.status.success(), "flush: {}", String::from_utf8_lossy(&flushed.stderr));
             // The first walk has the mount look at everything.
             let _ = listing(&ours);
-            match same(&ours, &theirs) {
-                Ok(()) => return Ok(()),
+            match self.modes.tree(&ours).and_then(|tree| same(&ours, &theirs, &tree)) {
+                Ok(()) => return self.transient(when)?.must_be(&before),
                 Err(error) if Instant::now() > until => {
                     return Err(error.context(format!("{when}: the two sides do not come to be the same")));
                 }
@@ -274,14 +325,50 @@ impl Case {
             _ => self.set_times(&path),
         };
         self.history.push(format!("{what}: {} ({}): {done:?}", path.display(), other.display()));
-        match done {
-            Ok(()) => Ok(()),
-            Err(error) => match error.raw_os_error() {
-                // What is not there, or there already, or of another kind: nothing happened.
-                Some(1 | 2 | 16 | 17 | 18 | 20 | 21 | 22 | 39 | 40) => Ok(()),
-                _ => bail!("{what} {}: {error}", path.display()),
-            },
+        if root == self.rig.nearline() {
+            self.note_made_there(root, [&path, &other], what)?;
         }
+        tolerated(what, &path, done)
+    }
+
+    /// What its side made or moved there, with what is in a directory that was moved.
+    fn note_made_there(&mut self, root: &Path, paths: [&Path; 2], what: &str) -> Result<()> {
+        let number = |at: &Path| Some(fs::symlink_metadata(at).ok()?.ino());
+        self.made_there.extend(paths.into_iter().filter_map(number));
+        let [Some(dir), Some(to)] = paths.map(Path::parent) else { return Ok(()) };
+        match what {
+            "mkdir" => {
+                self.made_there.extend(dir.ancestors().take_while(|at| *at != root).filter_map(number))
+            }
+            "rename a directory" if to.is_dir() => {
+                self.made_there.extend(number(to));
+                self.made_there.extend(listing(to)?.values().map(MetadataExt::ino));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// One change of the modes of the mount.
+    fn change_mode(&mut self, root: &Path, tops: &[&str]) -> Result<()> {
+        let dir = root.join(self.some_dir(tops));
+        let path = dir.join(*self.random.pick(&FILES).context("no names")?);
+        let of_dir = *self.random.pick(&modes::OF_DIRS).context("no modes")?;
+        let of_file = *self.random.pick(&modes::OF_FILES).context("no modes")?;
+        let word = *self.random.pick(&["forced", "normal", "inherit"]).context("no words")?;
+        let (what, done) = match self.random.below(10) {
+            0..=2 => (format!("of the directory, {of_dir:?}"), self.modes.set(&dir, of_dir)),
+            // Only an empty one can become transient.
+            3..=4 => {
+                let dir = dir.join(*self.random.pick(&DIRS).context("no names")?);
+                let made = fs::create_dir_all(&dir).and_then(|()| self.modes.set(&dir, of_dir));
+                (format!("make {}, {of_dir:?}", dir.display()), made)
+            }
+            5..=8 => (format!("of a file, {of_file:?}"), self.modes.set(&path, of_file)),
+            _ => (format!("sync={word}"), Modes::set_sync(&dir, word)),
+        };
+        self.history.push(format!("mode: {what}: {}: {done:?}", path.display()));
+        tolerated(&what, &path, done)
     }
 
     fn some_dir(&mut self, tops: &[&str]) -> PathBuf {
@@ -343,6 +430,17 @@ impl Case {
         let file = File::open(path)?;
         let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + self.random.below(1_000_000));
         file.set_modified(time)
+    }
+}
+
+/// What is not there, or there already, or of another kind: nothing happened.
+fn tolerated(what: &str, path: &Path, done: std::io::Result<()>) -> Result<()> {
+    match done {
+        Err(error) => match error.raw_os_error() {
+            Some(1 | 2 | 16 | 17 | 18 | 20 | 21 | 22 | 39 | 40) => Ok(()),
+            _ => bail!("{what} {}: {error}", path.display()),
+        },
+        Ok(()) => Ok(()),
     }
 }
 
@@ -408,8 +506,11 @@ fn is_a_lost_part(path: &Path) -> bool {
         && fs::read(path).is_err_and(|e| e.raw_os_error() == Some(5))
 }
 
-fn same(ours: &Path, theirs: &Path) -> Result<()> {
-    let (mut left, right) = (listing(ours)?, listing(theirs)?);
+/// Both sides, what is transient aside.
+fn same(ours: &Path, theirs: &Path, modes: &Tree) -> Result<()> {
+    let (mut left, mut right) = (listing(ours)?, listing(theirs)?);
+    left.retain(|path, _| !modes.get(path).is_some_and(|named| named.apart));
+    right.retain(|path, _| !modes::is_hidden(modes, path));
     // Of a file that both changed, what was never read of theirs may be gone with it: it stays here, and says so.
     left.retain(|path, meta| {
         right.contains_key(path) || !meta.is_file() || !is_a_lost_part(&ours.join(path))
@@ -431,7 +532,9 @@ fn same(ours: &Path, theirs: &Path) -> Result<()> {
             attributes(a),
             attributes(b)
         );
-        if !a.is_symlink() {
+        // The times of a transient directory tell of names that the other side does not have.
+        let is_border = modes.get(path).is_some_and(Named::is_border);
+        if !a.is_symlink() && !is_border {
             let times = |m: &fs::Metadata| (m.mtime(), m.mtime_nsec());
             ensure!(
                 times(a) == times(b),
