@@ -31,6 +31,7 @@ use rustix::fs::{
 use types::{Errno, FileKind, Timestamp};
 
 use crate::{
+    abreast::{Abreast, Pace},
     attributes,
     call::Call,
     error::{errno, retry},
@@ -44,6 +45,8 @@ use crate::{
 };
 
 const ENTRIES_BYTES: usize = 64 << 10;
+/// Names of a listing that are looked at together. Where each look takes a second they are done in a few.
+const LOOKED_AT: usize = 64;
 
 /// How a back end is taken that is not a file system of this machine, and trouble to try out.
 #[derive(Clone, Debug)]
@@ -67,6 +70,7 @@ pub struct Directory {
     path: PathBuf,
     options: Options,
     leads: RwLock<Leads>,
+    abreast: Abreast,
 }
 
 /// What the path led to when it was last looked at.
@@ -80,7 +84,12 @@ impl Directory {
     /// The path has to lead to a directory now.
     pub fn open(root: &Path, options: Options) -> Result<Directory, Errno> {
         let found = Arc::new(Root::open(root, options.skew)?);
-        Ok(Directory { path: root.to_owned(), options, leads: RwLock::new(Leads::Here(found)) })
+        Ok(Directory {
+            path: root.to_owned(),
+            options,
+            leads: RwLock::new(Leads::Here(found)),
+            abreast: Abreast::default(),
+        })
     }
 
     fn begin(&self, call: Call) -> Result<Arc<Root>, Errno> {
@@ -194,24 +203,37 @@ impl BackEnd for Directory {
         }
         let mut buffer = Vec::with_capacity(ENTRIES_BYTES);
         let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = entry.map_err(errno)?;
-            let name = entry.file_name().to_bytes();
-            if is_dots(name) {
-                continue;
-            }
+        let look = |name: &Vec<u8>| {
             let now = root.times.clock();
             let clock = if root.site.local { now } else { earlier(now, self.options.cached) };
-            let stat = match stat::of_name(dir.as_fd(), name, Fresh::AsStat) {
-                Ok(stat) if root.is_foreign(&stat) => continue,
-                Ok(stat) => stat,
-                Err(Errno::ENOENT) => continue,
-                Err(e) => return Err(e),
-            };
-            root.times.note(stat::timestamp(stat.stx_ctime));
-            if visit(name, stat::found(&stat, clock)?).is_break() {
-                return Ok(());
+            match stat::of_name(dir.as_fd(), name, Fresh::AsStat) {
+                Ok(stat) if root.is_foreign(&stat) => Ok(None),
+                Ok(stat) => {
+                    root.times.note(stat::timestamp(stat.stx_ctime));
+                    stat::found(&stat, clock).map(Some)
+                }
+                Err(Errno::ENOENT) => Ok(None),
+                Err(e) => Err(e),
             }
+        };
+        let (mut pace, mut names, mut more) = (Pace::default(), Vec::with_capacity(LOOKED_AT), true);
+        while more {
+            match entries.next().transpose().map_err(errno)? {
+                Some(entry) if is_dots(entry.file_name().to_bytes()) => {}
+                Some(entry) => names.push(entry.file_name().to_bytes().to_vec()),
+                None => more = false,
+            }
+            if more && names.len() < LOOKED_AT {
+                continue;
+            }
+            for (name, found) in names.iter().zip(self.abreast.ask(&mut pace, &names, look)) {
+                if let Some(found) = found?
+                    && visit(name, found).is_break()
+                {
+                    return Ok(());
+                }
+            }
+            names.clear();
         }
         Ok(())
     }
@@ -235,7 +257,7 @@ impl BackEnd for Directory {
                 Err(e) => Err(e),
             }
         };
-        names.iter().map(look).collect()
+        self.abreast.ask(&mut Pace::default(), names, look).into_iter().collect()
     }
 
     fn details(&self, dir: &Way, of: &[(Vec<u8>, FileKind)]) -> Result<Vec<Result<Detail, Errno>>, Errno> {
@@ -252,7 +274,7 @@ impl BackEnd for Directory {
             }
             Ok(detail)
         };
-        Ok(of.iter().map(detail).collect())
+        Ok(self.abreast.ask(&mut Pace::default(), of, detail))
     }
 
     fn readlink(&self, way: &Way) -> Result<Vec<u8>, Errno> {
@@ -430,7 +452,7 @@ mod tests {
         let site = crate::site::Site { local: false, ..root.site };
         (root.site, root.times) = (site, Times::new(false, site.step, SKEW));
         let leads = RwLock::new(Leads::Here(Arc::new(root)));
-        Directory { path: path.to_owned(), options: Options::default(), leads }
+        Directory { path: path.to_owned(), options: Options::default(), leads, abreast: Abreast::default() }
     }
 
     fn entries(back: &Directory) -> Vec<(Vec<u8>, Found)> {

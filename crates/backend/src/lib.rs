@@ -7,6 +7,7 @@
 //! Refuses to know: inodes of ours, what was agreed on, when to look or what to apply.
 #![forbid(unsafe_code)]
 
+mod abreast;
 mod attributes;
 mod call;
 mod deadlined;
