@@ -1,7 +1,7 @@
 //! Programs that test a file system from outside, through system calls and the `onfs` command only.
 //!
-//! Nothing here links against ONFS (but `slowfs`, the other side of a test, which has its transport): what is tested is what a user gets. Every program also runs on a plain
-//! directory (`--dir`), so that the tests themselves are tested on ext4 and tmpfs.
+//! Nothing here links against ONFS: what is tested is what a user gets. (`slowfs` is the other side of a test, and has ONFS's
+//! transport.) Every program also runs on a plain directory (`--dir`), so that the tests themselves are tested on ext4 and tmpfs.
 //!
 //! - [`op`] what can be done, and a seeded generator of it; [`tree`] and [`semantics`] the reference file system in
 //!   memory; [`perform`] the same operations as system calls; [`compare`] both side by side.

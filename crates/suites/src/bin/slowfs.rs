@@ -170,6 +170,12 @@ impl SlowFs {
         Ok(AttrOut { timeout: KEPT, attr: attr_of(&*self.node(node)?)? })
     }
 
+    fn wait(&self, call: &Call) {
+        // A line that cannot be written shows in the test's counts.
+        let _ = writeln!(self.calls.lock(), "{}", operation_name(call.header().opcode));
+        thread::sleep(self.delay);
+    }
+
     fn keep(&self, handle: Handle) -> OpenOut {
         let fh = self.next.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().insert(fh, Arc::new(handle));
@@ -378,21 +384,10 @@ impl Filesystem for SlowFs {
             Ok(operation) => operation,
             Err(errno) => return call.reply_error(errno),
         };
-        let wait = || {
-            // A line that cannot be written shows in the test's counts.
-            let _ = writeln!(self.calls.lock(), "{}", operation_name(call.header().opcode));
-            thread::sleep(self.delay);
-        };
         match operation {
-            Operation::Forget { lookups } => {
-                self.forget(call.header().node, lookups);
-                call.reply_none();
+            Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => {
+                self.forgotten(call);
             }
-            Operation::BatchForget(list) => {
-                list.for_each(|one| self.forget(one.node, one.lookups));
-                call.reply_none();
-            }
-            Operation::Interrupt { .. } => call.reply_none(),
             // Nobody waits for these.
             Operation::Release(args) | Operation::Releasedir(args) => {
                 self.handles.lock().remove(&args.fh);
@@ -408,7 +403,7 @@ impl Filesystem for SlowFs {
             | Operation::Rename { .. }
             | Operation::Link { .. }
             | Operation::Create(_) => {
-                wait();
+                self.wait(&call);
                 self.name(call);
             }
             Operation::Open { .. }
@@ -419,7 +414,7 @@ impl Filesystem for SlowFs {
             | Operation::Write(_)
             | Operation::Fsync { .. }
             | Operation::Fsyncdir { .. } => {
-                wait();
+                self.wait(&call);
                 self.data(call);
             }
             Operation::Getattr { .. }
@@ -431,7 +426,7 @@ impl Filesystem for SlowFs {
             | Operation::Getxattr { .. }
             | Operation::Listxattr { .. }
             | Operation::Removexattr { .. } => {
-                wait();
+                self.wait(&call);
                 self.attribute(call);
             }
             // Asked once and then never again.
@@ -454,6 +449,15 @@ impl Filesystem for SlowFs {
 }
 
 impl SlowFs {
+    fn forgotten(&self, call: Call) {
+        match call.operation() {
+            Ok(Operation::Forget { lookups }) => self.forget(call.header().node, lookups),
+            Ok(Operation::BatchForget(list)) => list.for_each(|one| self.forget(one.node, one.lookups)),
+            Ok(_) | Err(_) => {}
+        }
+        call.reply_none();
+    }
+
     fn name(&self, call: Call) {
         let node = call.header().node;
         let made = |call, made| answer(call, made, |call, entry: EntryOut| call.reply_entry(&entry));
