@@ -16,7 +16,7 @@ use namespace::txn::{KvError, Visit};
 use crate::Lsn;
 
 pub use guard::inside as inside_engine;
-pub use lsm::{LsmEngine, lsm};
+pub use lsm::{LSM_NAME, LsmEngine, lsm};
 pub use memory::MemoryEngine;
 
 /// Why a batch was not applied.
@@ -56,7 +56,7 @@ pub trait Engine: Send + Sync {
     fn applied_lsn(&self) -> Result<Lsn, KvError>;
     /// The disk is full: give back what removals have freed as soon as possible. Returns at once.
     fn want_room(&self) {}
-    /// Since when and why the engine cannot be reached, if it is not here; requests for it wait, and then fail.
+    /// Since when and why the engine, if it is not here, cannot be reached or takes no batches; what needs it waits, and then fails.
     fn trouble(&self) -> Option<(SystemTime, String)> {
         None
     }

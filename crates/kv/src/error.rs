@@ -25,6 +25,9 @@ pub enum OpenError {
     /// The engine's files are missing or damaged. Nothing puts them right.
     #[error("the files of the metadata engine in {} are damaged: {detail}", path.display())]
     EngineDamaged { path: PathBuf, detail: String },
+    /// The engine is not this store's, or not with these settings. Nothing was changed.
+    #[error("{0}")]
+    Refused(String),
     /// The operating system reported an error.
     #[error("{}: {detail}", path.display())]
     Io { path: PathBuf, full: bool, detail: String },
@@ -50,6 +53,7 @@ impl From<OpenError> for KvError {
             OpenError::Locked { .. }
             | OpenError::Newer { .. }
             | OpenError::OtherEngine { .. }
+            | OpenError::Refused(_)
             | OpenError::Io { .. } => KvError::Io(error.to_string()),
         }
     }

@@ -36,13 +36,14 @@ mod work;
 mod write_set;
 
 pub use disk::{BootId, Disk, DiskFile, Space, SystemDisk};
-pub use engine::{ApplyError, Batch, Engine, LsmEngine, MemoryEngine, RESERVED_KEY, inside_engine, lsm};
+pub use engine::{ApplyError, Batch, Engine, LSM_NAME, LsmEngine, MemoryEngine, RESERVED_KEY, inside_engine, lsm};
 pub use error::OpenError;
 pub use frame::{FORMAT_VERSION, FRAME_BYTES_MAX};
 pub use journal::BeforeSync;
 pub use lsn::Lsn;
 pub use options::MetaStoreOptions;
 pub use recovery::RecoveryReport;
+pub use state_dir::engine_of;
 pub use store::{MetaStore, Stats};
 pub use txn::MetaTxn;
 pub use write_set::WriteSet;

@@ -16,6 +16,8 @@ pub struct MetaStoreOptions {
     pub repair: bool,
     /// Sync and checkpoint in the background; tests do without.
     pub background: bool,
+    /// A store of another engine is refused before this one is opened; without it, afterwards.
+    pub engine: Option<&'static str>,
 }
 
 impl Default for MetaStoreOptions {
@@ -27,6 +29,7 @@ impl Default for MetaStoreOptions {
             cache_bytes: 128 << 20,
             repair: false,
             background: true,
+            engine: None,
         }
     }
 }

@@ -78,14 +78,7 @@ impl StateDir {
 
     /// Is there a store, and of which engine? Refuses what this release cannot read.
     pub(crate) fn read_format(&self) -> Result<Option<String>, OpenError> {
-        let path = self.path.join("FORMAT");
-        let mut bytes = Vec::new();
-        match File::open(&path).and_then(|file| file.take(FORMAT_BYTES_MAX).read_to_end(&mut bytes)) {
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(OpenError::io(path, &e)),
-        }
-        parse_format(&bytes, &path).map(Some)
+        engine_of(&self.path)
     }
 
     /// Marks a new store; durable when it returns.
@@ -100,6 +93,18 @@ impl StateDir {
         };
         write().map_err(|e| OpenError::io(&path, &e))
     }
+}
+
+/// The engine of the store in `dir`, if there is a store. Opens nothing.
+pub fn engine_of(dir: &Path) -> Result<Option<String>, OpenError> {
+    let path = dir.join("FORMAT");
+    let mut bytes = Vec::new();
+    match File::open(&path).and_then(|file| file.take(FORMAT_BYTES_MAX).read_to_end(&mut bytes)) {
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(OpenError::io(path, &e)),
+    }
+    parse_format(&bytes, &path).map(Some)
 }
 
 pub(crate) fn format_text(engine: &str) -> String {

@@ -10,6 +10,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
+    time::SystemTime,
 };
 
 use bytes::Bytes;
@@ -81,6 +82,9 @@ impl MetaStore {
         let state_dir = StateDir::lock(dir)?;
         let (engine_dir, journal_dir) = (state_dir.engine(), state_dir.journal());
         let format = state_dir.read_format()?;
+        if let (Some(found), Some(wanted)) = (&format, options.engine) {
+            check_engine(&state_dir, found, wanted)?;
+        }
         if format.is_some() && !engine_dir.exists() {
             let detail = "the engine's directory is missing".to_owned();
             return Err(OpenError::Damaged { path: engine_dir, offset: 0, detail });
@@ -137,13 +141,19 @@ impl MetaStore {
     }
 
     /// The default engine on the machine's file system.
-    pub fn open_default(dir: &Path, options: MetaStoreOptions) -> Result<MetaStore, OpenError> {
+    pub fn open_default(dir: &Path, mut options: MetaStoreOptions) -> Result<MetaStore, OpenError> {
+        options.engine = Some(crate::LSM_NAME);
         MetaStore::open(dir, crate::lsm, options, Arc::new(SystemDisk))
     }
 
     /// As in the FORMAT file.
     pub fn engine_name(&self) -> &'static str {
         self.shared.engine.name()
+    }
+
+    /// Since when and why the engine is in trouble, if it is not on this machine. See [`Engine::trouble`].
+    pub fn engine_trouble(&self) -> Option<(SystemTime, String)> {
+        self.shared.engine.trouble()
     }
 
     /// What the opening found in the journal.
@@ -333,15 +343,19 @@ fn settle_format(
     engine: &dyn Engine,
     applied: Lsn,
 ) -> Result<(), OpenError> {
-    let path = || state_dir.path().to_owned();
     match format {
-        Some(found) if found != engine.name() => {
-            Err(OpenError::OtherEngine { path: path(), found, wanted: engine.name().to_owned() })
-        }
-        Some(_) => Ok(()),
+        Some(found) => check_engine(state_dir, &found, engine.name()),
         None if applied == Lsn(0) => state_dir.write_format(engine.name()),
-        None => Err(OpenError::NotAStore { path: path() }),
+        None => Err(OpenError::NotAStore { path: state_dir.path().to_owned() }),
     }
+}
+
+fn check_engine(state_dir: &StateDir, found: &str, wanted: &str) -> Result<(), OpenError> {
+    if found == wanted {
+        return Ok(());
+    }
+    let (path, found, wanted) = (state_dir.path().to_owned(), found.to_owned(), wanted.to_owned());
+    Err(OpenError::OtherEngine { path, found, wanted })
 }
 
 fn check_limits(writes: &WriteSet) -> Result<(), KvError> {

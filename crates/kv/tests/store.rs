@@ -264,7 +264,12 @@ fn each_obstacle_at_opening_has_its_own_error() {
     let foreign =
         MetaStore::open(path, |_, _| Ok(Box::new(MemoryEngine::new())), options(), Arc::new(SystemDisk));
     let (found, wanted) = ("lsm-tree".to_owned(), "memory".to_owned());
-    assert_eq!(foreign.err(), Some(OpenError::OtherEngine { path: path.to_owned(), found, wanted }));
+    let foreign = foreign.map(drop);
+    assert_eq!(foreign.clone().err(), Some(OpenError::OtherEngine { path: path.to_owned(), found, wanted }));
+    let named = MetaStoreOptions { engine: Some("memory"), ..options() };
+    let unopened = MetaStore::open(path, |_, _| panic!("it is not opened"), named, Arc::new(SystemDisk));
+    assert_eq!(unopened.err(), foreign.err());
+    assert_eq!(kv::engine_of(path), Ok(Some("lsm-tree".to_owned())));
     let mut header = [0u8; 64];
     header[..9].copy_from_slice(b"ONFSJRNL\x03");
     let segment = path.join("journal/0000000000000009.seg");

@@ -53,9 +53,12 @@ impl PgEngine {
             && *namespace != options.namespace
         {
             let text = format!("this state directory's namespace is {namespace}, not {}", options.namespace);
-            return Err(OpenError::Engine(KvError::Io(text)));
+            return Err(OpenError::Refused(text));
         }
-        let name = stored.as_ref().map_or_else(writer::fresh_name, |found| Ok(found.writer.clone()))?;
+        let name = match &stored {
+            Some(found) => found.writer.clone(),
+            None => writer::intended(dir)?,
+        };
         let identity =
             Identity { writer: name, namespace: options.namespace.clone(), url: options.url.clone() };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -196,35 +199,62 @@ impl Shared {
     }
 
     async fn introduce(&self, session: &Session, known: bool, dir: &Path) -> Result<(), Failure> {
-        schema::migrate(session, &self.options).await?;
-        let client = &session.client;
-        let me = &self.identity.writer;
-        if self.options.sharing == Sharing::Alone {
-            let sql = "SELECT label FROM writer WHERE id <> $1 LIMIT 1";
-            if let Some(other) = client.query_opt(sql, &[me]).await? {
-                let label: String = other.try_get(0)?;
-                return Err(Failure::Refused(format!(
-                    "the namespace {} belongs to another state directory ({label}): choose another metadata.namespace",
-                    self.options.namespace
-                )));
-            }
+        if known && !schema::is_there(session, &self.options).await? {
+            return Err(self.unknown_here());
         }
+        schema::migrate(session, &self.options).await?;
+        self.refuse_strangers(session).await?;
         let name = rustix::system::uname();
         let label = format!("{}:{}", name.nodename().to_string_lossy(), dir.display());
-        let set = "UPDATE writer SET holder = $2, label = $3 WHERE id = $1";
-        if client.execute(set, &[me, &self.holder, &label]).await? == 1 {
+        if self.resume(session, &label).await? {
             return Ok(());
         }
         if known {
-            return Err(Failure::Refused(format!(
-                "the namespace {} does not know this state directory: is it the right database, and was it put back from a copy?",
-                self.options.namespace
-            )));
+            return Err(self.unknown_here());
         }
+        session.client.batch_execute("BEGIN; LOCK TABLE writer IN SHARE ROW EXCLUSIVE MODE").await?;
+        // Of two that open a fresh namespace at once the later one sees the other's row here.
+        self.refuse_strangers(session).await?;
         let insert = "INSERT INTO writer (id, label, holder, session, applied, lease_until) \
                       VALUES ($1, $2, $3, 0, 0, clock_timestamp())";
-        client.execute(insert, &[me, &label, &self.holder]).await?;
+        session.client.execute(insert, &[&self.identity.writer, &label, &self.holder]).await?;
+        session.client.batch_execute("COMMIT").await?;
         Ok(())
+    }
+
+    /// In a namespace that is to be ours alone.
+    async fn refuse_strangers(&self, session: &Session) -> Result<(), Failure> {
+        if self.options.sharing == Sharing::Shared {
+            return Ok(());
+        }
+        let sql = "SELECT label FROM writer WHERE id <> $1 LIMIT 1";
+        let Some(other) = session.client.query_opt(sql, &[&self.identity.writer]).await? else { return Ok(()) };
+        let label: String = other.try_get(0)?;
+        Err(Failure::Stranger(format!(
+            "the namespace {} belongs to another state directory ({label}): choose another metadata.namespace",
+            self.options.namespace
+        )))
+    }
+
+    /// Takes this writer's row, if there is one. The directory's lock keeps others of this machine out; the lease keeps out who has a
+    /// copy of the directory elsewhere.
+    async fn resume(&self, session: &Session, label: &str) -> Result<bool, Failure> {
+        let (client, me) = (&session.client, &self.identity.writer);
+        let set = "UPDATE writer SET holder = $2, label = $3 WHERE id = $1 AND (label = $3 OR lease_until <= clock_timestamp())";
+        if client.execute(set, &[me, &self.holder, &label]).await? == 1 {
+            return Ok(true);
+        }
+        let row = client.query_opt("SELECT label FROM writer WHERE id = $1", &[me]).await?;
+        let Some(row) = row else { return Ok(false) };
+        let other: String = row.try_get(0)?;
+        Err(Failure::InUse(format!("this state directory, or a copy of it, is open as {other}")))
+    }
+
+    fn unknown_here(&self) -> Failure {
+        Failure::Stranger(format!(
+            "the namespace {} does not know this state directory: is it the right database, and was it put back from a copy?",
+            self.options.namespace
+        ))
     }
 
     /// Renews the lease, and so notices that the database went or came back.

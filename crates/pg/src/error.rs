@@ -25,6 +25,12 @@ pub(crate) enum Failure {
     /// A newer release made the tables.
     #[error("the tables have version {found}, this release knows {known}")]
     Newer { found: u32, known: u32 },
+    /// Another process has this state directory open.
+    #[error("{0}")]
+    InUse(String),
+    /// The database, or the namespace, is another state directory's.
+    #[error("{0}")]
+    Stranger(String),
     /// Anything else: wrong password, missing rights, missing tables.
     #[error("the metadata database refused: {0}")]
     Refused(String),
@@ -34,8 +40,9 @@ impl Failure {
     /// May the same request work a moment later?
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Failure::Away(_) | Failure::Busy(_) => true,
+            Failure::Away(_) | Failure::Busy(_) | Failure::InUse(_) => true,
             Failure::Full(_)
+            | Failure::Stranger(_)
             | Failure::Fenced(_)
             | Failure::Damaged(_)
             | Failure::Newer { .. }
@@ -63,6 +70,8 @@ impl From<Failure> for KvError {
             | Failure::Busy(_)
             | Failure::Fenced(_)
             | Failure::Newer { .. }
+            | Failure::InUse(_)
+            | Failure::Stranger(_)
             | Failure::Refused(_) => KvError::Io(text),
         }
     }
@@ -73,11 +82,11 @@ pub(crate) fn of_open(place: &str, failure: Failure) -> OpenError {
     match failure {
         Failure::Newer { found, known } => OpenError::Newer { path: place.into(), found, known },
         Failure::Full(_) => OpenError::Io { path: place.into(), full: true, detail: failure.to_string() },
-        Failure::Away(_)
-        | Failure::Busy(_)
-        | Failure::Fenced(_)
-        | Failure::Damaged(_)
-        | Failure::Refused(_) => OpenError::Engine(failure.into()),
+        Failure::InUse(_) => OpenError::Locked { path: format!("{place} ({failure})").into(), pid: None },
+        Failure::Refused(_) | Failure::Stranger(_) => OpenError::Refused(format!("{place}: {failure}")),
+        Failure::Away(_) | Failure::Busy(_) | Failure::Fenced(_) | Failure::Damaged(_) => {
+            OpenError::Engine(failure.into())
+        }
     }
 }
 
@@ -98,12 +107,16 @@ pub(crate) fn is_fatal(error: &Error) -> bool {
     })
 }
 
-/// Errors of the library have no class. A wrong password file or a server without the wanted properties is no outage, but the
-/// library tells them apart only by words; each is told with its cause, and tried again until the deadline.
+/// Errors of the library have no class but their words. What is wrong with what we bring is no outage: a password that is missing,
+/// or one that the server's way of asking does not take. Anything else may pass, and is tried again until the deadline.
 fn without_answer(error: &Error) -> Failure {
     use std::error::Error as _;
     let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-    Failure::Away(format!("{error}{cause}"))
+    let words = error.to_string();
+    if words.starts_with("invalid configuration") || words.starts_with("authentication error") {
+        return Failure::Refused(format!("{words}{cause}"));
+    }
+    Failure::Away(format!("{words}{cause}"))
 }
 
 fn by_state(state: &SqlState, text: String) -> Failure {

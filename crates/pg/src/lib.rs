@@ -30,7 +30,7 @@ mod slots;
 mod writer;
 
 pub use engine::{ENGINE_NAME, PgEngine};
-pub use options::{Options, Sharing, Tuning, check_namespace};
+pub use options::{Options, Sharing, Tuning, check_address, check_namespace};
 pub use ownership::Taken;
 pub use passfile::PassfileError;
 pub use slots::{SLOTS, slot_of};

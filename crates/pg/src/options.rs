@@ -9,6 +9,8 @@ use crate::passfile::{self, Wanted};
 /// Of an attempt to connect to one host, unless the address has `connect_timeout`.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 const NAMESPACE_BYTES_MAX: usize = 40;
+/// PostgreSQL's own.
+const PORT: u16 = 5432;
 
 /// Who else may write to the namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,23 +71,7 @@ impl Options {
         sharing: Sharing,
     ) -> Result<Options, String> {
         check_namespace(namespace)?;
-        // The library's words do not have the address in them; its cause may.
-        let mut config = Config::from_str(url).map_err(|error| {
-            let tls = if url.contains("sslmode") { " (sslmode can be disable or prefer)" } else { "" };
-            format!("the database's address is not understood{tls}: {error}")
-        })?;
-        if config.get_password().is_some() {
-            return Err("the database's address must not have a password in it: put it into a password file"
-                .to_owned());
-        }
-        if config.get_ssl_mode() != SslMode::Disable && config.get_ssl_mode() != SslMode::Prefer {
-            let text = "sslmode=require is not possible yet: ONFS does not encrypt what it says to PostgreSQL; use a socket, a \
-                        private network or a tunnel";
-            return Err(text.to_owned());
-        }
-        if config.get_hosts().is_empty() {
-            return Err("the database's address names no host (nor the directory of a socket)".to_owned());
-        }
+        let mut config = understood(url)?;
         config.ssl_mode(SslMode::Disable);
         // A standby takes no writes, and may be behind.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
@@ -115,11 +101,28 @@ impl Options {
         self
     }
 
-    /// For messages: hosts, database, namespace.
+    /// For messages.
     pub fn place(&self) -> String {
-        let hosts: Vec<String> = self.config.get_hosts().iter().map(host_text).collect();
-        let database = self.config.get_dbname().unwrap_or("(the user's own)");
-        format!("PostgreSQL at {}, database {database}, namespace {}", hosts.join(","), self.namespace)
+        format!("PostgreSQL at {}, database {}, namespace {}", self.hosts(), self.database(), self.namespace)
+    }
+
+    /// As in the address, with ports other than PostgreSQL's own.
+    pub fn hosts(&self) -> String {
+        let ports = self.config.get_ports();
+        let port = |n: usize| ports.get(n).or_else(|| ports.first()).copied().unwrap_or(PORT);
+        let text = |(n, host): (usize, &Host)| match port(n) {
+            PORT => host_text(host),
+            port => format!("{}:{port}", host_text(host)),
+        };
+        self.config.get_hosts().iter().enumerate().map(text).collect::<Vec<_>>().join(",")
+    }
+
+    pub fn database(&self) -> &str {
+        self.config.get_dbname().or(self.config.get_user()).unwrap_or("(the user's own)")
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// Is something said over a network that others may listen to?
@@ -129,6 +132,32 @@ impl Options {
             Host::Tcp(name) => !["localhost", "127.0.0.1", "::1"].contains(&name.as_str()),
         })
     }
+}
+
+/// An address that can be used? The error says what to change, and has nothing of a password in it.
+pub fn check_address(url: &str) -> Result<(), String> {
+    understood(url).map(drop)
+}
+
+fn understood(url: &str) -> Result<Config, String> {
+    // The library's words do not have the address in them; its cause may.
+    let config = Config::from_str(url).map_err(|error| {
+        let tls = if url.contains("sslmode") { " (sslmode can be disable or prefer)" } else { "" };
+        format!("the database's address is not understood{tls}: {error}")
+    })?;
+    if config.get_password().is_some() {
+        let text = "the database's address must not have a password in it: put it into a password file";
+        return Err(text.to_owned());
+    }
+    if config.get_ssl_mode() != SslMode::Disable && config.get_ssl_mode() != SslMode::Prefer {
+        let text = "sslmode=require is not possible yet: ONFS does not encrypt what it says to PostgreSQL; use a socket, a \
+                    private network or a tunnel";
+        return Err(text.to_owned());
+    }
+    if config.get_hosts().is_empty() {
+        return Err("the database's address names no host (nor the directory of a socket)".to_owned());
+    }
+    Ok(config)
 }
 
 /// Small letters, digits and underscores, so that it needs no quotes anywhere.
@@ -147,7 +176,7 @@ fn wanted(config: &Config) -> Wanted {
     let user = config.get_user().unwrap_or_default().to_owned();
     Wanted {
         host: config.get_hosts().first().map(host_text).unwrap_or_default(),
-        port: config.get_ports().first().copied().unwrap_or(5432),
+        port: config.get_ports().first().copied().unwrap_or(PORT),
         database: config.get_dbname().unwrap_or(&user).to_owned(),
         user,
     }
@@ -180,6 +209,8 @@ mod tests {
             assert_eq!(options.config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
             assert!(options.place().contains("database meta"), "{}", options.place());
         }
+        let two = new("postgresql://onfs@db1:5432,db2:5433/meta").unwrap();
+        assert_eq!((two.hosts().as_str(), two.database()), ("db1,db2:5433", "meta"));
         for (url, words) in [
             ("postgresql://onfs:secret@db1/meta", "password file"),
             ("postgresql://db1/meta?password=secret", "password file"),

@@ -33,6 +33,8 @@ impl Reach {
                 | Failure::Fenced(_)
                 | Failure::Damaged(_)
                 | Failure::Newer { .. }
+                | Failure::InUse(_)
+                | Failure::Stranger(_)
                 | Failure::Refused(_),
             ) => {}
         }

@@ -36,6 +36,11 @@ pub(crate) async fn migrate(session: &Session, options: &Options) -> Result<(), 
     migrate_with(session, &options.namespace, &MIGRATIONS).await
 }
 
+/// Was the namespace ever made?
+pub(crate) async fn is_there(session: &Session, options: &Options) -> Result<bool, Failure> {
+    Ok(found(session, &options.namespace, MIGRATIONS.len() as u32).await? > 0)
+}
+
 async fn migrate_with(session: &Session, namespace: &str, migrations: &[&str]) -> Result<(), Failure> {
     let known = migrations.len() as u32;
     if found(session, namespace, known).await? == known {

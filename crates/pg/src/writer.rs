@@ -1,8 +1,9 @@
 //! Who we are to the database: kept beside the journal, so that a state directory and its rows find each other again.
 //!
 //! ```text
-//! WRITER    "onfs-postgresql 1", "writer <32 hexadecimal digits>", "namespace <name>", "address <url>", one line each
-//! APPLIED   "applied <20 digits>": a batch that the database has had for certain; a hint, so not synced
+//! WRITER       "onfs-postgresql 1", "writer <32 hexadecimal digits>", "namespace <name>", "address <url>", one line each
+//! WRITER.name  the name of a writer alone, from before the database hears it for the first time
+//! APPLIED      "applied <20 digits>": a batch that the database has had for certain; a hint, so not synced
 //! ```
 //!
 //! A database that has less than `APPLIED` says was put back to an earlier state, and is refused.
@@ -18,6 +19,8 @@ use kv::{Lsn, OpenError};
 
 const VERSION: u32 = 1;
 const FILE: &str = "WRITER";
+/// The name that was chosen at the first opening, until the database and [`FILE`] have it.
+const INTENDED: &str = "WRITER.name";
 const APPLIED: &str = "APPLIED";
 const BYTES_MAX: u64 = 64 << 10;
 
@@ -56,6 +59,29 @@ pub(crate) fn store(engine_dir: &Path, identity: &Identity) -> Result<(), OpenEr
     write().map_err(|e| io_error(&path, &e))
 }
 
+/// The name of a writer that has none: the same one when the first opening was cut short after the database had heard it.
+pub(crate) fn intended(engine_dir: &Path) -> Result<String, OpenError> {
+    let path = engine_dir.join(INTENDED);
+    if let Ok(name) = std::fs::read_to_string(&path)
+        && is_name(&name)
+    {
+        return Ok(name);
+    }
+    let name = fresh_name()?;
+    let write = || -> io::Result<()> {
+        let mut file = File::create(&path)?;
+        file.write_all(name.as_bytes())?;
+        file.sync_all()?;
+        File::open(engine_dir)?.sync_all()
+    };
+    write().map_err(|e| io_error(&path, &e))?;
+    Ok(name)
+}
+
+fn is_name(text: &str) -> bool {
+    text.len() == 32 && text.chars().all(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase())
+}
+
 /// 16 random bytes as text.
 pub(crate) fn fresh_name() -> Result<String, OpenError> {
     let mut random = [0; 16];
@@ -88,8 +114,7 @@ fn parse(content: &[u8], path: &Path) -> Result<Identity, OpenError> {
     };
     let identity =
         Identity { writer: value("writer")?, namespace: value("namespace")?, url: value("address")? };
-    let hex = |c: char| c.is_ascii_hexdigit() && !c.is_ascii_uppercase();
-    if identity.writer.len() != 32 || !identity.writer.chars().all(hex) {
+    if !is_name(&identity.writer) {
         return Err(damaged("the writer is not 32 hexadecimal digits"));
     }
     crate::check_namespace(&identity.namespace).map_err(|why| damaged(&why))?;
@@ -183,6 +208,8 @@ mod tests {
         assert_eq!(identity_of(dir.path()), Ok(None));
         store(dir.path(), &identity()).unwrap();
         assert_eq!(identity_of(dir.path()), Ok(Some(identity())));
+        let name = intended(dir.path()).unwrap();
+        assert!(is_name(&name) && intended(dir.path()).unwrap() == name);
         let (mut note, first) = AppliedNote::open(dir.path());
         assert_eq!(first, Lsn(0));
         note.put(Lsn(7));

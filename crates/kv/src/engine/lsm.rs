@@ -67,6 +67,9 @@ struct Shared {
     astray: AtomicBool,
 }
 
+/// As in the FORMAT file.
+pub const LSM_NAME: &str = "lsm-tree";
+
 /// Opens or creates the default engine in `dir`: the opener to give to [`crate::MetaStore::open`].
 pub fn lsm(dir: &Path, cache_bytes: u64) -> Result<Box<dyn Engine>, OpenError> {
     Ok(Box::new(LsmEngine::open(dir, cache_bytes)?))
@@ -121,7 +124,7 @@ impl LsmEngine {
 
 impl Engine for LsmEngine {
     fn name(&self) -> &'static str {
-        "lsm-tree"
+        LSM_NAME
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {

@@ -37,7 +37,9 @@ pub(super) fn of_open(error: OpenError) -> StartError {
             "{text}\nnothing was changed; onfs has no repair for these files: put back a copy of the state directory's meta/ \
              if there is one"
         )),
-        OpenError::OtherEngine { .. } | OpenError::NotAStore { .. } => StartError::Config(text),
+        OpenError::OtherEngine { .. } | OpenError::NotAStore { .. } | OpenError::Refused(_) => {
+            StartError::Config(text)
+        }
         OpenError::Engine(KvError::Corrupt(_)) => StartError::Damaged(text),
         OpenError::Io { .. } | OpenError::Engine(_) => StartError::Failed(text),
     }
