@@ -36,7 +36,9 @@ mod work;
 mod write_set;
 
 pub use disk::{BootId, Disk, DiskFile, Space, SystemDisk};
-pub use engine::{ApplyError, Batch, Engine, LSM_NAME, LsmEngine, MemoryEngine, RESERVED_KEY, inside_engine, lsm};
+pub use engine::{
+    ApplyError, Batch, Engine, LSM_NAME, LsmEngine, MemoryEngine, RESERVED_KEY, inside_engine, lsm,
+};
 pub use error::OpenError;
 pub use frame::{FORMAT_VERSION, FRAME_BYTES_MAX};
 pub use journal::BeforeSync;

@@ -122,6 +122,15 @@ pub struct ConfigArgs {
     /// The most memory that the daemon's caches and buffers may take
     #[arg(long, value_name = "SIZE")]
     pub memory_budget: Option<String>,
+    /// Where metadata are beyond the journal: in the state directory, or in a database
+    #[arg(long, value_name = "embedded|postgres")]
+    pub metadata_engine: Option<String>,
+    /// Address of the database, such as postgresql://onfs@db1,db2/meta; no password in it
+    #[arg(long, value_name = "ADDRESS")]
+    pub metadata_url: Option<String>,
+    /// File with the database's password, in the form of ~/.pgpass
+    #[arg(long, value_name = "FILE")]
+    pub metadata_password_file: Option<PathBuf>,
     /// How requests come from the kernel
     #[arg(long, value_name = "auto|io-uring|dev")]
     pub transport: Option<String>,

@@ -57,6 +57,7 @@ impl Shared {
                 Err(failure) => failure,
             };
             if let Failure::Fenced(why) = &failure {
+                self.reach.note_batch(&Err(failure.clone()));
                 writer.fenced.get_or_insert_with(|| why.clone());
                 return Err(ApplyError::Fenced(failure.into()));
             }
@@ -82,7 +83,7 @@ impl Shared {
             Ok(()) => {
                 writer.applied = lsn;
                 writer.note.put(lsn);
-                self.reach.note(&Ok(()));
+                self.reach.note_batch(&Ok(()));
                 Ok(())
             }
             Err(ended) => {
@@ -96,7 +97,7 @@ impl Shared {
                         failure
                     }
                 };
-                self.reach.note::<()>(&Err(failure.clone()));
+                self.reach.note_batch(&Err(failure.clone()));
                 Err(failure)
             }
         }
@@ -120,7 +121,11 @@ impl Shared {
             }
             Ok((session, claim?))
         }));
-        self.reach.note(&claimed);
+        match &claimed {
+            // Whether it takes batches, too, a batch shows.
+            Ok(_) => self.reach.note(&claimed),
+            Err(failure) => self.reach.note_batch(&Err(failure.clone())),
+        }
         let (session, (number, applied)) = claimed?;
         if applied < writer.applied {
             session.give_up();

@@ -110,7 +110,7 @@ impl PgEngine {
         Ok(self.shared.patiently(|| self.shared.release(slots))?)
     }
 
-    /// Since when and why the database cannot be reached; `None`: it can.
+    /// Since when and why the database cannot be reached, or takes no batches; `None`: it is well.
     pub fn trouble(&self) -> Option<(SystemTime, String)> {
         self.shared.reach.trouble()
     }
@@ -172,7 +172,9 @@ impl Drop for PgEngine {
 impl Shared {
     /// The same again while it may work, until the deadline.
     fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
-        let until = Instant::now() + self.options.tuning.apply_wait;
+        // Who died with a lease is waited for.
+        let tuning = &self.options.tuning;
+        let until = Instant::now() + tuning.apply_wait.max(tuning.lease + Duration::from_secs(2));
         loop {
             match attempt() {
                 Err(failure) if failure.is_passing() && Instant::now() + PAUSE < until => {
@@ -228,7 +230,9 @@ impl Shared {
             return Ok(());
         }
         let sql = "SELECT label FROM writer WHERE id <> $1 LIMIT 1";
-        let Some(other) = session.client.query_opt(sql, &[&self.identity.writer]).await? else { return Ok(()) };
+        let Some(other) = session.client.query_opt(sql, &[&self.identity.writer]).await? else {
+            return Ok(());
+        };
         let label: String = other.try_get(0)?;
         Err(Failure::Stranger(format!(
             "the namespace {} belongs to another state directory ({label}): choose another metadata.namespace",
@@ -280,8 +284,7 @@ impl Shared {
             if renewed.is_ok() {
                 self.look_at_size();
             }
-            let period =
-                if self.reach.trouble().is_some() { LOOK_PERIOD } else { self.options.tuning.lease / 3 };
+            let period = if self.reach.is_away() { LOOK_PERIOD } else { self.options.tuning.lease / 3 };
             let mut stop = self.stop.0.lock();
             let until = Instant::now() + period;
             while !*stop && !self.stop.1.wait_until(&mut stop, until).timed_out() {}

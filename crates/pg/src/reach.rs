@@ -12,6 +12,8 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(Default)]
 pub(crate) struct Reach {
     away: Mutex<Option<Away>>,
+    /// Batches are refused by a database that can be reached.
+    refused: Mutex<Option<Away>>,
 }
 
 #[derive(Clone)]
@@ -40,16 +42,23 @@ impl Reach {
         }
     }
 
+    /// The outcome of a batch: what can be reached may be full, or refuse.
+    pub(crate) fn note_batch(&self, result: &Result<(), Failure>) {
+        self.note(result);
+        let mut refused = self.refused.lock();
+        match result {
+            Ok(()) => drop(refused.take()),
+            Err(failure) if !failure.is_passing() => Away::set(&mut refused, &failure.to_string()),
+            Err(_) => {}
+        }
+    }
+
     fn lost(&self, why: &str) {
         let mut away = self.away.lock();
-        match &mut *away {
-            Some(away) => why.clone_into(&mut away.why),
-            None => {
-                tracing::warn!(why, "the metadata database cannot be reached");
-                *away =
-                    Some(Away { since: Instant::now(), since_clock: SystemTime::now(), why: why.to_owned() });
-            }
+        if away.is_none() {
+            tracing::warn!(why, "the metadata database cannot be reached");
         }
+        Away::set(&mut away, why);
     }
 
     fn reached(&self) {
@@ -69,7 +78,26 @@ impl Reach {
 
     /// Since when and why not.
     pub(crate) fn trouble(&self) -> Option<(SystemTime, String)> {
-        self.away.lock().as_ref().map(|away| (away.since_clock, away.why.clone()))
+        let of = |away: &Mutex<Option<Away>>| away.lock().as_ref().map(|a| (a.since_clock, a.why.clone()));
+        of(&self.away).or_else(|| of(&self.refused))
+    }
+
+    /// Is it away, so that somebody should look whether it is back?
+    pub(crate) fn is_away(&self) -> bool {
+        self.away.lock().is_some()
+    }
+}
+
+impl Away {
+    /// The newest reason, since the first.
+    fn set(away: &mut Option<Away>, why: &str) {
+        match away {
+            Some(away) => why.clone_into(&mut away.why),
+            None => {
+                let (since, since_clock) = (Instant::now(), SystemTime::now());
+                *away = Some(Away { since, since_clock, why: why.to_owned() });
+            }
+        }
     }
 }
 
@@ -90,6 +118,12 @@ mod tests {
         reach.note::<()>(&Err(Failure::Busy("lock".into())));
         assert!(reach.trouble().is_some());
         reach.note(&Ok(()));
+        assert_eq!(reach.trouble(), None);
+        // A full one answers readers.
+        reach.note_batch(&Err(Failure::Full("tablespace".into())));
+        reach.note(&Ok(()));
+        assert!(reach.trouble().is_some_and(|(_, why)| why.contains("tablespace")) && !reach.is_away());
+        reach.note_batch(&Ok(()));
         assert_eq!(reach.trouble(), None);
     }
 }

@@ -206,6 +206,100 @@ fn many_open_at_once_and_one_makes_the_tables() {
 }
 
 #[test]
+fn of_many_that_want_a_fresh_namespace_alone_one_gets_it() {
+    let Some(server) = server() else { return };
+    let dirs: Vec<_> = (0..6).map(|_| tempfile::tempdir().unwrap()).collect();
+    let results: Vec<Result<PgEngine, OpenError>> = std::thread::scope(|scope| {
+        let open = |dir: &tempfile::TempDir| {
+            let (path, options) = (dir.path().to_owned(), server.options("alone").tuned(quick()));
+            scope.spawn(move || PgEngine::open(&path, options))
+        };
+        let opening: Vec<_> = dirs.iter().map(open).collect();
+        opening.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let won = results.iter().position(Result::is_ok).unwrap();
+    for (n, result) in results.iter().enumerate().filter(|(n, _)| *n != won) {
+        let why = result.as_ref().err().unwrap();
+        assert!(matches!(why, OpenError::Refused(_)), "{n}: {why:?}");
+        assert!(why.to_string().contains("another state directory"), "{n}: {why}");
+    }
+    assert_eq!(server.sql("SELECT count(*) FROM alone.writer"), "1");
+    drop(results);
+    server.engine(dirs[won].path(), "alone").apply(&[(b"key", Some(b"1"))], Lsn(1)).unwrap();
+}
+
+#[test]
+fn a_copy_of_a_state_directory_waits_for_the_lease() {
+    let Some(server) = server() else { return };
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let open = |dir: &std::path::Path| PgEngine::open(dir, server.options("copied").tuned(quick()));
+    let engine = open(dir.path()).unwrap();
+    engine.apply(&[(b"key", Some(b"1"))], Lsn(1)).unwrap();
+    std::fs::copy(dir.path().join("WRITER"), copy.path().join("WRITER")).unwrap();
+    let in_use = open(copy.path()).err().unwrap();
+    assert!(matches!(&in_use, OpenError::Locked { .. }), "{in_use:?}");
+    engine.apply(&[(b"key", Some(b"2"))], Lsn(2)).unwrap();
+    // As by a kill: the lease is there still. The same directory does not wait for it, another one does.
+    drop(engine);
+    drop(open(dir.path()).unwrap());
+    let engine = open(copy.path()).unwrap();
+    assert_eq!(engine.get(b"key").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn an_opening_that_was_cut_short_is_gone_on_with() {
+    // Goal: the namespace is not lost to a name that nobody knows. Method: the file that says who we are is missing, as before its
+    // rename.
+    let Some(server) = server() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    drop(server.engine(dir.path(), "cut"));
+    std::fs::remove_file(dir.path().join("WRITER")).unwrap();
+    drop(server.engine(dir.path(), "cut"));
+    assert_eq!(server.sql("SELECT count(*) FROM cut.writer"), "1");
+    // An empty database is not made ours by a directory that has another one.
+    let away = Options::new(
+        &server.url().replace("dbname=postgres", "dbname=template1"),
+        "cut",
+        None,
+        Sharing::Alone,
+    );
+    let refused = PgEngine::open(dir.path(), away.unwrap().tuned(quick())).err().unwrap();
+    assert!(refused.to_string().contains("does not know this state directory"), "{refused}");
+}
+
+#[test]
+fn passwords_are_refused_at_once() {
+    // Goal: what cannot become right by waiting is not waited for. Method: a server that asks for passwords; none, a wrong one.
+    let Some(mut server) = server() else { return };
+    server.sql("ALTER ROLE onfs PASSWORD 'right-s3cret'");
+    server.crash();
+    std::fs::write(server.data().join("pg_hba.conf"), "local all all scram-sha-256\n").unwrap();
+    let pass = server.dir.path().join("pass");
+    let dir = tempfile::tempdir().unwrap();
+    server.start();
+    let open = |text: Option<&str>| {
+        let file = text.map(|text| {
+            std::fs::write(&pass, text).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(&pass, mode).unwrap();
+            pass.clone()
+        });
+        PgEngine::open(dir.path(), Options::new(&server.url(), "asked", file, Sharing::Alone).unwrap())
+    };
+    let began = std::time::Instant::now();
+    for text in [None, Some("*:*:*:*:wrong-s3cret\n")] {
+        let refused = open(text).err().unwrap();
+        assert!(matches!(refused, OpenError::Refused(_)), "{refused:?}");
+        assert!(
+            refused.to_string().contains("password") && !refused.to_string().contains("s3cret"),
+            "{refused}"
+        );
+    }
+    assert!(began.elapsed() < Duration::from_secs(20));
+    open(Some("*:*:*:*:right-s3cret\n")).unwrap();
+}
+
+#[test]
 fn a_store_over_it_goes_on_after_an_outage() {
     // Goal: commits are taken while the database is away, and nothing needs a new opening when it is back. Method: a store, its
     // server crashed between commits and checkpoints; then another opening, after it was only dropped.

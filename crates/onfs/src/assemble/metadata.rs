@@ -2,13 +2,20 @@
 
 use std::{path::Path, sync::Arc};
 
-use kv::{MetaStore, MetaStoreOptions, OpenError};
+use kv::{Engine, MetaStore, MetaStoreOptions, OpenError, SystemDisk};
 use mds::{Mds, MdsOptions};
+use pg::{PgEngine, Sharing};
 
-use crate::{config::Config, running::StartError};
+use crate::{
+    config::{Config, DatabaseConfig},
+    control::DatabaseReport,
+    running::StartError,
+};
 
 /// Where the metadata is, below the state directory.
 const META_DIR: &str = "meta";
+/// And there the engine's own.
+const ENGINE_DIR: &str = "engine";
 /// The memory budget's shares: requests' buffers first, then an eighth for journal and overlay, a third for the caches, and
 /// three eighths for what is kept of each inode that the kernel knows. What is left of it is enough for what is read of a linked
 /// directory, a tenth of the budget.
@@ -40,7 +47,79 @@ pub(super) fn open_metadata(config: &Config, buffers: u64, repair: bool) -> Resu
         repair,
         ..MetaStoreOptions::default()
     };
-    MetaStore::open_default(&config.mount.state.join(META_DIR), options)
+    let dir = config.mount.state.join(META_DIR);
+    let engine = kv::engine_of(&dir)?;
+    match &config.metadata.database {
+        None => {
+            refuse_database(&dir, engine.as_deref())?;
+            MetaStore::open_default(&dir, options)
+        }
+        Some(database) => open_in_database(&dir, engine.as_deref(), database, options),
+    }
+}
+
+/// What a state directory was begun with it goes on with: anything else would be another file system over the same data.
+fn refuse_database(dir: &Path, engine: Option<&str>) -> Result<(), OpenError> {
+    let known = pg::identity_of(&dir.join(ENGINE_DIR));
+    let place = match known {
+        _ if engine.is_some_and(|engine| engine != pg::ENGINE_NAME) => return Ok(()),
+        Ok(Some(known)) => format!("{}, namespace {}", known.url, known.namespace),
+        Ok(None) if engine.is_none() => return Ok(()),
+        Ok(None) | Err(_) => "(its address is not on record)".to_owned(),
+    };
+    Err(OpenError::Refused(format!(
+        "the metadata of {} are in a PostgreSQL database, {place}: give --metadata-engine postgres and --metadata-url",
+        dir.display()
+    )))
+}
+
+fn open_in_database(
+    dir: &Path,
+    engine: Option<&str>,
+    database: &DatabaseConfig,
+    mut options: MetaStoreOptions,
+) -> Result<MetaStore, OpenError> {
+    match engine {
+        Some(pg::ENGINE_NAME) if pg::identity_of(&dir.join(ENGINE_DIR))?.is_none() => {
+            let detail = "the file WRITER, which says whose rows are ours, is missing".to_owned();
+            return Err(OpenError::EngineDamaged { path: dir.join(ENGINE_DIR), detail });
+        }
+        Some(pg::ENGINE_NAME) | None => {}
+        Some(_) => {
+            return Err(OpenError::Refused(format!(
+                "the metadata of {} are in it, in no database: metadata.engine must be embedded",
+                dir.display()
+            )));
+        }
+    }
+    options.engine = Some(pg::ENGINE_NAME);
+    let pg_options = database_options(database).map_err(OpenError::Refused)?;
+    let open = |dir: &Path, _| Ok(Box::new(PgEngine::open(dir, pg_options)?) as Box<dyn Engine>);
+    MetaStore::open(dir, open, options, Arc::new(SystemDisk))
+}
+
+/// Reads the password.
+fn database_options(database: &DatabaseConfig) -> Result<pg::Options, String> {
+    let DatabaseConfig { url, password_file, namespace } = database;
+    // One metadata server owns all of it.
+    pg::Options::new(url, namespace, password_file.clone(), Sharing::Alone)
+}
+
+/// The database in words, and its trouble.
+pub(super) fn database_report(config: &Config, store: &MetaStore) -> Option<DatabaseReport> {
+    let database = config.metadata.database.as_ref()?;
+    let without_password = DatabaseConfig { password_file: None, ..database.clone() };
+    // What was opened with it is understood.
+    let place = database_options(&without_password).ok()?;
+    let trouble = store.engine_trouble();
+    let since = trouble.as_ref().and_then(|(since, _)| since.elapsed().ok());
+    Some(DatabaseReport {
+        hosts: place.hosts(),
+        database: place.database().to_owned(),
+        namespace: place.namespace().to_owned(),
+        trouble_ms: trouble.as_ref().map(|_| since.unwrap_or_default().as_millis() as u64),
+        trouble: trouble.map_or(String::new(), |(_, why)| why),
+    })
 }
 
 /// What the opening left out of the journal, if anything.

@@ -150,6 +150,15 @@ impl MountedFs for Mounted {
             Err(KvError::Full) => {
                 tracing::warn!("no room to merge the metadata journal: the next mount reads it")
             }
+            // Fenced off it would be read-only: then no later mount gets it there.
+            Err(KvError::Io(why))
+                if store.engine_trouble().is_some() && store.stats().read_only.is_none() =>
+            {
+                tracing::warn!(
+                    why,
+                    "the metadata database was not brought up to date: the next mount does it"
+                )
+            }
             Err(error) => trouble.push(format!("metadata: {error}")),
         }
         if trouble.is_empty() { Ok(()) } else { Err(trouble.join("; ")) }

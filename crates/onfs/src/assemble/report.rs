@@ -9,10 +9,10 @@ use ds::MoveReport;
 use mds::{Found, Quota};
 use types::{Errno, FileKind, Ino, ProjectId, SAU_BYTES, TierId};
 
-use super::{link, parts::Parts, policy, tree::Names};
+use super::{link, metadata::database_report, parts::Parts, policy, tree::Names};
 use crate::control::{
-    BudgetReport, Coolness, DirPolicyReport, FileRef, FileReport, LinkReport, LinkState, MemoryReport,
-    MetadataReport, Movement, QuotaReport, StatusReport, TierReport, TierResidency,
+    BudgetReport, Coolness, DatabaseReport, DirPolicyReport, FileRef, FileReport, LinkReport, LinkState,
+    MemoryReport, MetadataReport, Movement, QuotaReport, StatusReport, TierReport, TierResidency,
 };
 use crate::{
     mounts::{self, MountEntry},
@@ -47,6 +47,8 @@ pub(super) fn status(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> StatusReport
     if counters.lost_saus > 0 {
         warnings.push(format!("{} pieces of data were lost with an earlier memory tier", counters.lost_saus));
     }
+    let database = database_report(&parts.config, &parts.store);
+    warnings.extend(database.as_ref().and_then(database_warning));
     let link = link_report(parts);
     warnings.extend(link.as_ref().map(link_warnings).into_iter().flatten());
     StatusReport {
@@ -65,7 +67,8 @@ pub(super) fn status(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> StatusReport
         passthrough_why: why,
         mount_options: mount_options(parts),
         tiers: tiers(parts),
-        movements: movements(parts, shown),
+        // Their names are asked of the metadata; a status waits for no database.
+        movements: movements(parts, shown, parts.store.engine_trouble().is_none()),
         dirty_bytes,
         dirty_files,
         open_files: client.open_files,
@@ -78,10 +81,20 @@ pub(super) fn status(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> StatusReport
             disk_bytes: meta.engine_bytes,
             unsynced_commits: parts.store.last_lsn().0.saturating_sub(parts.store.synced_lsn().0),
             purge_queue: usage.orphans_waiting,
+            database,
         },
         link,
         warnings,
     }
+}
+
+fn database_warning(database: &DatabaseReport) -> Option<String> {
+    (!database.trouble.is_empty()).then(|| {
+        format!(
+            "{}; changes wait in the journal, and what is not in memory cannot be looked up",
+            database.trouble
+        )
+    })
 }
 
 fn passthrough(parts: &Parts) -> (bool, String) {
@@ -231,14 +244,14 @@ fn mount_options(parts: &Parts) -> Vec<String> {
     words
 }
 
-fn movements(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> Vec<Movement> {
+fn movements(parts: &Parts, shown: &dyn Fn(Ino) -> bool, named: bool) -> Vec<Movement> {
     let mut names = Names::new(&*parts.store, ENTRIES_MAX);
     // Names are searched for: not those of files that are left out.
     let moves = parts.ds.moves().into_iter().filter(|m| shown(m.ino));
     moves
         .enumerate()
         .map(|(n, m)| {
-            let path = if n < NAMED_MAX { names.path(m.ino) } else { None };
+            let path = if named && n < NAMED_MAX { names.path(m.ino) } else { None };
             movement(m, path.map_or(String::new(), |path| path.display().to_string()))
         })
         .collect()

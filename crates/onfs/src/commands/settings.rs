@@ -90,6 +90,10 @@ fn assignments(args: &ConfigArgs) -> Outcome<Vec<Assignment>> {
     own("memory.size", args.memory.clone(), "--memory");
     own("mount.memory_budget", args.memory_budget.clone(), "--memory-budget");
     own("mount.transport", args.transport.clone(), "--transport");
+    own("metadata.engine", args.metadata_engine.clone(), "--metadata-engine");
+    own("metadata.url", args.metadata_url.clone(), "--metadata-url");
+    let password_file = args.metadata_password_file.as_deref().map(absolute).transpose()?;
+    own("metadata.password_file", password_file, "--metadata-password-file");
     own("mount.state", args.state.as_deref().map(absolute).transpose()?, "--state");
     for (tier, value) in [("ssd", &args.ssd), ("nearline", &args.nearline)] {
         let Some(value) = value else { continue };

@@ -5,16 +5,19 @@
 //! every setting has a unit, a range, a default and a doc line in [`table`], from which docs/config.md and
 //! `config show` are printed. Refuses to know what a setting does to the file system.
 
+mod database;
 mod error;
 mod host;
 mod layers;
 mod link;
 mod nearest;
 mod options;
+mod reader;
 mod table;
 mod typed;
 mod value;
 
+pub use database::DatabaseConfig;
 pub use error::ConfigError;
 pub use host::Host;
 pub(crate) use host::fnv1a;

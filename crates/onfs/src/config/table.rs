@@ -42,7 +42,10 @@ pub const fn sections() -> &'static [(&'static str, &'static str)] {
         ("memory", "The memory tier (DS-m): a tmpfs of its own. What is only there is lost at a reboot."),
         ("ssd", "The SSD tier (DS-s): a directory on a fast local disk."),
         ("nearline", "The near-line tier (DS-d): a directory on the slow, large, safe disk."),
-        ("metadata", "The metadata store in the state directory."),
+        (
+            "metadata",
+            "The metadata store: a journal in the state directory, and the engine that it is carried into.",
+        ),
         ("policy", "Defaults of the root directory; `onfs policy set` changes them per directory."),
         ("plan", "What comes up before it is read, learned from earlier runs of a job."),
         ("log", "What the daemon writes down."),
@@ -141,6 +144,17 @@ settings! {
         "T_syn: the journal is made durable this often, and at each fsync. Metadata older than this survives a power cut.";
     metadata.journal_size: Kind::Size { min: MIB, max: 4 * GIB, or: None }, "64MiB", None,
         "Journal bytes after which a checkpoint moves its content to the engine.";
+    metadata.engine: Kind::Choice(&["embedded", "postgres"]), "embedded", Some("--metadata-engine"),
+        "Where metadata are beyond the journal: in the state directory, or in a PostgreSQL database, which must be there while \
+         the mount is used. A state directory keeps the engine and the database that it was begun with.";
+    metadata.url: Kind::Database { or: Some("none") }, "none", Some("--metadata-url"),
+        "Address of the database for `postgres`, as libpq has it: postgresql://USER@HOST[:PORT][,HOST...]/DATABASE, or \
+         \"host=/run/postgresql user=USER dbname=DATABASE\". Of several hosts the one that takes writes is used. A password in it is refused.";
+    metadata.password_file: Kind::Path { or: Some("none") }, "none", Some("--metadata-password-file"),
+        "File with the password, in lines HOST:PORT:DATABASE:USER:PASSWORD (the form of ~/.pgpass; * for any). One that others \
+         can read is refused.";
+    metadata.namespace: Kind::Text { or: None }, "onfs", None,
+        "Schema of the database that holds this file system: small letters, digits and _. Each file system has its own.";
 
     policy.promote: Kind::Choice(crate::policy::Promote::NAMES), "on-open", None,
         "When data comes up from a slower tier: when a file is opened (of a linked directory: when it is read), or only on \

@@ -3,14 +3,16 @@
 use std::{path::Path, path::PathBuf, time::Duration};
 
 use bucket::{Addressing, Location};
-use types::{ByteSize, Span};
+use types::ByteSize;
 
 use super::{
+    database::{DatabaseConfig, database},
     error::ConfigError,
     host::Host,
-    layers::{Entry, Settings},
+    layers::Settings,
     link::{BucketConfig, LinkTarget, is_bucket},
     options::{MountFlags, parse_options},
+    reader::Reader,
     value::Value,
 };
 use crate::policy::{CloseSync, Mode, Promote, WriteBehind};
@@ -99,6 +101,8 @@ pub struct LinkConfig {
 pub struct MetadataConfig {
     pub sync_period: Duration,
     pub journal_size: ByteSize,
+    /// The engine, if it is not embedded.
+    pub database: Option<DatabaseConfig>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +153,7 @@ impl Config {
             metadata: MetadataConfig {
                 sync_period: reader.time("metadata", "sync_period")?,
                 journal_size: reader.size("metadata", "journal_size")?,
+                database: database(&reader)?,
             },
             policy: policy(&reader)?,
             plan: plan(&reader)?,
@@ -361,63 +366,4 @@ fn check_directories(config: &Config) -> Result<(), ConfigError> {
         }
     }
     Ok(())
-}
-
-/// Typed access to the table. A wrong name or kind here is a mistake of the program; it becomes an error and not
-/// a panic, and the test that resolves the defaults finds it.
-struct Reader<'a>(&'a Settings);
-
-impl Reader<'_> {
-    fn entry(&self, section: &str, key: &str) -> Result<&Entry, ConfigError> {
-        let name = || format!("{section}.{key}");
-        self.0.get(section, key).ok_or_else(|| ConfigError::new(name(), "is not in the table of settings"))
-    }
-    fn wrong<T>(entry: &Entry) -> Result<T, ConfigError> {
-        Err(ConfigError::new(&entry.origin, format!("{} has the wrong kind", entry.setting.name())))
-    }
-    fn size(&self, section: &str, key: &str) -> Result<ByteSize, ConfigError> {
-        let entry = self.entry(section, key)?;
-        if let Value::Size(size) = entry.value { Ok(size) } else { Reader::wrong(entry) }
-    }
-    /// `None` for the word that stands in for a size.
-    fn size_or_word(&self, section: &str, key: &str) -> Result<Option<ByteSize>, ConfigError> {
-        let entry = self.entry(section, key)?;
-        if let Value::Word(_) = entry.value { Ok(None) } else { self.size(section, key).map(Some) }
-    }
-    fn time(&self, section: &str, key: &str) -> Result<Duration, ConfigError> {
-        let entry = self.entry(section, key)?;
-        if let Value::Time(Span(duration)) = entry.value { Ok(duration) } else { Reader::wrong(entry) }
-    }
-    /// `None` for the word that stands in for a number.
-    fn count(&self, section: &str, key: &str) -> Result<Option<u32>, ConfigError> {
-        let entry = self.entry(section, key)?;
-        if let Value::Word(_) = entry.value {
-            return Ok(None);
-        }
-        let Value::Count(count) = entry.value else { return Reader::wrong(entry) };
-        u32::try_from(count).map(Some).or_else(|_| Reader::wrong(entry))
-    }
-    fn word(&self, section: &str, key: &str) -> Result<&'static str, ConfigError> {
-        let entry = self.entry(section, key)?;
-        if let Value::Word(word) = entry.value { Ok(word) } else { Reader::wrong(entry) }
-    }
-    /// `None` for the word that stands in for a text.
-    fn text(&self, section: &str, key: &str) -> Result<Option<&str>, ConfigError> {
-        let entry = self.entry(section, key)?;
-        match &entry.value {
-            Value::Word(_) => Ok(None),
-            Value::Text(text) => Ok(Some(text)),
-            Value::Size(_) | Value::Time(_) | Value::Count(_) | Value::Switch(_) | Value::Path(_) => {
-                Reader::wrong(entry)
-            }
-        }
-    }
-    /// `None` for the word that stands in for a path.
-    fn path(&self, section: &str, key: &str) -> Result<Option<PathBuf>, ConfigError> {
-        let entry = self.entry(section, key)?;
-        if let Value::Word(_) = entry.value {
-            return Ok(None);
-        }
-        if let Value::Path(path) = &entry.value { Ok(Some(path.clone())) } else { Reader::wrong(entry) }
-    }
 }

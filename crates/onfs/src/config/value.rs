@@ -37,6 +37,10 @@ pub enum Kind {
     Link {
         or: Option<&'static str>,
     },
+    /// The address of a database, without a password.
+    Database {
+        or: Option<&'static str>,
+    },
     /// A word of the user's, without spaces.
     Text {
         or: Option<&'static str>,
@@ -105,6 +109,9 @@ impl Kind {
                 .ok_or_else(|| format!("{text:?}: write {}", either(words))),
             Kind::Path { .. } => parse_path(text).map(Value::Path).map_err(|e| self.or_else_word(e)),
             Kind::Link { .. } => parse_link(text).map(Value::Text).map_err(|e| self.or_else_word(e)),
+            Kind::Database { .. } => pg::check_address(text)
+                .map(|()| Value::Text(text.to_owned()))
+                .map_err(|e| self.or_else_word(e)),
             Kind::Text { .. } => parse_text(text).map(Value::Text).map_err(|e| self.or_else_word(e)),
             Kind::MountOptions => parse_options(text).map(|_| Value::Text(text.to_owned())),
             Kind::Variables => parse_variables(text).map(|()| Value::Text(text.to_owned())),
@@ -122,6 +129,7 @@ impl Kind {
             Kind::Choice(_) => "word",
             Kind::Path { .. } => "absolute path",
             Kind::Link { .. } => "absolute path or bucket",
+            Kind::Database { .. } => "address",
             Kind::Text { .. } => "text",
             Kind::MountOptions => "comma-separated words",
             Kind::Variables => "comma-separated names",
@@ -146,6 +154,7 @@ impl Kind {
             Kind::Choice(words) => words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", "),
             Kind::Path { .. } => with_word("any directory".into()),
             Kind::Link { .. } => with_word("any directory, `s3://BUCKET/PREFIX`".into()),
+            Kind::Database { .. } => with_word("a PostgreSQL address".into()),
             Kind::Text { .. } => with_word("any".into()),
             Kind::MountOptions => "see `onfs mount --help`".into(),
             Kind::Variables => "environment variables, or nothing".into(),
@@ -156,7 +165,7 @@ impl Kind {
     const fn or_word(self) -> Option<&'static str> {
         match self {
             Kind::Size { or, .. } | Kind::Time { or, .. } | Kind::Count { or, .. } => or,
-            Kind::Path { or } | Kind::Link { or } | Kind::Text { or } => or,
+            Kind::Path { or } | Kind::Link { or } | Kind::Database { or } | Kind::Text { or } => or,
             Kind::Switch | Kind::Choice(_) | Kind::MountOptions | Kind::Variables | Kind::LogFilter => None,
         }
     }
@@ -257,6 +266,22 @@ mod tests {
         assert_eq!(link.parse("s3://b/p/"), Ok(Value::Text("s3://b/p".into())));
         assert_eq!(link.parse("/d"), Ok(Value::Text("/d".into())));
         assert!(link.parse("s3://").is_err() && link.parse("d").is_err());
+        let database = Kind::Database { or: Some("none") };
+        for good in ["postgresql://onfs@db1,db2/meta", "host=/run/postgresql user=onfs dbname=meta"] {
+            assert_eq!(database.parse(good), Ok(Value::Text(good.into())));
+        }
+        assert_eq!(database.parse("none"), Ok(Value::Word("none")));
+        for bad in [
+            "postgresql://onfs:s3cret@db1/meta",
+            "host=db1 password=s3cret",
+            "host=db1 password=s3cret frob=1",
+            "postgresql://onfs:s3cret@db1:port/meta",
+            "mysql://onfs:s3cret@db1/meta",
+            "postgresql://onfs:s3%cret@db1/meta",
+        ] {
+            let why = database.parse(bad).unwrap_err();
+            assert!(!why.contains("cret"), "{why}");
+        }
         assert!(Kind::Text { or: None }.parse("two words").is_err());
         assert!(Kind::LogFilter.parse("info,fuse=debug").is_ok());
         assert!(Kind::LogFilter.parse("chatty").is_err());

@@ -39,8 +39,8 @@ pub use message::{
     VERSION,
 };
 pub use report::{
-    BudgetReport, Coolness, DirPolicyReport, FileOutcome, FileReport, MemoryReport, MetadataReport,
-    MoveReport, Movement, QuotaReport, StatusReport, TierReport, TierResidency,
+    BudgetReport, Coolness, DatabaseReport, DirPolicyReport, FileOutcome, FileReport, MemoryReport,
+    MetadataReport, MoveReport, Movement, QuotaReport, StatusReport, TierReport, TierResidency,
 };
 pub use server::{Server, ServerOptions};
 pub use socket::SOCKET_NAME;

@@ -105,6 +105,23 @@ pub struct MetadataReport {
     /// Changes that are not yet durable.
     pub unsynced_commits: u64,
     pub purge_queue: u64,
+    /// Of an engine that is a database.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<DatabaseReport>,
+}
+
+/// The database that has the metadata.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DatabaseReport {
+    pub hosts: String,
+    pub database: String,
+    pub namespace: String,
+    /// Why it cannot be reached, or takes no changes; empty when it is well.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trouble: String,
+    /// For so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble_ms: Option<u64>,
 }
 
 /// `onfs file`.

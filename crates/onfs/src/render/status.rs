@@ -104,6 +104,14 @@ fn head(s: &StatusReport) -> String {
             ),
         ),
     ];
+    if let Some(d) = &meta.database {
+        let trouble = match d.trouble_ms {
+            Some(ms) => format!("; in trouble for {}: {}", span(ms), d.trouble),
+            None => "; well".to_owned(),
+        };
+        let place = format!("{} at {}, namespace {}", d.database, d.hosts, d.namespace);
+        rows.push(("database", place + &trouble));
+    }
     if s.queued_files > 0 {
         rows.push(("queued", format!("{} by commands that did not wait", files(s.queued_files))));
     }

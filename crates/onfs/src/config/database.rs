@@ -1,0 +1,38 @@
+//! The database that has the metadata, if it is not the state directory itself.
+
+use std::path::PathBuf;
+
+use super::{error::ConfigError, reader::Reader};
+
+/// As the settings name it. The password is in its file alone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DatabaseConfig {
+    pub url: String,
+    pub password_file: Option<PathBuf>,
+    pub namespace: String,
+}
+
+/// `None`: metadata are in the state directory.
+pub(super) fn database(reader: &Reader<'_>) -> Result<Option<DatabaseConfig>, ConfigError> {
+    let wrong = |key: &str, why: String| Err(ConfigError::new(&reader.entry("metadata", key)?.origin, why));
+    let url = reader.text("metadata", "url")?;
+    let password_file = reader.path("metadata", "password_file")?;
+    match (reader.word("metadata", "engine")?, url) {
+        ("postgres", Some(url)) => {
+            let namespace = reader.text("metadata", "namespace")?.unwrap_or_default();
+            if let Err(why) = pg::check_namespace(namespace) {
+                return wrong("namespace", format!("metadata.namespace: {why}"));
+            }
+            Ok(Some(DatabaseConfig { url: url.to_owned(), password_file, namespace: namespace.to_owned() }))
+        }
+        ("postgres", None) => {
+            wrong("engine", "metadata.engine is postgres: metadata.url must say which database".to_owned())
+        }
+        (_, Some(_)) => {
+            let text =
+                "metadata.url names a database that is not used: metadata.engine must be postgres for that";
+            wrong("url", text.to_owned())
+        }
+        (_, None) => Ok(None),
+    }
+}
