@@ -16,6 +16,7 @@ use namespace::txn::{KvError, Visit};
 use crate::{
     connection::{Session, within},
     error::Failure,
+    patience::patience,
     pool::{Place, Visiting},
     schema::SHORT_KEY_MAX,
     shared::Shared,
@@ -94,7 +95,7 @@ impl Shared {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            let until = self.reach.give_up_at(began, self.options.tuning.read_wait);
+            let until = self.reach.give_up_at(began, self.read_wait());
             if !failure.is_passing() || Instant::now() + PAUSE > until {
                 return Err(failure.into());
             }
@@ -102,8 +103,17 @@ impl Shared {
         }
     }
 
+    fn read_wait(&self) -> Duration {
+        patience(self.options.tuning.read_wait)
+    }
+
     fn wait_left(&self, began: Instant) -> Duration {
-        self.options.tuning.read_wait.saturating_sub(began.elapsed())
+        self.read_wait().saturating_sub(began.elapsed())
+    }
+
+    /// A server that says nothing at all is not waited for longer than one that is away.
+    fn answer_wait(&self) -> Duration {
+        self.options.tuning.answer_wait.min(self.read_wait())
     }
 
     /// One try. An idle connection may be of a server that is gone: then a fresh one is tried at once.
@@ -118,7 +128,7 @@ impl Shared {
                 other => return other,
             }
         }
-        let connecting = within(self.options.tuning.answer_wait, Session::reader(&self.options));
+        let connecting = within(self.answer_wait(), Session::reader(&self.options));
         let connected = self.runtime.block_on(connecting);
         self.reach.note(&connected);
         place.put(connected?);
@@ -137,7 +147,7 @@ impl Shared {
         session: &Session,
         work: &impl AsyncFn(&Session) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let result = self.runtime.block_on(within(self.options.tuning.answer_wait, work(session)));
+        let result = self.runtime.block_on(within(self.answer_wait(), work(session)));
         if matches!(result, Err(Failure::Away(_))) {
             session.give_up();
         }

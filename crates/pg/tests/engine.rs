@@ -142,6 +142,9 @@ fn a_server_that_went_away_and_came_back() {
     assert!(matches!(&refused, ApplyError::Nothing(KvError::Io(_))), "{refused:?}");
     assert!(matches!(engine.get(b"key"), Err(KvError::Io(_))));
     assert!(engine.trouble().is_some());
+    let began = std::time::Instant::now();
+    assert!(pg::without_waiting(|| engine.get(b"key")).is_err());
+    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
     // Late in an outage nobody waits long.
     let began = std::time::Instant::now();
     assert!(engine.get(b"key").is_err());

@@ -67,8 +67,7 @@ pub(super) fn status(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> StatusReport
         passthrough_why: why,
         mount_options: mount_options(parts),
         tiers: tiers(parts),
-        // Their names are asked of the metadata; a status waits for no database.
-        movements: movements(parts, shown, parts.store.engine_trouble().is_none()),
+        movements: pg::without_waiting(|| movements(parts, shown)),
         dirty_bytes,
         dirty_files,
         open_files: client.open_files,
@@ -91,7 +90,7 @@ pub(super) fn status(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> StatusReport
 fn database_warning(database: &DatabaseReport) -> Option<String> {
     (!database.trouble.is_empty()).then(|| {
         format!(
-            "{}; changes wait in the journal, and what is not in memory cannot be looked up",
+            "the metadata database is in trouble: {}; changes wait in the journal, and what is not in memory cannot be looked up",
             database.trouble
         )
     })
@@ -244,14 +243,16 @@ fn mount_options(parts: &Parts) -> Vec<String> {
     words
 }
 
-fn movements(parts: &Parts, shown: &dyn Fn(Ino) -> bool, named: bool) -> Vec<Movement> {
+fn movements(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> Vec<Movement> {
     let mut names = Names::new(&*parts.store, ENTRIES_MAX);
     // Names are searched for: not those of files that are left out.
     let moves = parts.ds.moves().into_iter().filter(|m| shown(m.ino));
     moves
         .enumerate()
         .map(|(n, m)| {
-            let path = if named && n < NAMED_MAX { names.path(m.ino) } else { None };
+            // Their names are asked of the metadata; a status waits for no database.
+            let named = n < NAMED_MAX && parts.store.engine_trouble().is_none();
+            let path = if named { names.path(m.ino) } else { None };
             movement(m, path.map_or(String::new(), |path| path.display().to_string()))
         })
         .collect()
