@@ -60,7 +60,7 @@ pub struct Stats {
     pub syncs: u64,
     /// The disk is full: only commits that may use the reserve are taken.
     pub short_of_space: bool,
-    /// Why it takes no more writes.
+    /// Why it takes no more writes, if it was not closed.
     pub read_only: Option<String>,
 }
 
@@ -298,7 +298,7 @@ impl MetaStore {
             checkpoints: shared.checkpoints.load(Ordering::Relaxed),
             syncs: shared.journal.syncs(),
             short_of_space: shared.reserve.is_short(),
-            read_only: shared.health.reason(),
+            read_only: shared.health.reason().filter(|_| !shared.health.is_closed()),
         }
     }
 

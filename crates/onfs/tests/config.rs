@@ -164,3 +164,31 @@ fn the_documents_are_not_stale() {
         assert!(stored == generated, "docs/{name} is stale: cargo run -p onfs -- docs docs");
     }
 }
+
+#[test]
+fn a_database_is_named_whole_or_not_at_all() {
+    // Goal: an address without the engine, or the other way round, is a mistake that is told; the password comes from no setting.
+    let with = |text: &str| {
+        let mut settings = Settings::defaults();
+        file(&mut settings, text).map_err(|errors| errors[0].to_string())?;
+        resolve(&settings, 0).map(|config| config.metadata.database).map_err(|error| error.to_string())
+    };
+    assert_eq!(with(""), Ok(None));
+    let url = "url = \"postgresql://onfs@db1,db2/meta\"";
+    let postgres = "[metadata]\nengine = \"postgres\"\n";
+    let database = with(&format!("{postgres}{url}\npassword_file = \"/p\"\n")).unwrap().unwrap();
+    assert_eq!(
+        (database.url.as_str(), database.namespace.as_str()),
+        ("postgresql://onfs@db1,db2/meta", "onfs")
+    );
+    assert_eq!(database.password_file.as_deref(), Some(Path::new("/p")));
+    for (text, words) in [
+        (postgres.to_owned(), "metadata.url"),
+        (format!("[metadata]\n{url}\n"), "metadata.engine"),
+        (format!("{postgres}{url}\nnamespace = \"No\"\n"), "namespace"),
+        (format!("{postgres}url = \"postgresql://onfs:s3cret@db1/meta\"\n"), "password file"),
+    ] {
+        let error = with(&text).unwrap_err();
+        assert!(error.contains(words) && !error.contains("s3cret"), "{error}");
+    }
+}
