@@ -7,7 +7,7 @@
 mod support;
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -21,8 +21,10 @@ const CHILD: &str = "PG_FENCING_CHILD";
 const KEY: &[u8] = &[0, 0, 7, 1];
 const SLOT: u16 = 7;
 
+/// The signal takes effect when the kernel comes to it, so nothing is done until the parent says that it is over.
 fn stop_here() {
     signal(std::process::id(), "STOP");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
 /// The child: takes the slot, commits once, is stopped, tries once more, says what came of it.
@@ -57,6 +59,7 @@ fn child(server: &Server, dir: &Path, place: &str) -> Child {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "first_owner", "--nocapture", "--test-threads", "1"])
         .env(CHILD, format!("{}|{}|{place}", server.url(), dir.display()))
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -94,6 +97,7 @@ fn paused(place: &str) {
     assert!(refused > 0 || place == "before the commit", "taken from a lease that had not ended");
     engine.apply(&[(KEY, Some(b"second"))], Lsn(1)).unwrap();
     signal(child.id(), "CONT");
+    child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
     let said = child.stdout.take().unwrap();
     let lines: Vec<String> = BufReader::new(said).lines().map_while(Result::ok).collect();
     let status = child.wait().unwrap();
