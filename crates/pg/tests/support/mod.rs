@@ -91,6 +91,8 @@ impl Server {
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data()).arg("-k").arg(self.dir.path());
         command.args(["-c", "listen_addresses="]);
+        // What a killed server leaves is in its directory then, not in /dev/shm.
+        command.args(["-c", "dynamic_shared_memory_type=mmap"]);
         for setting in settings {
             command.args(["-c", setting]);
         }
