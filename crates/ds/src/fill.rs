@@ -98,7 +98,8 @@ impl DataServer {
             })
         });
         match result {
-            Ok(Kept::No) if *purpose == Purpose::Wanted || object.is_open() => {
+            // One of a movement that has no place is tried again by that alone: found by the next, it would fail that, too.
+            Ok(Kept::No) if !fetch.is_asked() && (*purpose == Purpose::Wanted || object.is_open()) => {
                 self.filler.note_left(object, fetch)
             }
             Ok(Kept::Yes | Kept::No) | Err(_) => object.reading.forget(fetch),
@@ -201,7 +202,7 @@ impl DataServer {
             if (plan.stop)() {
                 return Err(CopyStop::Cancelled);
             }
-            let Some(fetch) = under_way.front() else {
+            let Some(fetch) = under_way.front().cloned() else {
                 if is_last {
                     return Ok(came);
                 }
@@ -215,6 +216,7 @@ impl DataServer {
                 Ok(Kept::Yes) => came += len,
                 // A reader's, which found no place, or had nobody who wanted it any more: once more, for the movement.
                 Ok(Kept::No) | Err(Errno::EINTR) if !asked => {
+                    object.reading.forget(&fetch);
                     (next, is_last, taken) = (next.min(sau), false, taken.saturating_sub(len));
                 }
                 // Written meanwhile, perhaps: then it is here.

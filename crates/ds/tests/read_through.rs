@@ -332,3 +332,26 @@ fn several_readers_of_one_file_and_of_several_get_their_bytes() {
     // Who begins in the middle is found after 2 MiB, and those are fetched once more with their SAU.
     assert!(read <= 3 * (48 + 3) * MIB as u64, "{read}");
 }
+
+/// What a reader fetched and no tier had room for is found by who reads on; a movement found it, too, and took it for its own
+/// again and again, for as long as the file was open.
+#[test]
+fn regression_a_movement_does_not_wait_for_what_a_reader_could_not_keep() {
+    let (site, dir) = site(32 * MIB, false);
+    let full = site.server().attach(ino(3), &harness::hint(&site, 0)).unwrap();
+    site.server().open(&full, RW);
+    site.server().write(&full, 0, &vec![1; 26 * MIB]).unwrap();
+    let bytes = pattern(2 * SAU, 1);
+    dir.import(2, &bytes);
+    let object = attach(&site, &dir, 2);
+    site.server().open(&object, READER);
+    // He goes on to neither end of a SAU.
+    scan(&site, &object, &bytes[..MIB], 128 * KIB);
+    wait_until("both came, and had no place", || dir.reads.bytes() == 2 * SAU as u64);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(in_memory(&site, &object), 0);
+    site.server().truncate(&full, 0).unwrap();
+    site.server().prefetch_later(&[ino(2)]).unwrap();
+    wait_until("it is brought up", || in_memory(&site, &object) == 2);
+    assert!(read(&site, &object, 0, bytes.len()).unwrap() == bytes);
+}
