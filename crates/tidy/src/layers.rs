@@ -12,7 +12,19 @@ use crate::root;
 /// From the bottom. In the layer of pure cores a crate may use those named before it.
 const LAYERS: [&[&str]; 5] = [
     &["types"],
-    &["namespace", "lease", "layout", "link", "tier", "plan", "replica", "member", "cache", "wire"],
+    &[
+        "namespace",
+        "lease",
+        "layout",
+        "link",
+        "tier",
+        "plan",
+        "replica",
+        "member",
+        "cache",
+        "wire",
+        "cluster",
+    ],
     &["net", "kv", "store", "fuse", "backend", "bucket", "pg"],
     &["mds", "ds", "linked", "client", "coord", "monitor"],
     &["onfs"],

@@ -35,6 +35,14 @@ impl UgsdId {
 pub struct Slot(u16);
 
 impl Slot {
+    /// `None` when there is no such slot.
+    pub const fn new(n: u16) -> Option<Slot> {
+        if (n as u32) < SLOTS { Some(Slot(n)) } else { None }
+    }
+    /// All of them, in order.
+    pub fn all() -> impl Iterator<Item = Slot> {
+        (0..SLOTS as u16).map(Slot)
+    }
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -121,6 +129,8 @@ mod tests {
     #[test]
     fn numbers_out_of_range_are_refused() {
         assert_eq!(UgsdId::new(1 << 24), None);
+        assert_eq!((Slot::new(4095).map(Slot::get), Slot::new(4096)), (Some(4095), None));
+        assert_eq!(Slot::all().count(), SLOTS as usize);
         assert_eq!(LocalId::new(0), None);
         assert_eq!(LocalId::new(1 << 40), None);
         assert_eq!(Ino::from_raw(7 << 40), None);

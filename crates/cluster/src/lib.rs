@@ -1,0 +1,21 @@
+//! What the cluster decides about itself: who is in it, who owns which slot, who is believed to be dead, where data go.
+//!
+//! - [`map`] what everybody must know, under an epoch; [`change`] how one map becomes the next; [`difference`] what is pushed;
+//!   [`route`] which server is asked, and what a stale client gets; [`schema`] the bytes.
+//!
+//! Pure: no clock, file, socket, thread or random number of its own. The rows in the database rule who may commit in a slot
+//! (crate `pg`); a map says what they said. Nothing calls this crate yet.
+#![forbid(unsafe_code)]
+
+pub mod change;
+pub mod difference;
+pub mod envelope;
+pub mod map;
+pub mod node;
+pub mod route;
+pub mod schema;
+
+pub use change::{Change, Refused};
+pub use difference::Difference;
+pub use map::{ClusterMap, Epoch, SlotEntry, SlotEpoch};
+pub use node::{Node, NodeId, NodeState};

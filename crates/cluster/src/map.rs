@@ -1,0 +1,173 @@
+//! The cluster map: what clients and servers must agree on, under one number.
+//!
+//! - I-MAP-1: each slot has one entry; its owner, if any, is a metadata server of the map that has joined.
+//! - I-MAP-2: a later map has a higher epoch, no slot's epoch ever falls, and it rises when a slot gets an owner that it had not:
+//!   (slot, epoch) names one owner for ever.
+//! - I-MAP-3: damaged bytes, another version and a map that breaks a rule are errors, never a map.
+//!
+//! It does not know whether an owner is alive, nor whose lease runs: the rows of the database rule that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use thiserror::Error;
+use types::{SLOTS, Slot};
+use wire::handshake::Roles;
+
+use crate::{
+    envelope::{DecodeError, Form, open, seal},
+    node::{Node, NodeId, NodeState},
+    schema::MapRecord,
+};
+
+/// Nodes of a map: with all names, addresses and labels as long as they may be, one still fits in a frame's body (4 MiB).
+pub const NODES_MAX: usize = 4096;
+
+/// Of the map. One more with each change.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Epoch(pub u64);
+
+/// Of a slot's owner, as in the database's row. 0: never owned.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct SlotEpoch(pub u64);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SlotEntry {
+    pub owner: Option<NodeId>,
+    pub epoch: SlotEpoch,
+}
+
+/// A map that keeps the rules: there is no other way to have one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterMap {
+    pub(crate) cluster: [u8; 16],
+    pub(crate) epoch: Epoch,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    /// One for each slot.
+    pub(crate) slots: Vec<SlotEntry>,
+    /// Who keeps the end of a server's journal, and takes its slots first.
+    pub(crate) standbys: BTreeMap<NodeId, NodeId>,
+}
+
+/// Why this is no map.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum MapError {
+    #[error("a node has the number 0")]
+    NodeZero,
+    #[error("{node} is there twice")]
+    Twice { node: NodeId },
+    #[error("two nodes are called {name:?}")]
+    Name { name: String },
+    #[error("{node}: {text:?} is empty, too long or has control characters")]
+    Text { node: NodeId, text: String },
+    #[error("{node} has too many addresses or labels")]
+    TooMany { node: NodeId },
+    #[error("more than {NODES_MAX} nodes")]
+    TooManyNodes,
+    #[error("{node} has joined in a later epoch")]
+    JoinedLater { node: NodeId },
+    #[error("slot {slot} belongs to {owner}, which cannot own it")]
+    Owner { slot: u16, owner: NodeId },
+    #[error("slot {slot} has an owner and no epoch")]
+    OwnedWithoutEpoch { slot: u16 },
+    #[error("the slots are not 0 to 4095, each once")]
+    Slots,
+    #[error("{by} cannot be the standby of {of}")]
+    Standby { of: NodeId, by: NodeId },
+    #[error("a field has the value {value}, which means nothing here")]
+    Field { value: i64 },
+}
+
+impl ClusterMap {
+    /// The first map of a cluster: no nodes, and no owners.
+    pub fn first(cluster: [u8; 16]) -> ClusterMap {
+        ClusterMap {
+            cluster,
+            epoch: Epoch(1),
+            nodes: BTreeMap::new(),
+            slots: vec![SlotEntry::default(); SLOTS as usize],
+            standbys: BTreeMap::new(),
+        }
+    }
+
+    pub fn cluster(&self) -> [u8; 16] {
+        self.cluster
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// In the order of their numbers.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    pub fn slot(&self, slot: Slot) -> SlotEntry {
+        self.slots[usize::from(slot.get())]
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = (Slot, SlotEntry)> {
+        Slot::all().map(|slot| (slot, self.slot(slot)))
+    }
+
+    /// Those of a node.
+    pub fn slots_of(&self, node: NodeId) -> impl Iterator<Item = Slot> {
+        self.slots().filter(move |(_, entry)| entry.owner == Some(node)).map(|(slot, _)| slot)
+    }
+
+    pub fn standby_of(&self, node: NodeId) -> Option<NodeId> {
+        self.standbys.get(&node).copied()
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        seal(Form::Map, &MapRecord::of(self))
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<ClusterMap, DecodeError> {
+        Ok(open::<MapRecord>(Form::Map, bytes)?.into_map()?)
+    }
+
+    /// I-MAP-1.
+    pub(crate) fn check(&self) -> Result<(), MapError> {
+        if self.nodes.len() > NODES_MAX {
+            return Err(MapError::TooManyNodes);
+        }
+        let mut names = BTreeSet::new();
+        for node in self.nodes.values() {
+            node.check()?;
+            if node.joined > self.epoch {
+                return Err(MapError::JoinedLater { node: node.id });
+            }
+            if !names.insert(&node.name) {
+                return Err(MapError::Name { name: node.name.clone() });
+            }
+        }
+        for (slot, entry) in self.slots() {
+            let Some(owner) = entry.owner else { continue };
+            let slot = slot.get();
+            // One that is down owns until another has taken the slot.
+            let may = self.nodes.get(&owner).is_some_and(|n| is_mds(n) && n.state != NodeState::Joining);
+            if !may {
+                return Err(MapError::Owner { slot, owner });
+            }
+            if entry.epoch == SlotEpoch(0) {
+                return Err(MapError::OwnedWithoutEpoch { slot });
+            }
+        }
+        for (&of, &by) in &self.standbys {
+            let known = |id| self.nodes.get(&id).is_some_and(is_mds);
+            if of == by || !known(of) || !known(by) {
+                return Err(MapError::Standby { of, by });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_mds(node: &Node) -> bool {
+    node.roles.has(Roles::MDS)
+}
