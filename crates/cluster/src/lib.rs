@@ -2,20 +2,27 @@
 //!
 //! - [`map`] what everybody must know, under an epoch; [`change`] how one map becomes the next; [`difference`] what is pushed;
 //!   [`route`] which server is asked, and what a stale client gets; [`schema`] the bytes.
+//! - [`assignment`] who gets which slots, by [`load`]; [`relief`] of a hot server; a [`plan`] is what both come to.
 //!
 //! Pure: no clock, file, socket, thread or random number of its own. The rows in the database rule who may commit in a slot
 //! (crate `pg`); a map says what they said. Nothing calls this crate yet.
 #![forbid(unsafe_code)]
 
+pub mod assignment;
 pub mod change;
 pub mod difference;
 pub mod envelope;
+pub mod load;
 pub mod map;
 pub mod node;
+pub mod plan;
+pub mod relief;
 pub mod route;
 pub mod schema;
 
 pub use change::{Change, Refused};
 pub use difference::Difference;
+pub use load::Loads;
 pub use map::{ClusterMap, Epoch, SlotEntry, SlotEpoch};
 pub use node::{Node, NodeId, NodeState};
+pub use plan::{Move, Plan};
