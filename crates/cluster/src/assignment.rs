@@ -11,6 +11,7 @@ use thiserror::Error;
 use types::Slot;
 
 use crate::{
+    change::Change,
     load::{Loads, takers},
     map::ClusterMap,
     node::NodeId,
@@ -36,12 +37,18 @@ pub fn vacate(map: &ClusterMap, leaving: NodeId, loads: &Loads) -> Result<Plan, 
 }
 
 /// A server died: its standby has the end of its journal, so it takes all of its slots, whatever that weighs; without a standby as in
-/// [`vacate`]. Whether its lease has ended is not known here.
+/// [`vacate`]. Whether its lease has ended is for [`members`](crate::members) to know.
 pub fn fail_over(map: &ClusterMap, dead: NodeId, loads: &Loads) -> Result<Plan, NoServer> {
     let standby = map.standby_of(dead).filter(|by| takers(map).any(|node| node == *by));
     let Some(to) = standby else { return vacate(map, dead, loads) };
     let moves = map.slots_of(dead).map(|slot| (slot, Move { from: Some(dead), to }));
     Ok(Plan { moves: moves.collect() })
+}
+
+/// [`NoServer`] can take a dead server's slots: they are nobody's, so that it may join again itself. Without this nobody would ever
+/// come back to a cluster whose servers were all given up.
+pub fn release(map: &ClusterMap, dead: NodeId) -> Vec<Change> {
+    map.slots_of(dead).map(Change::Release).collect()
 }
 
 /// Servers have come: they get slots of the others until all carry the same, in as few moves as can be.

@@ -42,6 +42,8 @@ pub enum Refused {
     Joined(NodeId),
     #[error("there is no epoch after the last")]
     LastEpoch,
+    #[error("too many changes are under way")]
+    Busy,
     #[error(transparent)]
     Rule(#[from] MapError),
 }

@@ -3,6 +3,7 @@
 //! - [`map`] what everybody must know, under an epoch; [`change`] how one map becomes the next; [`difference`] what is pushed;
 //!   [`route`] which server is asked, and what a stale client gets; [`schema`] the bytes.
 //! - [`assignment`] who gets which slots, by [`load`]; [`relief`] of a hot server; a [`plan`] is what both come to.
+//! - [`members`] and [`membership`], the coordinator's and a node's side of who is in, with rights that run out ([`tenure`]).
 //!
 //! Pure: no clock, file, socket, thread or random number of its own. The rows in the database rule who may commit in a slot
 //! (crate `pg`); a map says what they said. Nothing calls this crate yet.
@@ -14,11 +15,14 @@ pub mod difference;
 pub mod envelope;
 pub mod load;
 pub mod map;
+pub mod members;
+pub mod membership;
 pub mod node;
 pub mod plan;
 pub mod relief;
 pub mod route;
 pub mod schema;
+pub mod tenure;
 
 pub use change::{Change, Refused};
 pub use difference::Difference;
