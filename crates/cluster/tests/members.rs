@@ -501,7 +501,8 @@ fn divide(map: &ClusterMap) -> Vec<Change> {
             Err(NoServer) => changes.extend(release(map, node.id)),
         }
     }
-    if let Ok(mut plan) = assign(map, &Loads::none()) {
+    let free = map.slots().take(SLOTS_USED).any(|(_, entry)| entry.owner.is_none());
+    if free && let Ok(mut plan) = assign(map, &Loads::none()) {
         plan.moves.retain(|slot, _| usize::from(slot.get()) < SLOTS_USED);
         changes.extend(plan.changes(map));
     }
