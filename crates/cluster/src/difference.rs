@@ -10,10 +10,8 @@ use types::Slot;
 
 use crate::{
     change::Refused,
-    envelope::{DecodeError, Form, open, seal},
     map::{ClusterMap, Epoch, SlotEntry},
     node::{Node, NodeId},
-    schema::DifferenceRecord,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,14 +76,6 @@ impl Difference {
 
     pub fn to(&self) -> Epoch {
         self.to
-    }
-
-    pub fn encode(&self) -> Vec<u8> {
-        seal(Form::Difference, &DifferenceRecord::of(self))
-    }
-
-    pub fn decode(bytes: &[u8]) -> Result<Difference, DecodeError> {
-        Ok(open::<DifferenceRecord>(Form::Difference, bytes)?.into_difference()?)
     }
 }
 

@@ -13,7 +13,7 @@
 use prost::Message;
 use thiserror::Error;
 
-use crate::map::MapError;
+use crate::rule::MapError;
 
 pub const VERSION: u16 = 1;
 const HEADER_LEN: usize = 16;

@@ -13,7 +13,9 @@
 pub mod assignment;
 pub mod change;
 pub mod difference;
+mod encoding;
 pub mod envelope;
+mod id;
 pub mod load;
 pub mod map;
 pub mod members;
@@ -23,6 +25,7 @@ pub mod placement;
 pub mod plan;
 pub mod relief;
 pub mod route;
+mod rule;
 pub mod schema;
 pub mod tenure;
 

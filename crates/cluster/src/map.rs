@@ -9,32 +9,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use thiserror::Error;
 use types::{SLOTS, Slot};
 use wire::handshake::Roles;
 
-use crate::{
-    envelope::{DecodeError, Form, open, seal},
-    node::{Node, NodeId, NodeState},
-    schema::MapRecord,
+use crate::node::{Node, NodeState};
+pub use crate::{
+    id::{Epoch, NodeId, SlotEntry, SlotEpoch},
+    rule::{MapError, NODES_MAX},
 };
-
-/// Nodes of a map: with all names, addresses and labels as long as they may be, one still fits in a frame's body (4 MiB).
-pub const NODES_MAX: usize = 4096;
-
-/// Of the map. One more with each change.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Epoch(pub u64);
-
-/// Of a slot's owner, as in the database's row. 0: never owned.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct SlotEpoch(pub u64);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SlotEntry {
-    pub owner: Option<NodeId>,
-    pub epoch: SlotEpoch,
-}
 
 /// A map that keeps the rules: there is no other way to have one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,35 +28,6 @@ pub struct ClusterMap {
     pub(crate) slots: Vec<SlotEntry>,
     /// Who keeps the end of a server's journal, and takes its slots first.
     pub(crate) standbys: BTreeMap<NodeId, NodeId>,
-}
-
-/// Why this is no map.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum MapError {
-    #[error("a node has the number 0")]
-    NodeZero,
-    #[error("{node} is there twice")]
-    Twice { node: NodeId },
-    #[error("two nodes are called {name:?}")]
-    Name { name: String },
-    #[error("{node}: {text:?} is empty, too long or has control characters")]
-    Text { node: NodeId, text: String },
-    #[error("{node} has too many addresses or labels")]
-    TooMany { node: NodeId },
-    #[error("more than {NODES_MAX} nodes")]
-    TooManyNodes,
-    #[error("{node} has joined in a later epoch")]
-    JoinedLater { node: NodeId },
-    #[error("slot {slot} belongs to {owner}, which cannot own it")]
-    Owner { slot: u16, owner: NodeId },
-    #[error("slot {slot} has an owner and no epoch")]
-    OwnedWithoutEpoch { slot: u16 },
-    #[error("the slots are not 0 to 4095, each once")]
-    Slots,
-    #[error("{by} cannot be the standby of {of}")]
-    Standby { of: NodeId, by: NodeId },
-    #[error("a field has the value {value}, which means nothing here")]
-    Field { value: i64 },
 }
 
 impl ClusterMap {
@@ -121,14 +74,6 @@ impl ClusterMap {
 
     pub fn standby_of(&self, node: NodeId) -> Option<NodeId> {
         self.standbys.get(&node).copied()
-    }
-
-    pub fn encode(&self) -> Vec<u8> {
-        seal(Form::Map, &MapRecord::of(self))
-    }
-
-    pub fn decode(bytes: &[u8]) -> Result<ClusterMap, DecodeError> {
-        Ok(open::<MapRecord>(Form::Map, bytes)?.into_map()?)
     }
 
     /// I-MAP-1.

@@ -1,10 +1,12 @@
 //! A node as the cluster map has it.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use wire::handshake::Roles;
 
-use crate::map::{Epoch, MapError};
+use crate::{id::Epoch, rule::MapError};
+
+pub use crate::id::NodeId;
 
 /// Bytes of a name.
 pub const NAME_MAX: usize = 64;
@@ -16,16 +18,6 @@ pub const LABELS_MAX: usize = 8;
 pub const LABEL_MAX: usize = 24;
 /// The label that says what fails together.
 pub const RACK: &str = "rack";
-
-/// A node's number. It is given once, and 0 is nobody's.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct NodeId(pub u64);
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {}", self.0)
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum NodeState {

@@ -17,7 +17,7 @@ use cluster::{
 use types::Slot;
 use wire::handshake::Roles;
 
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 600;
 const STEP: Duration = Duration::from_millis(20);
 const FAULTS_UNTIL: Duration = Duration::from_secs(20);
 const END: Duration = Duration::from_secs(40);
