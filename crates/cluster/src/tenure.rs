@@ -33,3 +33,26 @@ impl Terms {
         granted.saturating_add(slow).saturating_add(Duration::from_nanos(1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Goal: in true time the asker stops before the granter thinks so. Method: any two clocks within the bound, a way that takes no time.
+        #[test]
+        fn the_asker_stops_first(n in 2..200u32, lease in 1..100_000_000u64, asker in -1.0..=1.0f64, granter in -1.0..=1.0f64) {
+            let lease = Duration::from_micros(lease);
+            let terms = Terms { lease, beat_every: lease, suspect_after: lease, drift_one_in: n };
+            let rate = |part: f64| 1.0 + part / f64::from(n);
+            let stops = terms.may_until(Time::ZERO).as_secs_f64() / rate(asker);
+            let ended = terms.ended_at(Time::ZERO).as_secs_f64() / rate(granter);
+            // The slack is for the rounding of this sum, not of the terms.
+            prop_assert!(stops <= ended * (1.0 + 1e-12), "{} after {}", stops, ended);
+        }
+    }
+}
