@@ -158,6 +158,10 @@ impl Fetch {
         self.bell.notify_all();
     }
 
+    pub fn has_ended(&self) -> bool {
+        self.arrival.lock().end.is_some()
+    }
+
     /// How it ended; waits no longer than `at_most`.
     pub fn wait_for_end(&self, at_most: Duration) -> Option<Result<Kept, Errno>> {
         let mut arrival = self.arrival.lock();

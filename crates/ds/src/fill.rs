@@ -192,8 +192,11 @@ impl DataServer {
                     // The line is full of others', which end.
                     break;
                 };
-                taken += bytes;
-                under_way.push_back(fetch);
+                // After one that is tried again come those that are under way still.
+                if !under_way.iter().any(|other| Arc::ptr_eq(other, &fetch)) {
+                    taken += bytes;
+                    under_way.push_back(fetch);
+                }
                 match SauIndex::new(sau.get() + 1) {
                     Some(after) => next = after,
                     None => is_last = true,
@@ -202,16 +205,18 @@ impl DataServer {
             if (plan.stop)() {
                 return Err(CopyStop::Cancelled);
             }
-            let Some(fetch) = under_way.front().cloned() else {
+            // In whatever order they end: one that waited behind another would hold the memory that the other waits for.
+            let ended = under_way.iter().position(|fetch| fetch.has_ended());
+            let Some(fetch) = under_way.get(ended.unwrap_or(0)).cloned() else {
                 if is_last {
                     return Ok(came);
                 }
                 std::thread::sleep(LOOK);
                 continue;
             };
-            let Some(end) = fetch.wait_for_end(Duration::from_millis(100)) else { continue };
+            let Some(end) = fetch.wait_for_end(LOOK) else { continue };
             let (sau, len, asked) = (fetch.sau, u64::from(fetch.len), fetch.is_asked());
-            under_way.pop_front();
+            under_way.retain(|other| !Arc::ptr_eq(other, &fetch));
             match end {
                 Ok(Kept::Yes) => came += len,
                 // A reader's, which found no place, or had nobody who wanted it any more: once more, for the movement.
