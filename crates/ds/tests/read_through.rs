@@ -355,3 +355,23 @@ fn regression_a_movement_does_not_wait_for_what_a_reader_could_not_keep() {
     wait_until("it is brought up", || in_memory(&site, &object) == 2);
     assert!(read(&site, &object, 0, bytes.len()).unwrap() == bytes);
 }
+
+/// Two movements, each waiting for the first of its fetches, held the memory of those that had ended behind it, which the first ones
+/// waited for.
+#[test]
+fn regression_two_movements_do_not_wait_for_each_others_memory() {
+    let (mut site, dir) = site(256 * MIB, false);
+    site.stop();
+    // Four at once, for three of each movement.
+    site.fill_bytes_max = 4 * SAU as u64;
+    site.start();
+    dir.serve(&site);
+    let bytes = pattern(24 * SAU, 1);
+    for n in [2, 3] {
+        dir.import(n, &bytes);
+    }
+    let objects = [2, 3].map(|n| attach(&site, &dir, n));
+    site.server().prefetch_later(&[ino(2), ino(3)]).unwrap();
+    wait_until("both are brought up", || objects.iter().all(|object| in_memory(&site, object) == 24));
+    assert_eq!(dir.reads.bytes(), 2 * bytes.len() as u64);
+}
