@@ -2,10 +2,12 @@
 //! back end at each.
 //!
 //! Who opens one directory after another for the first time walks. From then on what is below each that he opens is imported, the next
-//! first; what he does not come to was imported in vain, and is no more than some thousand names.
+//! first. How many of one directory are imported that nobody has opened yet is a window, wider with each that is opened, narrower
+//! when they are not: who walks in a part of a tree (`git status`, beside hundreds of directories of objects) does not wait
+//! behind looks at all of it.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     ops::ControlFlow,
     sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
@@ -26,9 +28,13 @@ const LATELY: Duration = Duration::from_secs(2);
 const CHILDREN: usize = 256;
 /// In line; those that were put there first are left out then.
 const LINE: usize = 4096;
+/// Directories of which something below is in line, or imported and awaited.
+const PARENTS: usize = 1024;
 /// Imported ones that nobody has opened yet.
 const FRESH: usize = 1 << 16;
 const PAUSE: Duration = Duration::from_millis(200);
+/// Of one directory, imported or being imported, and not opened within [`LATELY`]: at first.
+const WINDOW_FIRST: usize = 2;
 
 /// By whom a directory was imported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,8 +57,52 @@ struct State {
     fresh: HashMap<Ino, By>,
     /// When directories were opened for the first time.
     openings: VecDeque<Instant>,
+    /// What is below directories, the one where somebody is first.
+    line: VecDeque<Below>,
+}
+
+/// The directories in one.
+struct Below {
+    parent: Ino,
     line: VecDeque<Ino>,
-    in_line: HashSet<Ino>,
+    window: usize,
+    importing: usize,
+    /// Imported and awaited, the first one first; some of them are opened already.
+    ahead: VecDeque<(Instant, Ino)>,
+}
+
+impl Below {
+    /// Whether one more may be imported before it is opened.
+    fn has_room(&mut self, fresh: &HashMap<Ino, By>, now: Instant) -> bool {
+        let mut in_vain = false;
+        self.ahead.retain(|(at, dir)| {
+            let unopened = fresh.contains_key(dir);
+            let late = now.saturating_duration_since(*at) > LATELY;
+            in_vain |= unopened && late;
+            unopened && !late
+        });
+        if in_vain {
+            self.window /= 2;
+        }
+        self.importing + self.ahead.len() < self.window
+    }
+
+    fn is_idle(&self) -> bool {
+        self.line.is_empty() && self.importing == 0 && self.ahead.is_empty()
+    }
+}
+
+impl State {
+    /// The next directory to import, and what it is in; [`Walks::ended`] follows.
+    fn next(&mut self, now: Instant) -> Option<(Ino, Ino)> {
+        let State { fresh, line, .. } = self;
+        line.iter_mut().find_map(|below| {
+            let may = !below.line.is_empty() && below.has_room(fresh, now);
+            let dir = below.line.pop_front_if(|_| may)?;
+            below.importing += 1;
+            Some((below.parent, dir))
+        })
+    }
 }
 
 impl Walks {
@@ -89,34 +139,57 @@ impl Walks {
         (state.openings.len() == OPENINGS).then_some(by)
     }
 
-    /// Next, in this order: what is below the directory where he is, and then what is beside it.
-    fn put_first(&self, below: Vec<Ino>, beside: Vec<Ino>) {
+    /// Somebody came to a directory in this one: so he will to others.
+    fn came(&self, parent: Ino) {
         let mut state = self.state.lock();
-        let before = state.line.len();
-        for dir in below.into_iter().chain(beside).rev() {
-            // What is in line already comes in its turn.
-            if state.in_line.insert(dir) {
-                state.line.push_front(dir);
-            }
-        }
-        for _ in before..state.line.len().min(before + THREADS) {
+        if let Some(below) = state.line.iter_mut().find(|below| below.parent == parent) {
+            below.window = (2 * below.window).clamp(WINDOW_FIRST, CHILDREN);
             self.wanted.notify_one();
-        }
-        while state.line.len() > LINE {
-            if let Some(last) = state.line.pop_back() {
-                state.in_line.remove(&last);
-            }
         }
     }
 
-    fn next(&self) -> Option<Ino> {
+    /// Next, in this order: what is below the directory where he is, and then what is beside it.
+    fn put_first(&self, below: (Ino, Vec<Ino>), beside: Option<(Ino, Vec<Ino>)>) {
         let mut state = self.state.lock();
-        if state.line.is_empty() {
+        for (parent, dirs) in beside.into_iter().chain([below]) {
+            let known = state.line.iter().position(|below| below.parent == parent);
+            let known = known.and_then(|at| state.line.remove(at));
+            let mut first = known.unwrap_or(Below {
+                parent,
+                line: VecDeque::new(),
+                window: WINDOW_FIRST,
+                importing: 0,
+                ahead: VecDeque::new(),
+            });
+            first.line = dirs.into();
+            state.line.push_front(first);
+        }
+        for _ in 0..THREADS {
+            self.wanted.notify_one();
+        }
+        state.line.retain(|below| !below.is_idle());
+        let in_line = |line: &VecDeque<Below>| line.iter().map(|below| below.line.len()).sum::<usize>();
+        while state.line.len() > PARENTS || in_line(&state.line) > LINE {
+            state.line.pop_back();
+        }
+    }
+
+    /// As [`State::next`], and waits a moment if there is none.
+    fn next(&self, now: Instant) -> Option<(Ino, Ino)> {
+        let mut state = self.state.lock();
+        let next = state.next(now);
+        if next.is_none() {
             self.wanted.wait_for(&mut state, PAUSE);
         }
-        let dir = state.line.pop_front()?;
-        state.in_line.remove(&dir);
-        Some(dir)
+        next
+    }
+
+    fn ended(&self, (parent, dir): (Ino, Ino), now: Instant) {
+        let mut state = self.state.lock();
+        if let Some(below) = state.line.iter_mut().find(|below| below.parent == parent) {
+            below.importing = below.importing.saturating_sub(1);
+            below.ahead.push_back((now, dir));
+        }
     }
 }
 
@@ -125,21 +198,24 @@ impl Linked {
     pub fn walked(&self, dir: Ino) {
         let Some(by) = self.walks.opened(dir, Instant::now()) else { return };
         let below = self.unseen_in(dir).unwrap_or_default();
+        let parent = self.ledger.mds.parent(dir).ok();
+        parent.iter().for_each(|parent| self.walks.came(*parent));
         // He was faster than the walk: what is beside it was never put in line, or was left out.
-        let parent = self.ledger.mds.parent(dir).ok().filter(|_| by == By::Visitor);
-        let beside = parent.and_then(|parent| self.unseen_in(parent).ok()).unwrap_or_default();
-        self.walks.put_first(below, beside);
+        let beside = parent.filter(|_| by == By::Visitor);
+        let beside = beside.and_then(|parent| Some((parent, self.unseen_in(parent).ok()?)));
+        self.walks.put_first((dir, below), beside);
     }
 
     pub(crate) fn run_walks(&self) {
         while !self.is_stopping() {
-            let Some(dir) = self.walks.next() else { continue };
-            if self.is_away() {
-                continue;
-            }
-            if let Err(errno) = self.visit_dir_by(dir, By::Walk) {
+            let Some(next) = self.walks.next(Instant::now()) else { continue };
+            let (_, dir) = next;
+            if !self.is_away()
+                && let Err(errno) = self.visit_dir_by(dir, By::Walk)
+            {
                 tracing::debug!(%dir, %errno, "a directory was not imported before it was opened");
             }
+            self.walks.ended(next, Instant::now());
         }
     }
 
@@ -184,23 +260,58 @@ mod tests {
         assert_eq!(walks.opened(all[0], now + 2 * LATELY), Some(By::Walk));
     }
 
+    fn next(walks: &Walks, now: Instant) -> Option<Ino> {
+        let (parent, dir) = walks.state.lock().next(now)?;
+        walks.imported(dir, By::Walk);
+        walks.ended((parent, dir), now);
+        Some(dir)
+    }
+
+    fn all(walks: &Walks, now: Instant) -> Vec<Ino> {
+        std::iter::from_fn(|| next(walks, now)).collect()
+    }
+
     #[test]
     fn what_is_below_comes_before_what_is_beside() {
-        let walks = Walks::default();
-        walks.put_first(dirs([2, 3, 4]), Vec::new());
-        assert_eq!(walks.next(), Some(dirs([2])[0]));
-        walks.put_first(dirs([20, 21]), dirs([3, 4, 5]));
-        let order: Vec<Ino> = std::iter::from_fn(|| walks.next()).collect();
-        assert_eq!(order, dirs([20, 21, 5, 3, 4]));
+        let (walks, now, parents) = (Walks::default(), Instant::now(), dirs(1000..1002));
+        walks.put_first((parents[0], dirs([2, 3, 4])), None);
+        assert_eq!(next(&walks, now), Some(dirs([2])[0]));
+        walks.came(parents[0]);
+        walks.put_first((parents[1], dirs([20, 21])), Some((parents[0], dirs([3, 4, 5]))));
+        assert_eq!(all(&walks, now), dirs([20, 21, 3, 4, 5]));
     }
 
     #[test]
     fn the_line_is_bounded_and_forgets_the_oldest() {
         let walks = Walks::default();
         for n in 0..40 {
-            walks.put_first(dirs((0..CHILDREN as u64).map(|m| 2 + n * CHILDREN as u64 + m)), Vec::new());
+            let below = dirs((0..CHILDREN as u64).map(|m| 2 + n * CHILDREN as u64 + m));
+            walks.put_first((dirs([1_000_000 + n])[0], below), None);
         }
         let state = walks.state.lock();
-        assert_eq!((state.line.len(), state.in_line.len()), (LINE, LINE));
+        assert_eq!(state.line.iter().map(|below| below.line.len()).sum::<usize>(), LINE);
+        assert_eq!(state.line[0].parent, dirs([1_000_039])[0]);
+    }
+
+    #[test]
+    fn few_are_imported_while_none_is_opened_and_all_when_they_are() {
+        let (walks, now, parents) = (Walks::default(), Instant::now(), dirs([1000, 1001]));
+        walks.put_first((parents[0], dirs(2..258)), None);
+        assert_eq!(all(&walks, now).len(), WINDOW_FIRST);
+        // Nobody comes, and fewer and fewer are imported; what is elsewhere has nothing to do with it.
+        let later = |n: u32| now + n * 2 * LATELY;
+        let in_vain: Vec<usize> = (1..4).map(|n| all(&walks, later(n)).len()).collect();
+        assert_eq!(in_vain, [1, 0, 0]);
+        walks.put_first((parents[1], dirs(300..400)), None);
+        assert_eq!(all(&walks, later(5)).len(), WINDOW_FIRST);
+        // He does.
+        let mut imported = 3;
+        for dir in dirs(2..250) {
+            walks.opened(dir, later(6));
+            walks.came(parents[0]);
+            imported +=
+                all(&walks, later(6)).into_iter().filter(|dir| dir.get() < dirs([300])[0].get()).count();
+        }
+        assert_eq!(imported, 256);
     }
 }
