@@ -360,7 +360,7 @@ fn regression_a_movement_does_not_wait_for_what_a_reader_could_not_keep() {
 /// waited for.
 #[test]
 fn regression_two_movements_do_not_wait_for_each_others_memory() {
-    let (mut site, dir) = site(256 * MIB, false);
+    let (mut site, dir) = site(1024 * MIB, false);
     site.stop();
     // Four at once, for three of each movement.
     site.fill_bytes_max = 4 * SAU as u64;
@@ -371,7 +371,8 @@ fn regression_two_movements_do_not_wait_for_each_others_memory() {
         dir.import(n, &bytes);
     }
     let objects = [2, 3].map(|n| attach(&site, &dir, n));
-    site.server().prefetch_later(&[ino(2), ino(3)]).unwrap();
+    site.server().prefetch_later(&[ino(2)]).unwrap();
+    site.server().prefetch_later(&[ino(3)]).unwrap();
     wait_until("both are brought up", || objects.iter().all(|object| in_memory(&site, object) == 24));
     assert_eq!(dir.reads.bytes(), 2 * bytes.len() as u64);
 }
