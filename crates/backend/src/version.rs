@@ -1,13 +1,15 @@
 //! A file that is being filled: a new one under a name on the way, or the one that is there.
 
 use std::{
+    num::NonZeroU64,
+    ops::Range,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
 use link::{Attributes, Found, Version, Way, is_on_the_way};
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, fdatasync, fsync, ftruncate, openat, unlinkat},
+    fs::{Advice, AtFlags, Mode, OFlags, fadvise, fdatasync, fsync, ftruncate, openat, unlinkat},
     io::pwrite,
 };
 use types::{Errno, FileKind};
@@ -24,6 +26,8 @@ use crate::{
 /// What is written is made durable each so many bytes, so that no call has more than that to wait for and a deadline says
 /// something of the back end, not of the file. At 112 MB/s it is 0.3 s.
 const UNSYNCED_BYTES_MAX: u64 = 32 << 20;
+/// The device begins with each so many bytes while the next are copied.
+const BEGUN_BYTES: u64 = 4 << 20;
 /// How often what has the name is removed: somebody may make it anew each time.
 const TRIES: u32 = 8;
 
@@ -33,6 +37,8 @@ pub(crate) struct Filling {
     /// Of a new file, while it is not finished.
     name: Option<Name>,
     unsynced: u64,
+    /// Of them, the device was not asked yet to take these.
+    waiting: Range<u64>,
     faults: Faults,
 }
 
@@ -50,12 +56,27 @@ impl Filling {
         }
         let fd = create(dir.as_fd(), name)?;
         let name = Some(Name { dir, name: name.to_vec() });
-        Ok(Filling { fd, root, name, unsynced: 0, faults })
+        Ok(Filling { fd, root, name, unsynced: 0, waiting: 0..0, faults })
     }
 
     /// `fd`: of the file that is there, open for writing.
     pub(crate) fn in_place(root: Arc<Root>, fd: OwnedFd, faults: Faults) -> Filling {
-        Filling { fd, root, name: None, unsynced: 0, faults }
+        Filling { fd, root, name: None, unsynced: 0, waiting: 0..0, faults }
+    }
+
+    /// Has the device begin with what was written last, without waiting for it. Linux writes what it is told to drop; and it does drop what is
+    /// written by then, which our tiers have anyway. What fails is said by the sync that follows.
+    fn begin_writing(&mut self, written: Range<u64>) {
+        if written.start != self.waiting.end {
+            self.waiting.start = written.start;
+        }
+        self.waiting.end = written.end;
+        if let Some(len) = NonZeroU64::new(self.waiting.end - self.waiting.start)
+            && len.get() >= BEGUN_BYTES
+        {
+            let _ = fadvise(&self.fd, self.waiting.start, Some(len), Advice::DontNeed);
+            self.waiting.start = self.waiting.end;
+        }
     }
 
     fn filled(&mut self, to: &Attributes<'_>) -> Result<Found, Errno> {
@@ -81,6 +102,7 @@ impl Version for Filling {
             }
         }
         self.unsynced += data.len() as u64;
+        self.begin_writing(offset..offset + data.len() as u64);
         if self.unsynced >= UNSYNCED_BYTES_MAX {
             retry(|| fdatasync(&self.fd))?;
             self.unsynced = 0;

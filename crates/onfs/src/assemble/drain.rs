@@ -11,6 +11,16 @@ use super::{
 };
 use crate::control::{ControlError, FileOutcome, FileRef, MoveReport, Progress, ProgressSink, Unit};
 
+/// Has all of it begin, before it is waited for: the linked directory takes bytes while a tier of ours does.
+pub(super) fn begin(parts: &Parts) {
+    let Some(linked) = &parts.linked else { return };
+    wait_for_closes(parts);
+    parts.client.settle_closed();
+    if let Err(errno) = linked.hasten(&linked.waiting()) {
+        tracing::debug!(%errno, "what is pending begins when it is waited for");
+    }
+}
+
 /// Of what is at and below the places. `shown`: of whom a path may be told. Without a linked directory nothing is to be done.
 pub(super) fn drain(
     parts: &Parts,

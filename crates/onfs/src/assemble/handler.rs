@@ -17,7 +17,7 @@ use types::{ByteSize, Errno, FileKind, Ino, TierId};
 use super::{
     below::checked,
     conflicts::Conflicts,
-    drain::drain,
+    drain::{self, drain},
     gate::Gate,
     link,
     listing::Listing,
@@ -301,8 +301,9 @@ impl Ask<'_> {
         drain(self.parts, places, &|ino| self.permission.reaches(ino), progress)
     }
 
-    /// Everything in a tier of ours, and then in the linked directory.
+    /// Everything in a tier of ours, and in the linked directory.
     fn flush_all(&self, fs: &Mounted, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        drain::begin(self.parts);
         let mut sum = fs.save_all(progress)?;
         let top = FileRef { ino: Ino::ROOT.get(), path: String::new() };
         sum.add(self.drain(&[top], progress)?);
