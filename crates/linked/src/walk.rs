@@ -97,8 +97,10 @@ impl State {
     fn next(&mut self, now: Instant) -> Option<(Ino, Ino)> {
         let State { fresh, line, .. } = self;
         line.iter_mut().find_map(|below| {
-            let may = !below.line.is_empty() && below.has_room(fresh, now);
-            let dir = below.line.pop_front_if(|_| may)?;
+            if below.line.is_empty() || !below.has_room(fresh, now) {
+                return None;
+            }
+            let dir = below.line.pop_front()?;
             below.importing += 1;
             Some((below.parent, dir))
         })
