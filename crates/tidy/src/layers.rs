@@ -24,20 +24,23 @@ const LAYERS: [&[&str]; 5] = [
         "cache",
         "wire",
         "cluster",
+        "proto",
     ],
     &["net", "kv", "store", "fuse", "backend", "bucket", "pg"],
-    &["mds", "ds", "linked", "client", "coord", "monitor"],
+    &["mds", "ds", "linked", "client", "serve", "remote", "coord", "monitor"],
     &["onfs"],
 ];
 const PURE: usize = 1;
 /// Edges inside the other layers.
-const WITHIN: [(&str, &str); 6] = [
+const WITHIN: [(&str, &str); 8] = [
     ("pg", "kv"),
     ("client", "mds"),
     ("client", "ds"),
     ("linked", "mds"),
     ("linked", "ds"),
     ("client", "linked"),
+    ("serve", "mds"),
+    ("serve", "ds"),
 ];
 const TESTS: [&str; 3] = ["suites", "benchtool", "tidy"];
 /// Stands below all, and only their tests may use it.

@@ -124,6 +124,9 @@ pub struct Fault {
     /// With [`Retry::Elsewhere`].
     #[prost(message, optional, tag = "5")]
     pub wrong_owner: Option<WrongOwner>,
+    /// Why, in the role's own numbers; 0: the error number says all.
+    #[prost(uint32, tag = "6")]
+    pub reason: u32,
 }
 
 /// The sender's map is older than the owner's.

@@ -99,8 +99,9 @@ fn golden_messages() {
         after_ms: 300,
         detail: "moved".into(),
         wrong_owner: Some(WrongOwner { epoch: 7 }),
+        reason: 3,
     };
-    assert_eq!(fault.encode_to_vec(), b"\x08\x0b\x10\x03\x18\xac\x02\x22\x05moved\x2a\x02\x08\x07");
+    assert_eq!(fault.encode_to_vec(), b"\x08\x0b\x10\x03\x18\xac\x02\x22\x05moved\x2a\x02\x08\x07\x30\x03");
     assert_eq!(Fault::decode(&fault.encode_to_vec()[..]), Ok(fault));
 }
 

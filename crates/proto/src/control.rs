@@ -1,0 +1,244 @@
+//! Messages of the control lane: who is there, sessions, the map, what data servers say of themselves.
+
+use prost::Message;
+
+use crate::{
+    Bad, Head, Method, Nothing, Request, SessionId,
+    attr::Attr,
+    metadata::{known, text},
+};
+
+/// Bytes of a host's or node's name.
+pub const NAME_MAX: usize = 64;
+pub const ADDRESSES_MAX: usize = 4;
+pub const ADDRESS_MAX: usize = 64;
+/// Bytes of a rack's name.
+pub const RACK_MAX: usize = 24;
+
+/// What cluster is this? Needs no session.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Hello {}
+
+/// The cluster map is in the body, as `cluster::schema` stores it; each node's addresses are in it.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Facts {
+    /// Of the map.
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    /// The node of the metadata server that is asked.
+    #[prost(uint64, tag = "2")]
+    pub node: u64,
+    /// How often a session that asks nothing else renews itself.
+    #[prost(uint32, tag = "3")]
+    pub renew_ms: u32,
+    /// A session that is silent so long is given up.
+    #[prost(uint32, tag = "4")]
+    pub silence_ms: u32,
+    /// One life of the metadata server: another number says that sessions must be made again.
+    #[prost(uint64, tag = "5")]
+    pub incarnation: u64,
+}
+
+/// Makes the session in the head; one that is there stays as it is.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Mount {
+    #[prost(message, optional, tag = "1")]
+    pub head: Option<Head>,
+    /// For people.
+    #[prost(string, tag = "2")]
+    pub host: String,
+    /// The client's node, if a data server runs on it: what it alone writes is put there. 0: none.
+    #[prost(uint64, tag = "3")]
+    pub node: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Mounted {
+    #[prost(message, optional, tag = "1")]
+    pub root: Option<Attr>,
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    /// Names the file system. 16 bytes.
+    #[prost(bytes = "vec", tag = "3")]
+    pub uuid: Vec<u8>,
+    #[prost(uint32, tag = "4")]
+    pub renew_ms: u32,
+    #[prost(uint32, tag = "5")]
+    pub silence_ms: u32,
+    /// Files that the session may have open at once.
+    #[prost(uint64, tag = "6")]
+    pub openings_max: u64,
+    /// Inodes that it may refer to at once.
+    #[prost(uint64, tag = "7")]
+    pub references_max: u64,
+    /// Operations at once whose answers are kept.
+    #[prost(uint64, tag = "8")]
+    pub operations_max: u64,
+}
+
+/// Ends the session and gives back what it has.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Unmount {
+    #[prost(message, optional, tag = "1")]
+    pub head: Option<Head>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Renew {
+    #[prost(message, optional, tag = "1")]
+    pub head: Option<Head>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Renewed {
+    /// Of the newest map.
+    #[prost(uint64, tag = "1")]
+    pub map_epoch: u64,
+}
+
+/// The newest map, if it is not the one with this epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct MapSince {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+}
+
+/// The whole map is in the body; none if nothing changed.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct MapNow {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+}
+
+/// What a data server says of itself; it is believed for a while.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct NodeReport {
+    #[prost(uint64, tag = "1")]
+    pub node: u64,
+    /// For people; no two nodes have the same.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Empty: unknown.
+    #[prost(string, tag = "3")]
+    pub rack: String,
+    /// In the order in which they are tried: `HOST:PORT` or `unix:PATH`.
+    #[prost(string, repeated, tag = "4")]
+    pub addresses: Vec<String>,
+    /// A random number of each start.
+    #[prost(uint64, tag = "5")]
+    pub incarnation: u64,
+    /// Bytes of all tiers.
+    #[prost(uint64, tag = "6")]
+    pub total: u64,
+    /// Of them those that may be written to.
+    #[prost(uint64, tag = "7")]
+    pub free: u64,
+    /// Thousandths of what it can do.
+    #[prost(uint32, tag = "8")]
+    pub busy: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct NodeReported {
+    #[prost(uint64, tag = "1")]
+    pub map_epoch: u64,
+    /// When it shall report again.
+    #[prost(uint32, tag = "2")]
+    pub again_ms: u32,
+}
+
+fn of_session(head: Option<&Head>) -> Result<(), Bad> {
+    known(head)?;
+    match head.map(Head::session) {
+        None | Some(SessionId(0)) => Err(Bad::Missing("session")),
+        Some(_) => Ok(()),
+    }
+}
+
+impl Request for Hello {
+    const METHOD: Method = Method::Hello;
+    type Answer = Facts;
+
+    fn head(&self) -> Option<&Head> {
+        None
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        Ok(())
+    }
+}
+
+impl Request for Mount {
+    const METHOD: Method = Method::Mount;
+    type Answer = Mounted;
+
+    fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        of_session(self.head())?;
+        text("host", &self.host, NAME_MAX)
+    }
+}
+
+impl Request for Unmount {
+    const METHOD: Method = Method::Unmount;
+    type Answer = Nothing;
+
+    fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        of_session(self.head())
+    }
+}
+
+impl Request for Renew {
+    const METHOD: Method = Method::Renew;
+    type Answer = Renewed;
+
+    fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        of_session(self.head())
+    }
+}
+
+impl Request for MapSince {
+    const METHOD: Method = Method::MapSince;
+    type Answer = MapNow;
+
+    fn head(&self) -> Option<&Head> {
+        None
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        Ok(())
+    }
+}
+
+impl Request for NodeReport {
+    const METHOD: Method = Method::NodeReport;
+    type Answer = NodeReported;
+
+    fn head(&self) -> Option<&Head> {
+        None
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        if self.node == 0 {
+            return Err(Bad::Missing("node"));
+        }
+        text("node's name", &self.name, NAME_MAX)?;
+        text("rack", &self.rack, RACK_MAX)?;
+        let len = self.addresses.len();
+        if len > ADDRESSES_MAX {
+            return Err(Bad::TooLong { what: "addresses", len, max: ADDRESSES_MAX });
+        }
+        self.addresses.iter().try_for_each(|address| text("address", address, ADDRESS_MAX))
+    }
+}

@@ -1,0 +1,80 @@
+//! Answers that say no, and messages that are refused.
+
+use prost::{Enumeration, Message};
+use thiserror::Error;
+use types::Errno;
+use wire::schema::{Fault, Retry};
+
+use crate::Method;
+
+/// What a fault says beside its error number ([`Fault::reason`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum Reason {
+    /// The error number says all.
+    None = 0,
+    /// The server knows no such session, or has given it up: what it had is lost. With `ESTALE`.
+    SessionGone = 1,
+    /// The number of the operation is below what the session has acknowledged, or its answer is not kept any more. With `EIO`.
+    AnswerGone = 2,
+    /// A data server that has part of the file does not answer. With `EIO`.
+    DataServerAway = 3,
+    /// The session has as much open, or as many references, as it may. With `EMFILE`.
+    TooMuch = 4,
+}
+
+impl Reason {
+    pub fn of(fault: &Fault) -> Reason {
+        Reason::try_from(fault.reason as i32).unwrap_or(Reason::None)
+    }
+}
+
+/// Makes a fault. `detail` is for logs.
+pub fn fault(errno: Errno, retry: Retry, reason: Reason, detail: impl Into<String>) -> Fault {
+    Fault {
+        errno: errno.raw(),
+        retry: retry.into(),
+        reason: reason as u32,
+        detail: detail.into(),
+        ..Fault::default()
+    }
+}
+
+pub fn session_gone() -> Fault {
+    fault(Errno::ESTALE, Retry::Never, Reason::SessionGone, "no such session")
+}
+
+/// The fault in the meta of an answer; what cannot be read is `EIO`, and may have been carried out.
+pub fn read(meta: &[u8]) -> Fault {
+    Fault::decode(meta)
+        .unwrap_or_else(|_| fault(Errno::EIO, Retry::Unknown, Reason::None, "no readable fault"))
+}
+
+/// Why a message is not taken.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Bad {
+    #[error("not a request of {0:?}")]
+    Undecodable(Method),
+    #[error("no {0}")]
+    Missing(&'static str),
+    #[error("{0} is out of its range")]
+    Range(&'static str),
+    #[error("{what}: {len} is more than {max}")]
+    TooLong { what: &'static str, len: usize, max: usize },
+}
+
+impl Bad {
+    pub fn errno(&self) -> Errno {
+        match self {
+            Bad::Undecodable(_) | Bad::Missing(_) | Bad::Range(_) => Errno::EINVAL,
+            Bad::TooLong { what: "name", .. } => Errno::ENAMETOOLONG,
+            Bad::TooLong { .. } => Errno::EINVAL,
+        }
+    }
+}
+
+impl From<Bad> for Fault {
+    fn from(bad: Bad) -> Fault {
+        fault(bad.errno(), Retry::Never, Reason::None, bad.to_string())
+    }
+}

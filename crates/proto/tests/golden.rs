@@ -1,0 +1,397 @@
+//! Goal: bytes on the wire stay as they are, bounds are kept, and nothing that comes makes a decoder panic. Method: golden bytes
+//! of every message; one message beyond each bound; fuzzing of all methods.
+#![allow(clippy::unwrap_used)]
+
+use namespace::SetTime as Time1;
+use prost::Message;
+use proto::{
+    BATCH_MAX, Bad, Head, Layout, Method, Nothing, Request, SessionId,
+    attr::{Attr, Caller, Changes, SetTime, Time},
+    control::*,
+    data::{self, AllocateMode, Object, ObjectAttr, Whence},
+    decode,
+    metadata::{self as m, *},
+};
+use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
+
+const SESSION: SessionId = SessionId(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
+
+fn head() -> Option<Head> {
+    Some(Head::operation(SESSION, 7, 5))
+}
+
+fn time(sec: i64) -> Option<Time> {
+    Some(Time { sec, nsec: 999 })
+}
+
+fn attr() -> Option<Attr> {
+    let at = |sec| Timestamp { sec, nsec: 1 };
+    Some(Attr::from(types::Attr {
+        ino: Ino::from_raw(1 << 40 | 2).unwrap(),
+        kind: FileKind::Regular,
+        mode: 0o4755,
+        nlink: 3,
+        uid: 4,
+        gid: 5,
+        rdev: 6,
+        size: 7,
+        blocks: 8,
+        atime: at(-9),
+        mtime: at(10),
+        ctime: at(11),
+        btime: at(12),
+        project: ProjectId(13),
+    }))
+}
+
+fn layout() -> Option<Layout> {
+    Some(Layout { generation: 1, unit: 4 << 20, stripes: vec![3, 1] })
+}
+
+fn caller() -> Option<Caller> {
+    Some(Caller { uid: 1000, gid: 100, umask: 0o22 })
+}
+
+fn object() -> Object {
+    Object { ino: 9, generation: 1 }
+}
+
+fn name() -> Vec<u8> {
+    b"name".to_vec()
+}
+
+fn changes() -> Changes {
+    Changes {
+        mode: Some(0o640),
+        uid: Some(1),
+        gid: Some(2),
+        size: Some(3),
+        atime: Some(SetTime { at: None }),
+        mtime: Some(SetTime { at: time(4) }),
+        ctime: time(5),
+        kill_suidgid: true,
+    }
+}
+
+fn report() -> NodeReport {
+    NodeReport {
+        node: 2,
+        name: "n2".into(),
+        rack: "r1".into(),
+        addresses: vec!["h:7401".into()],
+        incarnation: 3,
+        total: 4,
+        free: 5,
+        busy: 6,
+    }
+}
+
+/// Name, bytes.
+type Golden = (&'static str, Vec<u8>);
+
+fn control() -> Vec<Golden> {
+    vec![
+        ("hello", Hello {}.encode_to_vec()),
+        ("facts", Facts { epoch: 1, node: 2, renew_ms: 3, silence_ms: 4, incarnation: 5 }.encode_to_vec()),
+        ("mount", Mount { head: head(), host: "h".into(), node: 2 }.encode_to_vec()),
+        (
+            "mounted",
+            Mounted {
+                root: attr(),
+                incarnation: 1,
+                uuid: vec![2; 16],
+                renew_ms: 3,
+                silence_ms: 4,
+                openings_max: 5,
+                references_max: 6,
+                operations_max: 7,
+            }
+            .encode_to_vec(),
+        ),
+        ("unmount", Unmount { head: head() }.encode_to_vec()),
+        ("renew", Renew { head: head() }.encode_to_vec()),
+        ("renewed", Renewed { map_epoch: 9 }.encode_to_vec()),
+        ("map-since", MapSince { epoch: 9 }.encode_to_vec()),
+        ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
+        ("node-report", report().encode_to_vec()),
+        ("node-reported", NodeReported { map_epoch: 1, again_ms: 2000 }.encode_to_vec()),
+    ]
+}
+
+fn names() -> Vec<Golden> {
+    let (head, name, caller) = (head(), name(), caller());
+    vec![
+        ("lookup", Lookup { head, dir: 1, name: name.clone() }.encode_to_vec()),
+        ("entry", Entry { attr: attr() }.encode_to_vec()),
+        ("get-attr", GetAttr { head, ino: 2 }.encode_to_vec()),
+        ("set-attr", m::SetAttr { head, ino: 2, changes: Some(changes()), grow_only: true }.encode_to_vec()),
+        ("read-link", ReadLink { head, ino: 2 }.encode_to_vec()),
+        ("target", Target { target: name.clone() }.encode_to_vec()),
+        (
+            "read-dir",
+            ReadDir { head, dir: 1, cookie: 2, entries_max: 3, attributes: true, referring: true }
+                .encode_to_vec(),
+        ),
+        ("listed", Listed { end: true }.encode_to_vec()),
+        (
+            "entries",
+            Entries {
+                entries: vec![DirEntry { name: name.clone(), ino: 2, kind: 1, cookie: 4, attr: attr() }],
+            }
+            .encode_to_vec(),
+        ),
+        (
+            "create",
+            Create { head, caller, dir: 1, name: name.clone(), mode: 0o600, opening: 3, write: true }
+                .encode_to_vec(),
+        ),
+        ("opened", Opened { attr: attr(), layout: layout() }.encode_to_vec()),
+        ("mkdir", Mkdir { head, caller, dir: 1, name: name.clone(), mode: 0o700 }.encode_to_vec()),
+        (
+            "mknod",
+            Mknod { head, caller, dir: 1, name: name.clone(), kind: 4, mode: 0o600, rdev: 5 }.encode_to_vec(),
+        ),
+        (
+            "symlink",
+            Symlink { head, caller, dir: 1, name: name.clone(), target: name.clone() }.encode_to_vec(),
+        ),
+        ("link", Link { head, ino: 2, dir: 1, name: name.clone() }.encode_to_vec()),
+        ("unlink", Unlink { head, dir: 1, name: name.clone() }.encode_to_vec()),
+        ("rmdir", Rmdir { head, dir: 1, name: name.clone() }.encode_to_vec()),
+        (
+            "rename",
+            Rename {
+                head,
+                from_dir: 1,
+                from_name: name.clone(),
+                to_dir: 2,
+                to_name: b"other".to_vec(),
+                mode: m::RenameMode::Exchange.into(),
+            }
+            .encode_to_vec(),
+        ),
+        ("tmp-file", TmpFile { head, caller, dir: 1, mode: 0o600, opening: 2 }.encode_to_vec()),
+    ]
+}
+
+fn files() -> Vec<Golden> {
+    let (head, name) = (head(), name());
+    let references = vec![Reference { ino: 2, count: 3 }];
+    vec![
+        ("get-xattr", GetXattr { head, ino: 2, name: name.clone() }.encode_to_vec()),
+        ("length", Length { bytes: 9 }.encode_to_vec()),
+        (
+            "set-xattr",
+            m::SetXattr {
+                head,
+                ino: 2,
+                name: name.clone(),
+                mode: m::XattrMode::Replace.into(),
+                kill_sgid: true,
+            }
+            .encode_to_vec(),
+        ),
+        ("list-xattr", ListXattr { head, ino: 2 }.encode_to_vec()),
+        ("remove-xattr", RemoveXattr { head, ino: 2, name }.encode_to_vec()),
+        ("open", Open { head, ino: 2, opening: 3, write: true }.encode_to_vec()),
+        ("close", Close { head, opening: 3, atime: time(4) }.encode_to_vec()),
+        ("begin-write", BeginWrite { head, ino: 2, opening: 3 }.encode_to_vec()),
+        ("begun", Begun { layout: layout(), size: 4 }.encode_to_vec()),
+        ("append", Append { head, ino: 2, opening: 3, length: 4 }.encode_to_vec()),
+        ("appended", Appended { offset: 4, layout: layout() }.encode_to_vec()),
+        ("reserve", Reserve { head, ino: 2, size: 3 }.encode_to_vec()),
+        ("fsync", Fsync { head, ino: 2 }.encode_to_vec()),
+        ("forget", Forget { head, references: references.clone() }.encode_to_vec()),
+        ("hold", Hold { head, references }.encode_to_vec()),
+        ("held", Held { gone: vec![2, 300] }.encode_to_vec()),
+        ("stat-fs", StatFs { head }.encode_to_vec()),
+        ("space", Space { total: 1, free: 2, inodes: 3 }.encode_to_vec()),
+        ("find-layout", FindLayout { head, ino: 2 }.encode_to_vec()),
+        ("placed", Placed { layout: layout(), size: 3 }.encode_to_vec()),
+    ]
+}
+
+fn bytes() -> Vec<Golden> {
+    let one = Some(object());
+    let objects = vec![object()];
+    let attr = ObjectAttr { errno: 5, known: true, size: 2, blocks: 3, mtime: time(4) };
+    vec![
+        ("read", data::Read { object: one, offset: 2, length: 3 }.encode_to_vec()),
+        ("read-done", data::ReadDone { size: 2 }.encode_to_vec()),
+        ("write", data::Write { object: one, offset: 2, sync: true }.encode_to_vec()),
+        ("written", data::Written { bytes: 2 }.encode_to_vec()),
+        ("sync", data::Sync { object: one }.encode_to_vec()),
+        ("truncate", data::Truncate { object: one, size: 2, grow_only: true }.encode_to_vec()),
+        (
+            "allocate",
+            data::Allocate { object: one, mode: AllocateMode::Zero.into(), offset: 2, length: 3 }
+                .encode_to_vec(),
+        ),
+        ("seek", data::Seek { object: one, offset: 2, whence: Whence::Hole.into() }.encode_to_vec()),
+        ("sought", data::Sought { offset: Some(0), size: 3 }.encode_to_vec()),
+        ("attrs", data::Attrs { objects: objects.clone() }.encode_to_vec()),
+        ("object-attrs", data::ObjectAttrs { attrs: vec![attr] }.encode_to_vec()),
+        ("remove", data::Remove { objects: objects.clone() }.encode_to_vec()),
+        ("removed", data::Removed { errnos: vec![0, 5] }.encode_to_vec()),
+        ("stat", data::Stat {}.encode_to_vec()),
+        ("data-space", data::DataSpace { total: 1, free: 2 }.encode_to_vec()),
+        ("settle", data::Settle { objects }.encode_to_vec()),
+        ("set-time", data::SetTime { object: one, mtime: time(4) }.encode_to_vec()),
+        ("nothing", Nothing {}.encode_to_vec()),
+        ("session-gone", proto::fault::session_gone().encode_to_vec()),
+    ]
+}
+
+fn all() -> Vec<Golden> {
+    [control(), names(), files(), bytes()].concat()
+}
+
+/// A change of any of these bytes is a change of the wire.
+#[test]
+fn golden_messages() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let now: String = all().iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).collect();
+    assert_eq!(now, include_str!("golden.txt"), "the messages as they are now:\n{now}");
+}
+
+fn check<R: Request + PartialEq + std::fmt::Debug>(meta: &[u8]) -> Result<(), Bad> {
+    let request = decode::<R>(meta)?;
+    let again = request.encode_to_vec();
+    assert_eq!(decode::<R>(&again), Ok(request), "what is taken is sent again as the same");
+    Ok(())
+}
+
+/// As a server does it, by the number.
+fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
+    match method {
+        Method::Hello => check::<Hello>(meta),
+        Method::Mount => check::<Mount>(meta),
+        Method::Unmount => check::<Unmount>(meta),
+        Method::Renew => check::<Renew>(meta),
+        Method::MapSince => check::<MapSince>(meta),
+        Method::NodeReport => check::<NodeReport>(meta),
+        Method::Lookup => check::<Lookup>(meta),
+        Method::GetAttr => check::<GetAttr>(meta),
+        Method::SetAttr => check::<m::SetAttr>(meta),
+        Method::ReadLink => check::<ReadLink>(meta),
+        Method::ReadDir => check::<ReadDir>(meta),
+        Method::Create => check::<Create>(meta),
+        Method::Mkdir => check::<Mkdir>(meta),
+        Method::Mknod => check::<Mknod>(meta),
+        Method::Symlink => check::<Symlink>(meta),
+        Method::Link => check::<Link>(meta),
+        Method::Unlink => check::<Unlink>(meta),
+        Method::Rmdir => check::<Rmdir>(meta),
+        Method::Rename => check::<Rename>(meta),
+        Method::TmpFile => check::<TmpFile>(meta),
+        Method::GetXattr => check::<GetXattr>(meta),
+        Method::SetXattr => check::<m::SetXattr>(meta),
+        Method::ListXattr => check::<ListXattr>(meta),
+        Method::RemoveXattr => check::<RemoveXattr>(meta),
+        Method::Open => check::<Open>(meta),
+        Method::Close => check::<Close>(meta),
+        Method::BeginWrite => check::<BeginWrite>(meta),
+        Method::Append => check::<Append>(meta),
+        Method::Reserve => check::<Reserve>(meta),
+        Method::Fsync => check::<Fsync>(meta),
+        Method::Forget => check::<Forget>(meta),
+        Method::Hold => check::<Hold>(meta),
+        Method::StatFs => check::<StatFs>(meta),
+        Method::FindLayout => check::<FindLayout>(meta),
+        Method::Read => check::<data::Read>(meta),
+        Method::Write => check::<data::Write>(meta),
+        Method::Sync => check::<data::Sync>(meta),
+        Method::Truncate => check::<data::Truncate>(meta),
+        Method::Allocate => check::<data::Allocate>(meta),
+        Method::Seek => check::<data::Seek>(meta),
+        Method::Attrs => check::<data::Attrs>(meta),
+        Method::Remove => check::<data::Remove>(meta),
+        Method::Stat => check::<data::Stat>(meta),
+        Method::Settle => check::<data::Settle>(meta),
+        Method::SetTime => check::<data::SetTime>(meta),
+    }
+}
+
+#[test]
+fn every_method_has_a_golden_request_that_is_taken() {
+    let golden = all();
+    for method in Method::ALL {
+        let mut name = String::new();
+        for c in method.name().chars() {
+            if c.is_uppercase() && !name.is_empty() {
+                name.push('-');
+            }
+            name.extend(c.to_lowercase());
+        }
+        let (_, bytes) = golden.iter().find(|(of, _)| *of == name).unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!(take(*method, bytes), Ok(()), "{name}");
+    }
+}
+
+#[test]
+fn no_bytes_make_a_decoder_panic() {
+    let good: Vec<Vec<u8>> = all().into_iter().map(|(_, bytes)| bytes).collect();
+    fuzzing::fuzz(
+        "proto",
+        &good,
+        |_| (),
+        |bytes| {
+            for method in Method::ALL {
+                let _ = take(*method, bytes);
+            }
+            let _ = Entries::decode(bytes);
+            let _ = Opened::decode(bytes).map(|opened| opened.layout.map(|layout| layout.check()));
+            let _ = Attr::decode(bytes).map(types::Attr::try_from);
+            let _ = Changes::decode(bytes).map(namespace::SetAttr::try_from);
+            let _ = proto::Reason::of(&proto::fault::read(bytes));
+        },
+    );
+}
+
+#[test]
+fn what_is_beyond_a_bound_is_refused() {
+    let head = head();
+    let too_long = |what: &'static str, len, max| Err(Bad::TooLong { what, len, max });
+    let long = Lookup { head, dir: 1, name: vec![b'x'; 256] };
+    assert_eq!(long.check(), too_long("name", 256, 255));
+    assert_eq!(long.check().unwrap_err().errno(), Errno::ENAMETOOLONG);
+    let many = Forget { head, references: vec![Reference { ino: 2, count: 1 }; BATCH_MAX + 1] };
+    assert_eq!(many.check(), too_long("references", BATCH_MAX + 1, BATCH_MAX));
+    assert_eq!(Lookup { head, dir: 0, name: vec![] }.check(), Err(Bad::Range("inode number")));
+    assert_eq!(GetAttr { head: None, ino: 2 }.check(), Err(Bad::Missing("head")));
+    let nobody = Mount { head: Some(Head::of(SessionId(0))), host: String::new(), node: 0 };
+    assert_eq!(nobody.check(), Err(Bad::Missing("session")));
+    let read = data::Read { object: Some(object()), offset: 0, length: data::BYTES_MAX + 1 };
+    assert_eq!(read.check(), Err(Bad::Range("length")));
+    let many = data::Attrs { objects: vec![object(); BATCH_MAX + 1] };
+    assert_eq!(many.check(), too_long("objects", BATCH_MAX + 1, BATCH_MAX));
+    let control = NodeReport { name: "a\nb".into(), ..report() };
+    assert_eq!(control.check(), Err(Bad::Range("node's name")));
+    for stripes in [vec![], vec![0], vec![1, 2, 1], vec![1; 65]] {
+        assert!(Layout { generation: 1, unit: 4 << 20, stripes }.check().is_err());
+    }
+    assert!(Layout { unit: 5, ..layout().unwrap() }.check().is_err());
+    assert_eq!(layout().unwrap().check(), Ok(()));
+    assert_eq!(Timestamp::try_from(Time { sec: 0, nsec: 1_000_000_000 }), Err(Bad::Range("nanoseconds")));
+}
+
+/// A batch fits into a meta, a listing into a body.
+#[test]
+fn lists_fit_into_frames() {
+    let reference = Reference { ino: u64::MAX, count: u64::MAX };
+    let batch = Hold { head: head(), references: vec![reference; BATCH_MAX] };
+    assert!(batch.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
+    let attr = ObjectAttr { errno: -1, known: true, size: u64::MAX, blocks: u64::MAX, mtime: time(i64::MIN) };
+    let answer = data::ObjectAttrs { attrs: vec![attr; BATCH_MAX] };
+    assert!(answer.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
+}
+
+#[test]
+fn values_come_back_as_they_were() {
+    let there = types::Attr::try_from(attr().unwrap()).unwrap();
+    assert_eq!(Some(Attr::from(there)), attr());
+    let set = namespace::SetAttr::try_from(changes()).unwrap();
+    assert_eq!(set.atime, Some(Time1::Now));
+    assert_eq!(set.mtime, Some(Time1::At(Timestamp { sec: 4, nsec: 999 })));
+    assert_eq!(Changes::from(&set), changes());
+}
