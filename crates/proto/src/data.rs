@@ -44,7 +44,7 @@ fn objects(list: &[Object]) -> Result<(), Bad> {
 
 requests! {
     Read -> ReadDone, |it| object(it.object.as_ref())
-        .and_then(|()| if it.length > BYTES_MAX { Err(Bad::Range("length")) } else { Ok(()) });
+        .and(if it.length > BYTES_MAX { Err(Bad::Range("length")) } else { Ok(()) });
     Write -> Written, |it| object(it.object.as_ref());
     Sync -> Nothing, |it| object(it.object.as_ref());
     Truncate -> Nothing, |it| object(it.object.as_ref());
