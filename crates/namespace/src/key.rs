@@ -31,6 +31,10 @@ pub const LINK: u8 = b'L';
 pub const WORK: u8 = b'W';
 /// What was changed on both sides; theirs as well.
 pub const CONFLICT: u8 = b'C';
+/// On which data servers a file's data are; its content is the metadata service's.
+pub const STRIPES: u8 = b'T';
+/// What a data server keeps of an object that it has for others; its content is the data service's.
+pub const HELD: u8 = b'H';
 
 /// A key, built without touching the heap.
 #[derive(Clone)]
@@ -106,6 +110,14 @@ pub fn object(ino: Ino) -> Key {
 /// The first key after an object's record.
 pub fn object_end(ino: Ino) -> Key {
     Key::new(ino.get(), OBJECT + 1)
+}
+
+pub fn stripes(ino: Ino) -> Key {
+    Key::new(ino.get(), STRIPES)
+}
+
+pub fn held(ino: Ino) -> Key {
+    Key::new(ino.get(), HELD)
 }
 
 pub fn link(ino: Ino) -> Key {

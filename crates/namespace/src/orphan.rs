@@ -146,6 +146,7 @@ fn delete_parts<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> Result
     if inode.flags.contains(InodeFlags::WRITTEN) {
         // The data server removed all but the head with the object.
         txn.delete(&key::object(ino));
+        txn.delete(&key::stripes(ino));
     }
     Ok(())
 }

@@ -131,6 +131,10 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 self.group.object = true;
                 true
             }
+            (Some(_), key::STRIPES | key::HELD) => {
+                self.group.others = true;
+                parsed.rest.is_empty()
+            }
             (Some(ino), key::LINK) => {
                 self.used(ino);
                 self.group.link = true;

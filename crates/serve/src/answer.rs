@@ -1,0 +1,84 @@
+//! What a request comes to: an answer with a body, or a fault.
+
+use prost::Message;
+use proto::{Bad, Reason};
+use types::Errno;
+use wire::{
+    connection::Answer,
+    frame::{Body, Verdict},
+    schema::{Fault, Retry},
+};
+
+/// The answer of one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    pub meta: Vec<u8>,
+    pub body: Body,
+}
+
+impl Done {
+    pub fn new(meta: &impl Message) -> Done {
+        Done { meta: meta.encode_to_vec(), body: Body::default() }
+    }
+
+    pub fn with_body(meta: &impl Message, body: Vec<u8>) -> Done {
+        Done { meta: meta.encode_to_vec(), body: Body::new(body) }
+    }
+}
+
+/// A refusal, of which the asker is told all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct No(pub Box<Fault>);
+
+pub type Outcome = Result<Done, No>;
+
+impl No {
+    pub fn new(errno: Errno, retry: Retry, reason: Reason, detail: impl Into<String>) -> No {
+        No(Box::new(proto::fault::fault(errno, retry, reason, detail)))
+    }
+
+    /// The same place may say yes a little later.
+    pub fn later(detail: &str) -> No {
+        let mut no = No::new(Errno::EAGAIN, Retry::After, Reason::None, detail);
+        no.0.after_ms = 20;
+        no
+    }
+
+    pub fn session_gone() -> No {
+        No(Box::new(proto::fault::session_gone()))
+    }
+
+    /// A data server does not answer.
+    pub fn away(node: u64, why: &str) -> No {
+        No::new(Errno::EIO, Retry::After, Reason::DataServerAway, format!("data server {node}: {why}"))
+    }
+
+    pub fn errno(&self) -> Errno {
+        Errno::from_raw(self.0.errno)
+    }
+}
+
+impl From<Errno> for No {
+    fn from(errno: Errno) -> No {
+        No::new(errno, Retry::Never, Reason::None, "")
+    }
+}
+
+impl From<Bad> for No {
+    fn from(bad: Bad) -> No {
+        No(Box::new(bad.into()))
+    }
+}
+
+/// As it is sent.
+pub fn sent(outcome: Outcome) -> Answer {
+    match outcome {
+        Ok(Done { meta, body }) => Answer { verdict: Verdict::Done, meta: meta.into(), body, epoch: 0 },
+        Err(No(fault)) => Answer {
+            verdict: Verdict::Fault,
+            meta: fault.encode_to_vec().into(),
+            body: Body::default(),
+            epoch: 0,
+        },
+    }
+}

@@ -1,0 +1,167 @@
+//! Requests for bytes: read, write, cut, free, seek, make durable.
+
+use proto::{Bad, Nothing, data as asked};
+use types::Errno;
+
+use super::{DataService, service::refused, table::State};
+use crate::answer::{Done, No, Outcome};
+
+fn the(object: Option<&asked::Object>) -> Result<&asked::Object, No> {
+    object.ok_or_else(|| Bad::Missing("object").into())
+}
+
+impl DataService {
+    pub(super) fn read(&self, asked: &asked::Read, answer_bytes_max: u32) -> Outcome {
+        let object = the(asked.object.as_ref())?;
+        if self.is_nothing(object)? {
+            return Ok(Done::new(&asked::ReadDone { size: 0 }));
+        }
+        self.shared(object, |_, object| {
+            let size = object.size();
+            let there = size.saturating_sub(asked.offset);
+            let len = there.min(u64::from(asked.length.min(answer_bytes_max)));
+            let mut body = vec![0; len as usize];
+            let read = self.ds.read(object, asked.offset, &mut body)?;
+            body.truncate(read);
+            // A cut meanwhile is told as it is now: what is behind the bytes is not there.
+            let size = if (read as u64) < len { object.size() } else { size };
+            Ok(Done::with_body(&asked::ReadDone { size }, body))
+        })
+    }
+
+    pub(super) fn write(&self, asked: &asked::Write, bytes: &[u8]) -> Outcome {
+        let object = the(asked.object.as_ref())?;
+        if bytes.is_empty() {
+            return Ok(Done::new(&asked::Written { bytes: 0 }));
+        }
+        let written = self.writing(object, |there| Ok(self.ds.write(there, asked.offset, bytes)?))?;
+        if asked.sync {
+            self.make_durable(object)?;
+        }
+        Ok(Done::new(&asked::Written { bytes: written as u32 }))
+    }
+
+    pub(super) fn sync(&self, asked: &asked::Sync) -> Outcome {
+        self.make_durable(the(asked.object.as_ref())?)?;
+        Ok(Done::new(&Nothing {}))
+    }
+
+    /// It was never written, or it was removed.
+    fn is_nothing(&self, object: &asked::Object) -> Result<bool, No> {
+        let ino = proto::attr::ino(object.ino)?;
+        Ok(self.table.get(ino).is_none() && self.load(ino)?.is_none())
+    }
+
+    /// Bytes, then the size, then the journal that holds it.
+    fn make_durable(&self, object: &asked::Object) -> Result<(), No> {
+        if self.is_nothing(object)? {
+            return Ok(());
+        }
+        self.shared(object, |_, there| Ok(self.ds.sync(there)?))?;
+        self.alone(object, |state, there| self.note_size(state, there.ino(), there.size()))?;
+        let ino = proto::attr::ino(object.ino)?;
+        self.store.sync().map_err(|error| refused(ino, &error).into())
+    }
+
+    /// The record of a live object says how long it is: a hole at its end tells nobody.
+    fn note_size(&self, state: &mut State, ino: types::Ino, size: u64) -> Result<(), No> {
+        let Some(record) = state.record.filter(|record| state.begun && record.size != size) else {
+            return Ok(());
+        };
+        let Some(object) = state.object.clone().filter(|object| !self.ds.first_record_is_late(object)) else {
+            return Ok(());
+        };
+        let record = super::Record { size: object.size(), ..record };
+        self.save(ino, &record, true)?;
+        state.record = Some(record);
+        Ok(())
+    }
+
+    /// The metadata server has the size, and the time, already.
+    pub(super) fn truncate(&self, asked: &asked::Truncate) -> Outcome {
+        let object = the(asked.object.as_ref())?;
+        if asked.size > i64::MAX as u64 {
+            return Err(Errno::EFBIG.into());
+        }
+        self.alone(object, |state, there| {
+            let known = state.record.is_some();
+            if asked.grow_only && asked.size <= there.size() || !known && asked.size == 0 {
+                return Ok(Done::new(&Nothing {}));
+            }
+            self.begin(state, there, object, false)?;
+            let now = self.ds.live(there).size;
+            // After a crash in between the object has its old size, or the larger one of both.
+            let record = super::Record { size: asked.size, mtime: None, ..state.record.unwrap_or_default() };
+            self.save(there.ino(), &record, true)?;
+            state.record = Some(record);
+            if asked.size != now || self.ds.end_is_lost(there) {
+                self.ds.truncate(there, asked.size)?;
+            }
+            self.ds.set_mtime(there, clock())?;
+            Ok(Done::new(&Nothing {}))
+        })
+    }
+
+    pub(super) fn allocate(&self, asked: &asked::Allocate) -> Outcome {
+        let object = the(asked.object.as_ref())?;
+        let mode = match asked::AllocateMode::try_from(asked.mode) {
+            Ok(asked::AllocateMode::Reserve) => ds::AllocateMode::Reserve,
+            Ok(asked::AllocateMode::Zero) => ds::AllocateMode::Zero,
+            Err(_) => return Err(Bad::Range("mode of allocation").into()),
+        };
+        asked.offset.checked_add(asked.length).ok_or(Errno::EFBIG)?;
+        self.alone(object, |state, there| {
+            let mut length = asked.length;
+            if mode == ds::AllocateMode::Zero {
+                length = length.min(there.size().saturating_sub(asked.offset));
+                if length == 0 {
+                    return Ok(Done::new(&Nothing {}));
+                }
+                self.begin(state, there, object, false)?;
+                self.note_size(state, there.ino(), there.size())?;
+            }
+            self.ds.allocate(there, mode, asked.offset, length)?;
+            Ok(Done::new(&Nothing {}))
+        })
+    }
+
+    pub(super) fn seek(&self, asked: &asked::Seek) -> Outcome {
+        let whence = match asked::Whence::try_from(asked.whence) {
+            Ok(asked::Whence::Data) => ds::Whence::Data,
+            Ok(asked::Whence::Hole) => ds::Whence::Hole,
+            Err(_) => return Err(Bad::Range("whence").into()),
+        };
+        let object = the(asked.object.as_ref())?;
+        if self.is_nothing(object)? {
+            return Ok(Done::new(&asked::Sought { offset: None, size: 0 }));
+        }
+        self.shared(object, |_, object| {
+            let size = object.size();
+            let offset = match self.ds.seek(object, asked.offset, whence) {
+                Ok(offset) => Some(offset),
+                Err(Errno::ENXIO) => None,
+                Err(errno) => return Err(errno.into()),
+            };
+            Ok(Done::new(&asked::Sought { offset, size }))
+        })
+    }
+
+    pub(super) fn set_time(&self, asked: &asked::SetTime) -> Outcome {
+        let object = the(asked.object.as_ref())?;
+        let time = asked.mtime.ok_or(Bad::Missing("time"))?.try_into()?;
+        self.alone(object, |state, there| {
+            let Some(record) = state.record else { return Ok(Done::new(&Nothing {})) };
+            let record = super::Record { mtime: None, ..record };
+            if !(state.begun && self.ds.first_record_is_late(there)) {
+                self.save(there.ino(), &record, true)?;
+            }
+            state.record = Some(record);
+            self.ds.set_mtime(there, time)?;
+            Ok(Done::new(&Nothing {}))
+        })
+    }
+}
+
+fn clock() -> types::Timestamp {
+    mds::Clock::now(&mds::SystemClock)
+}

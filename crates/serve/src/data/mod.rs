@@ -1,0 +1,20 @@
+//! The data service: objects of a node for the clients of a cluster.
+//!
+//! An object is the stripe of a file, named by the file's inode number. Each has a small record of the service's own beside its map,
+//! so that nobody else has to be asked what it is after a restart.
+//!
+//! - I-DATA-1: before the first byte of an object changes its record says that it is live; the first time in the same commit as its
+//!   map. A live object's size is what its bytes say, a settled one's what its record says.
+//! - I-DATA-2: an object that is used is in the table, with one state, and settled before it leaves it.
+//!
+//! It believes its askers no further than its own bounds, and knows neither names nor sessions.
+
+mod bytes;
+mod objects;
+mod record;
+mod service;
+mod space;
+mod table;
+
+pub use record::Record;
+pub use service::{DataOptions, DataService, FirstRecords, first_record};

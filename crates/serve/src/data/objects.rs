@@ -1,0 +1,77 @@
+//! Requests about objects, many at once: what they are, what they came to, that they go.
+
+use proto::data as asked;
+
+use super::{DataService, Record};
+use crate::answer::{Done, No, Outcome};
+
+impl DataService {
+    pub(super) fn attrs(&self, asked: &asked::Attrs) -> Outcome {
+        let attrs = asked.objects.iter().map(|object| or_errno(self.attr(object))).collect();
+        Ok(Done::new(&asked::ObjectAttrs { attrs }))
+    }
+
+    /// What it came to, once more; whoever asks has recorded it.
+    pub(super) fn settle_all(&self, asked: &asked::Settle) -> Outcome {
+        let attrs = asked.objects.iter().map(|object| or_errno(self.settle_one(object))).collect();
+        Ok(Done::new(&asked::ObjectAttrs { attrs }))
+    }
+
+    pub(super) fn remove_all(&self, asked: &asked::Remove) -> Outcome {
+        let remove = |object: &asked::Object| self.remove(proto::attr::ino(object.ino)?);
+        let errnos = asked.objects.iter().map(|object| match remove(object) {
+            Ok(()) => 0,
+            Err(error) => error.errno().raw(),
+        });
+        Ok(Done::new(&asked::Removed { errnos: errnos.collect() }))
+    }
+
+    fn attr(&self, object: &asked::Object) -> Result<asked::ObjectAttr, No> {
+        let ino = proto::attr::ino(object.ino)?;
+        if self.table.get(ino).is_none() {
+            match self.load(ino)? {
+                None => return Ok(asked::ObjectAttr::default()),
+                Some(record) if record.generation != object.generation => {
+                    return Err(types::Errno::ESTALE.into());
+                }
+                Some(record) if !record.live => return Ok(of_record(&record)),
+                // A crash left it: its bytes know.
+                Some(_) => (),
+            }
+        }
+        self.shared(object, |state, there| {
+            let Some(record) = state.record.filter(|_| !self.ds.first_record_is_late(there)) else {
+                return Ok(asked::ObjectAttr::default());
+            };
+            let live = self.ds.live(there);
+            Ok(asked::ObjectAttr {
+                errno: 0,
+                known: true,
+                size: live.size,
+                blocks: live.blocks,
+                mtime: live.mtime.or(record.mtime).map(Into::into),
+            })
+        })
+    }
+
+    fn settle_one(&self, object: &asked::Object) -> Result<asked::ObjectAttr, No> {
+        let ino = proto::attr::ino(object.ino)?;
+        let attr = self.attr(object)?;
+        self.forget(ino)?;
+        Ok(attr)
+    }
+}
+
+fn of_record(record: &Record) -> asked::ObjectAttr {
+    asked::ObjectAttr {
+        errno: 0,
+        known: true,
+        size: record.size,
+        blocks: record.blocks,
+        mtime: record.mtime.map(Into::into),
+    }
+}
+
+fn or_errno(attr: Result<asked::ObjectAttr, No>) -> asked::ObjectAttr {
+    attr.unwrap_or_else(|error| asked::ObjectAttr { errno: error.errno().raw(), ..Default::default() })
+}

@@ -1,0 +1,525 @@
+//! The service: requests in, answers out; when an object becomes live and when it is settled.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ds::{DataServer, Entries, Object, ObjectHint, OpenKind};
+use kv::{MetaStore, WriteSet};
+use namespace::{key, txn::KvError};
+use net::{Handler, Incoming, Reply};
+use parking_lot::{Condvar, Mutex};
+use proto::{Method, Request, data as asked};
+use types::{Errno, Ino};
+
+use super::{
+    Record,
+    table::{Held, State, Table},
+};
+use crate::{
+    answer::{Done, No, Outcome},
+    workers::{Bounds, Serve, Workers},
+};
+
+/// How the data server sees the use of an object by clients.
+pub(super) const USE: OpenKind = OpenKind { read: true, write: true };
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataOptions {
+    pub bounds: Bounds,
+    /// An object that nobody asked about for so long is closed.
+    pub idle: Duration,
+    /// In use at once: each has up to three files open.
+    pub objects_max: usize,
+}
+
+impl Default for DataOptions {
+    fn default() -> DataOptions {
+        DataOptions { bounds: Bounds::default(), idle: Duration::from_secs(5), objects_max: 65_536 }
+    }
+}
+
+/// Records that the commit of an object's first bytes stores with them. Made before the data server, which is given
+/// [`FirstRecords::hook`], and then given to the service.
+pub struct FirstRecords {
+    store: Arc<MetaStore>,
+    /// One for each live object at most.
+    pending: Mutex<HashMap<Ino, Record>>,
+}
+
+/// For [`ds::KvMaps::new`].
+pub fn first_record(store: &Arc<MetaStore>) -> Arc<FirstRecords> {
+    Arc::new(FirstRecords { store: store.clone(), pending: Mutex::default() })
+}
+
+impl FirstRecords {
+    pub fn hook(self: &Arc<Self>) -> Box<ds::FirstRecord> {
+        let own = self.clone();
+        Box::new(move |ino, entries| own.commit(ino, entries))
+    }
+
+    fn commit(&self, ino: Ino, entries: &Entries) -> Result<u64, Errno> {
+        // Nobody writes an object that the service did not begin.
+        let record = self.pending.lock().get(&ino).copied().ok_or(Errno::EIO)?;
+        let mut writes = WriteSet::new();
+        for (key, value) in entries {
+            match value {
+                Some(value) => writes.put(key, value.clone()),
+                None => writes.delete(key),
+            }
+        }
+        writes.put(&key::held(ino), Bytes::from(record.encode()));
+        self.store.commit(writes).map(|lsn| lsn.0).map_err(|error| refused(ino, &error))
+    }
+}
+
+/// See the module's page. Every method may be called from any thread.
+pub struct DataService {
+    me: Weak<DataService>,
+    pub(super) ds: Arc<DataServer>,
+    pub(super) store: Arc<MetaStore>,
+    first: Arc<FirstRecords>,
+    pub(super) table: Table,
+    workers: Workers,
+    options: DataOptions,
+    ended: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl DataService {
+    pub fn start(
+        ds: Arc<DataServer>,
+        store: Arc<MetaStore>,
+        first: Arc<FirstRecords>,
+        options: DataOptions,
+    ) -> io::Result<Arc<DataService>> {
+        let workers = Workers::start("data", options.bounds)?;
+        let service = Arc::new_cyclic(|me| DataService {
+            me: me.clone(),
+            ds,
+            store,
+            first,
+            table: Table::new(options.objects_max),
+            workers,
+            options,
+            ended: Arc::default(),
+        });
+        let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
+        std::thread::Builder::new().name("data-idle".into()).spawn(move || close_idle(&weak, &ended))?;
+        Ok(service)
+    }
+
+    /// Settles and closes all objects; requests that come later are refused.
+    pub fn shutdown(&self) {
+        self.end();
+        self.workers.shutdown();
+        for held in self.table.all() {
+            if let Err(error) = self.leave(&held, true) {
+                tracing::warn!(ino = held.ino.get(), errno = %error.errno(), "an object was not settled");
+            }
+        }
+    }
+
+    /// Ends as a kill does: nothing is settled.
+    pub fn abandon(&self) {
+        self.end();
+        self.workers.shutdown();
+    }
+
+    fn end(&self) {
+        *self.ended.0.lock() = true;
+        self.ended.1.notify_all();
+    }
+
+    /// Objects that are open here.
+    pub fn in_use(&self) -> usize {
+        self.table.all().len()
+    }
+
+    /// All and free bytes of the tiers.
+    pub fn space(&self) -> (u64, u64) {
+        super::space::space(&self.ds.tiers())
+    }
+
+    /// How busy it is, in thousandths: a tier whose writers wait cannot do more.
+    pub fn busy(&self) -> u32 {
+        let tiers = self.ds.tiers();
+        let waiting = tiers.iter().filter(|tier| tier.report.writers_wait).count();
+        (waiting * 1000 / tiers.len().max(1)) as u32
+    }
+
+    /// Runs with the object, attached, beside other readers and writers.
+    pub(super) fn shared<R>(
+        &self,
+        object: &asked::Object,
+        run: impl FnOnce(&State, &Object) -> Result<R, No>,
+    ) -> Result<R, No> {
+        let ino = proto::attr::ino(object.ino)?;
+        loop {
+            let held = self.place(ino)?;
+            {
+                let state = held.state.read();
+                if let (false, Some(there)) = (state.gone, &state.object) {
+                    same_generation(&state, object)?;
+                    return run(&state, there);
+                }
+            }
+            self.attach(&held)?;
+        }
+    }
+
+    /// As [`DataService::shared`], of an object whose writing has begun.
+    pub(super) fn writing<R>(
+        &self,
+        object: &asked::Object,
+        run: impl FnOnce(&Object) -> Result<R, No>,
+    ) -> Result<R, No> {
+        let mut run = Some(run);
+        loop {
+            let done = self.shared(object, |state, there| match run.take_if(|_| state.begun) {
+                Some(run) => run(there).map(Some),
+                None => Ok(None),
+            })?;
+            match done {
+                Some(done) => return Ok(done),
+                None => self.alone(object, |state, there| self.begin(state, there, object, true))?,
+            }
+        }
+    }
+
+    /// Runs with the object, attached, and nobody beside.
+    pub(super) fn alone<R>(
+        &self,
+        object: &asked::Object,
+        run: impl FnOnce(&mut State, &Object) -> Result<R, No>,
+    ) -> Result<R, No> {
+        let ino = proto::attr::ino(object.ino)?;
+        loop {
+            let held = self.place(ino)?;
+            {
+                let mut state = held.state.write();
+                if let (false, Some(there)) = (state.gone, state.object.clone()) {
+                    same_generation(&state, object)?;
+                    return run(&mut state, &there);
+                }
+            }
+            self.attach(&held)?;
+        }
+    }
+
+    fn place(&self, ino: Ino) -> Result<Arc<Held>, No> {
+        if let Some(held) = self.table.get_or_make(ino) {
+            return Ok(held);
+        }
+        // Rather than refuse: whoever waited longest goes.
+        let Some(oldest) = self.table.idle(Duration::ZERO).into_iter().next() else {
+            return Err(No::later("as many objects in use as it takes"));
+        };
+        self.leave(&oldest, false)?;
+        self.table.get_or_make(ino).ok_or_else(|| No::later("as many objects in use as it takes"))
+    }
+
+    fn attach(&self, held: &Held) -> Result<(), No> {
+        let mut state = held.state.write();
+        if state.gone || state.object.is_some() {
+            return Ok(());
+        }
+        let loaded = self.load(held.ino).and_then(|record| {
+            let hint = record.unwrap_or_default();
+            let hint = ObjectHint {
+                size: hint.size,
+                written: record.is_some(),
+                stale_live: hint.live,
+                memory_generation: hint.memory_generation,
+                linked: None,
+            };
+            Ok((record, self.ds.attach(held.ino, &hint)?))
+        });
+        let (record, object) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                state.gone = true;
+                self.table.remove(held.ino);
+                return Err(error);
+            }
+        };
+        self.ds.open(&object, USE);
+        state.begun = record.is_some_and(|r| r.live && r.memory_generation == self.ds.memory_generation());
+        state.record = record;
+        state.object = Some(object);
+        Ok(())
+    }
+
+    /// The record as it is stored.
+    pub(super) fn load(&self, ino: Ino) -> Result<Option<Record>, No> {
+        let stored = self.store.get(&key::held(ino)).map_err(|error| refused(ino, &error))?;
+        let Some(bytes) = stored else { return Ok(None) };
+        let record = Record::decode(&bytes).ok_or_else(|| {
+            tracing::error!(%ino, "the record of an object cannot be read");
+            No::from(Errno::EIO)
+        })?;
+        Ok(Some(record))
+    }
+
+    /// Stores the record; `room`: it takes none that was not there, so a full disk does not refuse it.
+    pub(super) fn save(&self, ino: Ino, record: &Record, room: bool) -> Result<(), No> {
+        let mut writes = WriteSet::new();
+        if room {
+            writes.use_reserve();
+        }
+        writes.put(&key::held(ino), Bytes::from(record.encode()));
+        self.store.commit(writes).map(|_| ()).map_err(|error| refused(ino, &error).into())
+    }
+
+    /// To be called before anything of the object changes; `writes`: by bytes, whose first record says it too.
+    pub(super) fn begin(
+        &self,
+        state: &mut State,
+        object: &Object,
+        asked: &asked::Object,
+        writes: bool,
+    ) -> Result<(), No> {
+        let ino = object.ino();
+        if state.begun {
+            if !writes && self.ds.first_record_is_late(object) {
+                self.save(ino, &state.record.unwrap_or_default(), false)?;
+                self.first_record_came(object);
+            }
+            return Ok(());
+        }
+        let before = state.record;
+        let record = Record {
+            live: true,
+            generation: asked.generation,
+            memory_generation: self.ds.memory_generation(),
+            ..before.unwrap_or_default()
+        };
+        if writes && self.ds.joins_first_record(object) {
+            self.first.pending.lock().insert(ino, record);
+        } else {
+            if let Some(mtime) = before.and_then(|before| before.mtime) {
+                // What is found after a crash is the object's time: it begins with the one that is shown.
+                self.ds.set_mtime(object, mtime)?;
+            }
+            self.save(ino, &record, false)?;
+        }
+        state.record = Some(record);
+        state.begun = true;
+        Ok(())
+    }
+
+    fn first_record_came(&self, object: &Object) {
+        self.ds.first_record_came(object);
+        self.first.pending.lock().remove(&object.ino());
+    }
+
+    /// Settles an object and closes it; `wait` for those who use it now, or leave it.
+    pub(super) fn leave(&self, held: &Held, wait: bool) -> Result<(), No> {
+        let mut state = match wait {
+            true => held.state.write(),
+            false => match held.state.try_write() {
+                Some(state) => state,
+                None => return Ok(()),
+            },
+        };
+        if state.gone { Ok(()) } else { self.leave_locked(held, &mut state) }
+    }
+
+    fn leave_locked(&self, held: &Held, state: &mut State) -> Result<(), No> {
+        self.settle(state)?;
+        if let Some(object) = state.object.take() {
+            self.ds.close(&object, USE);
+        }
+        state.gone = true;
+        self.table.remove(held.ino);
+        Ok(())
+    }
+
+    /// As [`DataService::leave`], and the time of the last write is the asker's from now on.
+    pub(super) fn forget(&self, ino: Ino) -> Result<(), No> {
+        loop {
+            let held = self.place(ino)?;
+            let mut state = held.state.write();
+            if state.gone {
+                continue;
+            }
+            self.leave_locked(&held, &mut state)?;
+            // Nobody else has begun anything: who comes now waits for the lock, and looks for the object anew.
+            return match self.load(ino)? {
+                Some(record) if !record.live && record.mtime.is_some() => {
+                    self.save(ino, &Record { mtime: None, ..record }, true)
+                }
+                Some(_) | None => Ok(()),
+            };
+        }
+    }
+
+    /// Records what a live object came to.
+    pub(super) fn settle(&self, state: &mut State) -> Result<(), No> {
+        let (true, Some(object)) = (state.begun, state.object.clone()) else { return Ok(()) };
+        if self.ds.first_record_is_late(&object) {
+            // Not a byte came.
+            state.record = None;
+        } else {
+            let live = self.ds.live(&object);
+            let before = state.record.unwrap_or_default();
+            let record = Record {
+                live: false,
+                size: live.size,
+                blocks: live.blocks,
+                mtime: live.mtime.or(before.mtime),
+                ..before
+            };
+            self.save(object.ino(), &record, true)?;
+            state.record = Some(record);
+        }
+        self.first.pending.lock().remove(&object.ino());
+        self.ds.settled(&object);
+        state.begun = false;
+        Ok(())
+    }
+
+    /// What is stored of an object goes, with its bytes.
+    pub(super) fn remove(&self, ino: Ino) -> Result<(), No> {
+        let held = self.table.get(ino);
+        let mut state = held.as_ref().map(|held| held.state.write());
+        if let Some(state) = &mut state
+            && !state.gone
+        {
+            if let Some(object) = state.object.take() {
+                self.ds.close(&object, USE);
+            }
+            state.gone = true;
+            self.table.remove(ino);
+        }
+        self.ds.remove(ino)?;
+        self.first.pending.lock().remove(&ino);
+        let mut writes = WriteSet::new();
+        writes.use_reserve();
+        writes.delete(&key::object(ino));
+        writes.delete(&key::held(ino));
+        self.store.commit(writes).map_err(|error| refused(ino, &error))?;
+        self.ds.forget_removed(&[ino]);
+        Ok(())
+    }
+
+    fn carry_out(&self, incoming: &mut Incoming) -> Outcome {
+        let meta = &incoming.meta;
+        let Some(method) = Method::from_number(incoming.header.method) else {
+            return Err(Errno::ENOSYS.into());
+        };
+        match method {
+            Method::Read => self.read(&decode(meta)?, incoming.header.answer_bytes_max),
+            Method::Write => self.write(&decode(meta)?, incoming.body()),
+            Method::Sync => self.sync(&decode(meta)?),
+            Method::Truncate => self.truncate(&decode(meta)?),
+            Method::Allocate => self.allocate(&decode(meta)?),
+            Method::Seek => self.seek(&decode(meta)?),
+            Method::Attrs => self.attrs(&decode(meta)?),
+            Method::Remove => self.remove_all(&decode(meta)?),
+            Method::Stat => {
+                let _: asked::Stat = decode(meta)?;
+                let (total, free) = self.space();
+                Ok(Done::new(&asked::DataSpace { total, free }))
+            }
+            Method::Settle => self.settle_all(&decode(meta)?),
+            Method::SetTime => self.set_time(&decode(meta)?),
+            // The metadata service's.
+            Method::Hello
+            | Method::Mount
+            | Method::Unmount
+            | Method::Renew
+            | Method::MapSince
+            | Method::NodeReport
+            | Method::Lookup
+            | Method::GetAttr
+            | Method::SetAttr
+            | Method::ReadLink
+            | Method::ReadDir
+            | Method::Create
+            | Method::Mkdir
+            | Method::Mknod
+            | Method::Symlink
+            | Method::Link
+            | Method::Unlink
+            | Method::Rmdir
+            | Method::Rename
+            | Method::TmpFile
+            | Method::GetXattr
+            | Method::SetXattr
+            | Method::ListXattr
+            | Method::RemoveXattr
+            | Method::Open
+            | Method::Close
+            | Method::BeginWrite
+            | Method::Append
+            | Method::Reserve
+            | Method::Fsync
+            | Method::Forget
+            | Method::Hold
+            | Method::StatFs
+            | Method::FindLayout => Err(Errno::ENOSYS.into()),
+        }
+    }
+}
+
+pub(super) fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {
+    Ok(proto::decode(meta)?)
+}
+
+/// Another layout's object under the same name is not the one that is asked for.
+fn same_generation(state: &State, object: &asked::Object) -> Result<(), No> {
+    match &state.record {
+        Some(record) if record.generation != object.generation => Err(Errno::ESTALE.into()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+pub(super) fn refused(ino: Ino, error: &KvError) -> Errno {
+    match error {
+        KvError::Full => Errno::ENOSPC,
+        KvError::ReadOnly(_) => Errno::EROFS,
+        KvError::Io(_) | KvError::Corrupt(_) => {
+            tracing::error!(%ino, %error, "the record of an object was not read or stored");
+            Errno::EIO
+        }
+    }
+}
+
+impl Serve for DataService {
+    fn serve(&self, incoming: &mut Incoming) -> Outcome {
+        self.carry_out(incoming)
+    }
+}
+
+impl Handler for DataService {
+    fn asked(&self, incoming: Incoming, reply: Reply) {
+        // Without it the reply says that it was dropped.
+        if let Some(me) = self.me.upgrade() {
+            self.workers.take(me, incoming, reply);
+        }
+    }
+}
+
+fn close_idle(service: &Weak<DataService>, ended: &(Mutex<bool>, Condvar)) {
+    let mut over = ended.0.lock();
+    while !*over {
+        let Some(there) = service.upgrade() else { return };
+        let idle = there.options.idle;
+        parking_lot::MutexGuard::unlocked(&mut over, || {
+            for held in there.table.idle(idle) {
+                if let Err(error) = there.leave(&held, false) {
+                    tracing::warn!(ino = held.ino.get(), errno = %error.errno(), "an object was not settled");
+                }
+            }
+            // The last reference may be this one.
+            drop(there);
+        });
+        if !*over {
+            ended.1.wait_for(&mut over, idle / 4 + Duration::from_millis(10));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The services of a server process: requests of other processes, carried out by the metadata server and the data server of this one.
+//!
+//! - [`data`] objects, over [`ds::DataServer`]; [`metadata`] names, sessions and layouts, over [`mds::Mds`].
+//! - [`nodes`] how the metadata service asks data servers; [`reporting`] what a data server says of itself.
+//! - [`services`] one handler for a process that has both roles.
+//!
+//! Requests are carried out by a bounded number of [`workers`]; a connection's reader never waits. It refuses to know what a name or an
+//! object means, and who may do what: that is the client's kernel's.
+#![forbid(unsafe_code)]
+
+pub mod answer;
+pub mod data;
+pub mod workers;
+
+pub use data::DataService;

@@ -1,0 +1,258 @@
+//! Server processes of a test: data servers on temporary directories behind real sockets, which can be killed and started again.
+#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ds::{DataServer, DeviceTier, DsOptions, KvMaps, Nearline};
+use kv::{MetaStore, MetaStoreOptions};
+use net::{Address, Bounds, Call, Client, Credentials, Handler, Incoming, Reply, Server, Target, Tuning};
+use proto::Request;
+use serve::{
+    DataService,
+    data::{DataOptions, first_record},
+};
+use store::{Faults, FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions};
+use types::{Ino, LocalId, TierId, UgsdId};
+use wire::{
+    connection::Window,
+    frame::{Body, Verdict},
+    handshake::{Identity, Roles, Versions, Wish},
+    key::ClusterKey,
+    schema::{Fault, Lane},
+};
+
+pub fn credentials(node: u64) -> Credentials {
+    let me = Identity {
+        cluster: [1; 16],
+        node,
+        roles: Roles(0),
+        build: "test".into(),
+        versions: Versions::OURS,
+        takes: Window { requests: 64, bytes: 64 << 20 },
+    };
+    Credentials { me, key: ClusterKey::new([7; 32]) }
+}
+
+/// Asks nobody anything.
+pub struct Mute;
+
+impl Handler for Mute {
+    fn asked(&self, _: Incoming, _: Reply) {}
+}
+
+pub fn client_to(address: &Address, node: u64, lane: Lane) -> Client {
+    Client::new(Target {
+        address: address.clone(),
+        wish: Wish { lane, node: Some(node) },
+        credentials: credentials(99),
+        handler: Arc::new(Mute),
+        tuning: Tuning::default(),
+    })
+}
+
+pub fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+/// An answer and its body.
+pub type Asked<A> = Result<(A, Vec<u8>), Fault>;
+
+pub fn ask<R: Request>(client: &Client, request: &R, body: &[u8], answer_bytes_max: u32) -> Asked<R::Answer> {
+    let call = Call {
+        body: Body::new(body.to_vec()),
+        answer_bytes_max,
+        ..Call::new(R::METHOD.number(), request.encode_to_vec(), deadline())
+    };
+    let answered = client.call(call).unwrap();
+    match answered.header.verdict {
+        Verdict::Done => {
+            Ok((<R::Answer as prost::Message>::decode(&answered.meta[..]).unwrap(), answered.body))
+        }
+        Verdict::Fault => Err(proto::fault::read(&answered.meta)),
+        Verdict::Refused => panic!("refused"),
+    }
+}
+
+pub fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let end = deadline();
+    while !there() {
+        assert!(Instant::now() < end, "waited too long: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn ino(n: u64) -> Ino {
+    Ino::new(UgsdId::ROOT, LocalId::new(n).unwrap())
+}
+
+/// The memory tier wants a tmpfs.
+fn shared_root() -> PathBuf {
+    let shm = PathBuf::from("/dev/shm");
+    if shm.is_dir() { shm } else { std::env::temp_dir() }
+}
+
+struct Running {
+    ds: Arc<DataServer>,
+    store: Arc<MetaStore>,
+    service: Arc<DataService>,
+    server: Server,
+}
+
+/// One data server.
+pub struct DataSite {
+    pub node: u64,
+    dir: tempfile::TempDir,
+    instance: Option<store::InstanceId>,
+    generation: u32,
+    pub memory: u64,
+    pub faults: Faults,
+    pub options: DataOptions,
+    /// Stays over restarts.
+    address: Option<Address>,
+    running: Option<Running>,
+}
+
+impl DataSite {
+    pub fn new(node: u64) -> DataSite {
+        DataSite {
+            node,
+            dir: tempfile::tempdir_in(shared_root()).unwrap(),
+            instance: None,
+            generation: 0,
+            memory: 64 << 20,
+            faults: Faults::default(),
+            options: DataOptions { idle: Duration::from_millis(200), ..DataOptions::default() },
+            address: None,
+            running: None,
+        }
+    }
+
+    pub fn started(node: u64) -> DataSite {
+        let mut site = DataSite::new(node);
+        site.start();
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    pub fn start(&mut self) {
+        let uuid = FsUuid([7; 16]);
+        let mut options = MemoryTierOptions::new(self.path("memory"), self.memory, uuid);
+        options.own_tmpfs = false;
+        options.shared_root = self.path("shared");
+        options.known_instance = self.instance;
+        let memory = MemoryTier::prepare(&options).unwrap();
+        if memory.state() == MemoryTierState::Fresh {
+            self.generation += 1;
+            self.instance = Some(memory.instance());
+        }
+        let open = |tier: TierId, dir: &std::path::Path| {
+            let mut options = TierStoreOptions::new(tier, uuid);
+            options.faults = self.faults.clone();
+            TierStore::open(dir, options).unwrap()
+        };
+        let memory_store = open(TierId::Memory, memory.path());
+        let ssd = DeviceTier { store: open(TierId::Ssd, &self.path("ssd")), limit: Some(1 << 30) };
+        let store =
+            Arc::new(MetaStore::open_default(&self.path("meta"), MetaStoreOptions::default()).unwrap());
+        let first = first_record(&store);
+        let ds = DataServer::start(DsOptions {
+            memory: Some((memory, memory_store)),
+            ssd: Some(ssd),
+            nearline: Nearline::None,
+            memory_generation: self.generation,
+            maps: Arc::new(KvMaps::new(store.clone(), first.hook())),
+            tiering: tier::Settings::default(),
+            movers: 1,
+            fill_bytes_max: 32 << 20,
+            sync_period: Duration::from_millis(50),
+            waiting_max: 512,
+            safe_within: Duration::from_secs(30),
+            seal_after: Duration::from_secs(10),
+            held: false,
+        })
+        .unwrap();
+        let devices = Arc::downgrade(&ds);
+        store.set_before_sync(Box::new(move || {
+            if let Some(server) = devices.upgrade() {
+                server.sync_devices();
+            }
+            Ok(())
+        }));
+        let service = DataService::start(ds.clone(), store.clone(), first, self.options).unwrap();
+        let address = self
+            .address
+            .clone()
+            .unwrap_or_else(|| format!("unix:{}", self.dir.path().join("socket").display()).parse().unwrap());
+        let server = Server::start(
+            &address,
+            credentials(self.node),
+            service.clone(),
+            Tuning::default(),
+            Bounds::default(),
+        )
+        .unwrap();
+        self.address = Some(server.address());
+        self.running = Some(Running { ds, store, service, server });
+    }
+
+    /// Ends without settling or flushing anything, as a kill does.
+    pub fn kill(&mut self) {
+        let Running { ds, store, service, server } = self.running.take().unwrap();
+        drop(server);
+        service.abandon();
+        drop(service);
+        ds.shutdown();
+        drop(ds);
+        store.close().unwrap();
+    }
+
+    pub fn restart(&mut self) {
+        self.kill();
+        self.start();
+    }
+
+    /// The memory tier is gone.
+    pub fn reboot(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(self.dir.path().join("shared"));
+        self.start();
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    pub fn address(&self) -> &Address {
+        self.address.as_ref().unwrap()
+    }
+
+    pub fn service(&self) -> &Arc<DataService> {
+        &self.running.as_ref().unwrap().service
+    }
+
+    pub fn store(&self) -> &Arc<MetaStore> {
+        &self.running.as_ref().unwrap().store
+    }
+
+    pub fn client(&self) -> Client {
+        client_to(self.address(), self.node, Lane::Data)
+    }
+}
+
+impl Drop for DataSite {
+    fn drop(&mut self) {
+        if self.running.is_some() {
+            self.kill();
+        }
+    }
+}
