@@ -19,6 +19,7 @@ pub mod head;
 pub mod layout;
 pub mod metadata;
 pub mod method;
+mod modes;
 
 pub use fault::{Bad, Reason};
 pub use head::{Head, Nothing, SessionId};

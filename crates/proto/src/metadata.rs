@@ -4,13 +4,15 @@
 //! reference for each inode that they answer with; [`Forget`] gives them back, [`Hold`] takes them again after a restart.
 //! An opening has a number that the client chose; asked twice for the same it is one opening.
 
-use prost::{Enumeration, Message};
+use prost::Message;
 use types::{NAME_MAX, SYMLINK_MAX, XATTR_NAME_MAX};
 
 use crate::{
     BATCH_MAX, Bad, Head, Layout, Method, Nothing, Request,
     attr::{Attr, Caller, Changes, Time},
 };
+
+pub use crate::modes::{RenameMode, XattrMode};
 
 /// Entries of one listing: with their attributes they fit into a body.
 pub const ENTRIES_MAX: u32 = 8192;
@@ -309,15 +311,6 @@ pub struct Rmdir {
     pub name: Vec<u8>,
 }
 
-/// See [`namespace::RenameMode`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]
-#[repr(i32)]
-pub enum RenameMode {
-    Replace = 0,
-    NoReplace = 1,
-    Exchange = 2,
-}
-
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Rename {
     #[prost(message, optional, tag = "1")]
@@ -365,15 +358,6 @@ pub struct GetXattr {
 pub struct Length {
     #[prost(uint32, tag = "1")]
     pub bytes: u32,
-}
-
-/// See [`namespace::XattrMode`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]
-#[repr(i32)]
-pub enum XattrMode {
-    Set = 0,
-    Create = 1,
-    Replace = 2,
 }
 
 /// The value is the request's body.
@@ -566,44 +550,4 @@ pub struct Placed {
     pub layout: Option<Layout>,
     #[prost(uint64, tag = "2")]
     pub size: u64,
-}
-
-impl From<namespace::RenameMode> for RenameMode {
-    fn from(mode: namespace::RenameMode) -> RenameMode {
-        match mode {
-            namespace::RenameMode::Replace => RenameMode::Replace,
-            namespace::RenameMode::NoReplace => RenameMode::NoReplace,
-            namespace::RenameMode::Exchange => RenameMode::Exchange,
-        }
-    }
-}
-
-impl From<RenameMode> for namespace::RenameMode {
-    fn from(mode: RenameMode) -> namespace::RenameMode {
-        match mode {
-            RenameMode::Replace => namespace::RenameMode::Replace,
-            RenameMode::NoReplace => namespace::RenameMode::NoReplace,
-            RenameMode::Exchange => namespace::RenameMode::Exchange,
-        }
-    }
-}
-
-impl From<namespace::XattrMode> for XattrMode {
-    fn from(mode: namespace::XattrMode) -> XattrMode {
-        match mode {
-            namespace::XattrMode::Set => XattrMode::Set,
-            namespace::XattrMode::Create => XattrMode::Create,
-            namespace::XattrMode::Replace => XattrMode::Replace,
-        }
-    }
-}
-
-impl From<XattrMode> for namespace::XattrMode {
-    fn from(mode: XattrMode) -> namespace::XattrMode {
-        match mode {
-            XattrMode::Set => namespace::XattrMode::Set,
-            XattrMode::Create => namespace::XattrMode::Create,
-            XattrMode::Replace => namespace::XattrMode::Replace,
-        }
-    }
 }

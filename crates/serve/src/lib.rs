@@ -10,6 +10,12 @@
 
 pub mod answer;
 pub mod data;
+pub mod metadata;
+pub mod nodes;
+pub mod reporting;
+pub mod services;
 pub mod workers;
 
 pub use data::DataService;
+pub use metadata::MetadataService;
+pub use services::Services;

@@ -200,10 +200,10 @@ fn an_object_of_another_layout_is_not_the_one() {
     let site = DataSite::started(1);
     let client = site.client();
     write(&client, 2, 0, b"x");
-    let other = Some(Object { generation: 2, ..object(2) });
-    let fault = ask(&client, &Read { object: other, offset: 0, length: 1 }, &[], 1).unwrap_err();
+    let other = Object { generation: 2, ..object(2) };
+    let fault = ask(&client, &Read { object: Some(other), offset: 0, length: 1 }, &[], 1).unwrap_err();
     assert_eq!(Errno::from_raw(fault.errno), Errno::ESTALE);
-    let attrs = ask(&client, &Attrs { objects: vec![other.unwrap()] }, &[], 0).unwrap().0.attrs;
+    let attrs = ask(&client, &Attrs { objects: vec![other] }, &[], 0).unwrap().0.attrs;
     assert_eq!(Errno::from_raw(attrs[0].errno), Errno::ESTALE);
 }
 

@@ -1,0 +1,132 @@
+//! Attributes, sizes, extended attributes, and the space of all.
+
+use std::sync::Arc;
+
+use mds::{SetAttr, SetTime, SetXattr};
+use proto::{
+    Bad, Nothing,
+    metadata::{self as asked, Entry, Length, Space, XattrMode},
+};
+use types::{Errno, FileKind, Ino, XATTR_SIZE_MAX};
+
+use super::{
+    MetadataService,
+    files::{File, State},
+    session::Session,
+};
+use crate::answer::{Done, No, Outcome};
+
+impl MetadataService {
+    pub(super) fn get_attr(&self, asked: &asked::GetAttr) -> Outcome {
+        let attr = self.complete(self.mds.find(proto::attr::ino(asked.ino)?)?)?;
+        Ok(Done::new(&Entry { attr: Some(attr.into()) }))
+    }
+
+    pub(super) fn set_attr(&self, session: &Arc<Session>, asked: &asked::SetAttr) -> Outcome {
+        let ino = proto::attr::ino(asked.ino)?;
+        let set = SetAttr::try_from(asked.changes.ok_or(Bad::Missing("changes"))?)?;
+        let found = self.mds.find(ino)?;
+        if found.attr.kind != FileKind::Regular {
+            let found = self.mds.setattr(ino, &set)?;
+            return Ok(Done::new(&Entry { attr: Some(found.attr.into()) }));
+        }
+        if set == (SetAttr { kill_suidgid: true, ..SetAttr::default() }) {
+            self.mds.kill_privileges(ino, true)?;
+            return self.get_attr(&asked::GetAttr { head: None, ino: asked.ino });
+        }
+        let attr = self.locked(ino, |file, state| {
+            match set.size {
+                Some(size) => self.resize(file, state, session, &set, (size, asked.grow_only))?,
+                None => self.change(file, state, ino, &set)?,
+            }
+            self.complete_locked(file, state)
+        })?;
+        Ok(Done::new(&Entry { attr: Some(attr.into()) }))
+    }
+
+    /// Everything but the size.
+    fn change(&self, file: &File, state: &mut State, ino: Ino, set: &SetAttr) -> Result<(), No> {
+        if self.mds.find(ino)?.data.live && !state.begun {
+            // A crash left it: settling it later would undo the time.
+            self.settle_if_idle(file, state)?;
+        }
+        let live = self.mds.find(ino)?.data.live;
+        let found = self.mds.setattr(ino, set)?;
+        if set.mtime.is_some() && (live || state.to_tell) {
+            let told = self.tell_time(file, state, found.attr.mtime);
+            // Of a settled file they are told that it is settled, sooner or later.
+            if live {
+                told?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts or grows.
+    fn resize(
+        &self,
+        file: &File,
+        state: &mut State,
+        session: &Session,
+        set: &SetAttr,
+        (size, grow_only): (u64, bool),
+    ) -> Result<(), No> {
+        let set = SetAttr { mtime: set.mtime.or(Some(SetTime::Now)), ..*set };
+        let Some(placed) = state.placed.clone() else {
+            let now = self.mds.find(file.ino)?.attr.size;
+            let size = if grow_only { size.max(now) } else { size };
+            self.mds.setattr(file.ino, &SetAttr { size: Some(size), ..set })?;
+            return Ok(());
+        };
+        self.begin(file, state, session.node)?;
+        let known = self.mds.find(file.ino)?.attr.size;
+        let now = self.truth(file, &placed, known)?.size;
+        let found = if size < now && !grow_only {
+            self.cut(file, state, &set, size)?
+        } else {
+            let size = size.max(now);
+            let found = self.mds.setattr(file.ino, &SetAttr { size: Some(size), ..set })?;
+            if size > now {
+                self.grow_objects(file, &placed, size)?;
+            }
+            found
+        };
+        self.tell_time(file, state, found.attr.mtime)
+    }
+
+    pub(super) fn get_xattr(&self, asked: &asked::GetXattr, most: usize) -> Outcome {
+        let value = self.mds.getxattr(proto::attr::ino(asked.ino)?, &asked.name)?.to_vec();
+        with_value(value, most)
+    }
+
+    pub(super) fn list_xattr(&self, asked: &asked::ListXattr, most: usize) -> Outcome {
+        with_value(self.mds.listxattr(proto::attr::ino(asked.ino)?)?, most)
+    }
+
+    pub(super) fn set_xattr(&self, asked: &asked::SetXattr, value: &[u8]) -> Outcome {
+        let mode = XattrMode::try_from(asked.mode).map_err(|_| Bad::Range("mode of setting"))?;
+        if value.len() > XATTR_SIZE_MAX {
+            return Err(Errno::E2BIG.into());
+        }
+        let how = SetXattr { mode: mode.into(), kill_sgid: asked.kill_sgid };
+        self.mds.setxattr(proto::attr::ino(asked.ino)?, &asked.name, value, how)?;
+        Ok(Done::new(&Nothing {}))
+    }
+
+    pub(super) fn remove_xattr(&self, asked: &asked::RemoveXattr) -> Outcome {
+        self.mds.removexattr(proto::attr::ino(asked.ino)?, &asked.name)?;
+        Ok(Done::new(&Nothing {}))
+    }
+
+    pub(super) fn stat_fs(&self, _: &asked::StatFs) -> Outcome {
+        let (total, free) = self.nodes.space();
+        Ok(Done::new(&Space { total, free, inodes: self.mds.statfs_usage().inodes }))
+    }
+}
+
+fn with_value(value: Vec<u8>, most: usize) -> Outcome {
+    if value.len() > most {
+        return Err(Errno::ERANGE.into());
+    }
+    Ok(Done::with_body(&Length { bytes: value.len() as u32 }, value))
+}

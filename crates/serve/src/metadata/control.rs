@@ -1,0 +1,83 @@
+//! Who is there: sessions, the map, data servers.
+
+use std::time::Duration;
+
+use proto::{
+    Head, Nothing, Request,
+    control::{
+        Facts, Hello, MapNow, MapSince, Mount, Mounted, NodeReport, NodeReported, Renew, Renewed, Unmount,
+    },
+};
+use types::{Errno, Ino};
+
+use super::MetadataService;
+use crate::answer::{Done, No, Outcome};
+
+impl MetadataService {
+    pub(super) fn hello(&self, meta: &[u8], most: usize) -> Outcome {
+        let _: Hello = proto::decode(meta)?;
+        let map = self.nodes.map();
+        let facts = Facts {
+            epoch: map.epoch().0,
+            node: self.options.me.as_ref().map_or(0, |me| me.id.0),
+            renew_ms: millis(self.options.renew),
+            silence_ms: millis(self.options.sessions.silence),
+            incarnation: self.incarnation,
+        };
+        fits(Done::with_body(&facts, map.encode()), most)
+    }
+
+    pub(super) fn map_since(&self, meta: &[u8], most: usize) -> Outcome {
+        let asked: MapSince = proto::decode(meta)?;
+        let map = self.nodes.map();
+        let epoch = map.epoch().0;
+        let body = if asked.epoch == epoch { Vec::new() } else { map.encode() };
+        fits(Done::with_body(&MapNow { epoch }, body), most)
+    }
+
+    pub(super) fn mount(&self, meta: &[u8]) -> Outcome {
+        let asked: Mount = proto::decode(meta)?;
+        let id = asked.head().map(Head::session).ok_or(proto::Bad::Missing("session"))?;
+        let root = self.mds.find(Ino::ROOT)?;
+        self.sessions.mount(id, &asked.host, asked.node)?;
+        let limits = self.options.sessions;
+        Ok(Done::new(&Mounted {
+            root: Some(root.attr.into()),
+            incarnation: self.incarnation,
+            uuid: self.mds.uuid().to_vec(),
+            renew_ms: millis(self.options.renew),
+            silence_ms: millis(limits.silence),
+            openings_max: limits.openings as u64,
+            references_max: limits.references as u64,
+            operations_max: limits.operations as u64,
+        }))
+    }
+
+    /// One that is not there has nothing.
+    pub(super) fn unmount(&self, meta: &[u8]) -> Outcome {
+        let asked: Unmount = proto::decode(meta)?;
+        if let Some(session) = asked.head().and_then(|head| self.sessions.remove(head.session())) {
+            self.give_up(&session);
+        }
+        Ok(Done::new(&Nothing {}))
+    }
+
+    pub(super) fn renew(&self, _: &Renew) -> Outcome {
+        Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch() }))
+    }
+
+    pub(super) fn node_report(&self, meta: &[u8]) -> Outcome {
+        let asked: NodeReport = proto::decode(meta)?;
+        let map_epoch = self.nodes.reported(&asked)?;
+        Ok(Done::new(&NodeReported { map_epoch, again_ms: millis(self.options.report) }))
+    }
+}
+
+/// A body that the asker has no room for is none.
+fn fits(done: Done, most: usize) -> Outcome {
+    if done.body.len() > most { Err(No::from(Errno::ERANGE)) } else { Ok(done) }
+}
+
+fn millis(of: Duration) -> u32 {
+    u32::try_from(of.as_millis()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,61 @@
+//! Regular files that some session has open, or whose writing is not settled.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+use types::Ino;
+
+use super::placed::Placed;
+
+/// One file; its lock is held over questions to data servers, which have a deadline.
+pub(crate) struct File {
+    pub ino: Ino,
+    pub state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub openings: u32,
+    pub writers: u32,
+    /// The metadata say, in this life of the server, that it is being written.
+    pub begun: bool,
+    /// What its data servers may not know yet: that it is settled.
+    pub to_tell: bool,
+    /// As it is stored, once it was looked for.
+    pub placed: Option<Placed>,
+    /// Up to here appends have been given ranges.
+    pub append_end: u64,
+    /// It has left the table.
+    pub gone: bool,
+}
+
+impl State {
+    /// Nobody needs it to be in the table.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.openings == 0 && !self.begun && !self.to_tell
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Files {
+    table: Mutex<HashMap<Ino, Arc<File>>>,
+}
+
+impl Files {
+    pub(crate) fn get_or_make(&self, ino: Ino) -> Arc<File> {
+        let mut table = self.table.lock();
+        table.entry(ino).or_insert_with(|| Arc::new(File { ino, state: Mutex::default() })).clone()
+    }
+
+    /// Under the file's lock.
+    pub(crate) fn remove_if_idle(&self, file: &File, state: &mut State) {
+        if state.is_idle() && !state.gone {
+            state.gone = true;
+            self.table.lock().remove(&file.ino);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().len()
+    }
+}

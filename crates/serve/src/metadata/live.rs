@@ -1,0 +1,314 @@
+//! Files that are being written: how writing begins, what is true meanwhile, and how it is settled.
+
+use bytes::Bytes;
+use cluster::{
+    NodeId,
+    placement::{Wish, Writers, place},
+};
+use mds::{Found, Settled};
+use namespace::key;
+use proto::{
+    Layout,
+    data::{Attrs, SetTime, Settle, Truncate},
+};
+use types::{Attr, Errno, FileKind, Ino, Timestamp};
+
+use super::{
+    MetadataService,
+    files::{File, State},
+    placed::{Cut, Placed},
+};
+use crate::answer::No;
+
+/// What the data servers of a file know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Truth {
+    pub size: u64,
+    pub blocks: u64,
+    pub mtime: Option<Timestamp>,
+}
+
+impl MetadataService {
+    /// Runs with the file's lock, and its layout looked for.
+    pub(super) fn locked<R>(
+        &self,
+        ino: Ino,
+        run: impl FnOnce(&File, &mut State) -> Result<R, No>,
+    ) -> Result<R, No> {
+        loop {
+            let file = self.files.get_or_make(ino);
+            // Whoever has it asks data servers, some times at the most.
+            let Some(mut state) = file.state.try_lock_for(4 * self.options.patience) else {
+                return Err(No::later("the file is in use for long"));
+            };
+            if state.gone {
+                continue;
+            }
+            let result = match self.load_placed(ino, &mut state) {
+                Ok(()) => run(&file, &mut state),
+                Err(no) => Err(no),
+            };
+            self.files.remove_if_idle(&file, &mut state);
+            return result;
+        }
+    }
+
+    fn load_placed(&self, ino: Ino, state: &mut State) -> Result<(), No> {
+        if state.placed.is_some() {
+            return Ok(());
+        }
+        let stored = self.store.get(&key::stripes(ino)).map_err(|error| {
+            tracing::error!(%ino, %error, "a layout was not read");
+            No::from(Errno::EIO)
+        })?;
+        if let Some(bytes) = stored {
+            state.placed = Some(Placed::decode(&bytes).ok_or_else(|| {
+                tracing::error!(%ino, "the record of a layout cannot be read");
+                No::from(Errno::EIO)
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Stores where the data are, and that the file is being written.
+    fn save_placed(&self, file: &File, state: &mut State, placed: Placed) -> Result<(), No> {
+        let entry = ((&*key::stripes(file.ino)).into(), Some(Bytes::from(placed.encode())));
+        self.mds.begin_write_with(file.ino, &[entry])?;
+        state.begun = true;
+        state.placed = Some(placed);
+        Ok(())
+    }
+
+    /// To be called before anything of the file's data changes. `node`: of the session that writes.
+    pub(super) fn begin(&self, file: &File, state: &mut State, node: u64) -> Result<Placed, No> {
+        self.finish_cut(file, state)?;
+        if let Some(placed) = &state.placed {
+            let placed = placed.clone();
+            if !state.begun {
+                self.mds.begin_write(file.ino)?;
+                state.begun = true;
+            }
+            return Ok(placed);
+        }
+        let size = self.mds.find(file.ino)?.attr.size;
+        let placed = Placed { layout: self.choose(file.ino, state, node)?, cut: None };
+        self.save_placed(file, state, placed.clone())?;
+        if size > 0 {
+            // It was given a size before it had a byte.
+            self.grow_objects(file, &placed, size)?;
+        }
+        Ok(placed)
+    }
+
+    fn choose(&self, ino: Ino, state: &State, node: u64) -> Result<Layout, No> {
+        let alone = node != 0 && state.writers <= 1;
+        let wish = Wish {
+            writers: if alone { Writers::One(NodeId(node)) } else { Writers::Several },
+            fixed: None,
+            replicated: false,
+            job: Default::default(),
+            seed: ino.get(),
+        };
+        let layout = place(&self.nodes.map(), &self.nodes.measures(), &wish).map_err(|why| {
+            tracing::warn!(%ino, %why, "no data server for a file");
+            No::new(Errno::ENOSPC, wire::schema::Retry::After, proto::Reason::None, why.to_string())
+        })?;
+        let stripes = layout.stripes.iter().map(|stripe| stripe.primary.0).collect();
+        let layout = Layout { generation: 1, unit: layout.unit, stripes };
+        layout.check()?;
+        Ok(layout)
+    }
+
+    /// What is true of a file with a layout. All its data servers have to answer.
+    pub(super) fn truth(&self, file: &File, placed: &Placed, known: u64) -> Result<Truth, No> {
+        let striped = placed.striped().ok_or(Errno::EIO)?;
+        let object = placed.object(file.ino);
+        let asked: Vec<_> =
+            placed.layout.stripes.iter().map(|node| (*node, Attrs { objects: vec![object] })).collect();
+        let mut truth = Truth { size: known, blocks: 0, mtime: None };
+        for (stripe, answer) in self.nodes.ask_all(&asked).into_iter().enumerate() {
+            let attr = answer?.attrs.first().copied().ok_or(Errno::EIO)?;
+            proto::attr::outcome(attr.errno)?;
+            truth.size = truth.size.max(striped.file_end(stripe, attr.size));
+            truth.blocks = truth.blocks.saturating_add(attr.blocks);
+            let mtime = attr.mtime.map(Timestamp::try_from).transpose()?;
+            truth.mtime = truth.mtime.max(mtime);
+        }
+        Ok(truth)
+    }
+
+    /// Makes attributes true that say that the file is being written, or was and is not settled.
+    pub(super) fn complete(&self, found: Found) -> Result<Attr, No> {
+        if found.attr.kind != FileKind::Regular || !found.data.live {
+            return Ok(found.attr);
+        }
+        self.locked(found.attr.ino, |file, state| self.complete_locked(file, state))
+    }
+
+    pub(super) fn complete_locked(&self, file: &File, state: &mut State) -> Result<Attr, No> {
+        if state.writers == 0 {
+            self.settle_if_idle(file, state)?;
+        }
+        self.finish_cut(file, state)?;
+        let found = self.mds.find(file.ino)?;
+        let (true, Some(placed)) = (found.data.live, &state.placed) else { return Ok(found.attr) };
+        let truth = self.truth(file, placed, found.attr.size)?;
+        let mut attr = found.attr;
+        (attr.size, attr.blocks) = (truth.size, truth.blocks);
+        if let Some(mtime) = truth.mtime {
+            attr.mtime = mtime;
+            attr.ctime = attr.ctime.max(mtime);
+        }
+        Ok(attr)
+    }
+
+    /// Records what writing came to, unless somebody writes.
+    pub(super) fn settle_if_idle(&self, file: &File, state: &mut State) -> Result<(), No> {
+        if state.writers > 0 {
+            return Ok(());
+        }
+        let found = match self.mds.find(file.ino) {
+            Ok(found) => found,
+            Err(Errno::ESTALE) => {
+                (state.begun, state.to_tell) = (false, false);
+                return Ok(());
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        if found.attr.nlink == 0 && state.openings == 0 {
+            // Nobody will see it again.
+            (state.begun, state.to_tell) = (false, false);
+            return Ok(());
+        }
+        self.finish_cut(file, state)?;
+        if found.data.stale_live && self.in_grace() {
+            // Its writer may come back, and goes on writing meanwhile: what is true is asked for each time.
+            return Ok(());
+        }
+        if found.data.live {
+            self.record(file, state, false)?;
+            state.to_tell = true;
+            self.due.lock().insert(file.ino);
+        }
+        state.begun = false;
+        state.append_end = 0;
+        Ok(())
+    }
+
+    /// Tells the metadata size and time as they are now.
+    pub(super) fn record(&self, file: &File, state: &State, still_open: bool) -> Result<(), No> {
+        let known = self.mds.find(file.ino)?.attr;
+        let truth = match &state.placed {
+            Some(placed) => self.truth(file, placed, known.size)?,
+            None => Truth { size: known.size, blocks: known.blocks, mtime: None },
+        };
+        let Truth { size, blocks, mtime } = truth;
+        self.mds.settle(file.ino, &Settled { size, blocks: Some(blocks), mtime, still_open })?;
+        Ok(())
+    }
+
+    /// Cuts a file whose writing has begun, and that is longer. The cut is recorded first, with what else is set.
+    pub(super) fn cut(
+        &self,
+        file: &File,
+        state: &mut State,
+        set: &mds::SetAttr,
+        size: u64,
+    ) -> Result<Found, No> {
+        let placed = state.placed.clone().ok_or(Errno::EIO)?;
+        let cut = Some(Cut { size, stripes: placed.all() });
+        self.save_placed(file, state, Placed { cut, ..placed.clone() })?;
+        let found = match self.mds.setattr(file.ino, set) {
+            Ok(found) => found,
+            Err(errno) => {
+                self.save_placed(file, state, Placed { cut: None, ..placed })?;
+                return Err(errno.into());
+            }
+        };
+        state.append_end = 0;
+        self.finish_cut(file, state)?;
+        Ok(found)
+    }
+
+    /// Cuts the objects that a cut has not reached yet.
+    pub(super) fn finish_cut(&self, file: &File, state: &mut State) -> Result<(), No> {
+        let Some(placed) = state.placed.clone() else { return Ok(()) };
+        let (Some(cut), Some(striped)) = (placed.cut, placed.striped()) else { return Ok(()) };
+        let left: Vec<usize> = (0..striped.count()).filter(|n| cut.stripes >> n & 1 == 1).collect();
+        let object = Some(placed.object(file.ino));
+        let asked: Vec<_> = left
+            .iter()
+            .filter_map(|n| Some((*placed.layout.stripes.get(*n)?, *n)))
+            .map(|(node, n)| {
+                let size = striped.size_of_stripe(n, cut.size);
+                (node, Truncate { object, size, grow_only: false })
+            })
+            .collect();
+        let (mut rest, mut failed) = (0, None);
+        for (n, answer) in left.iter().zip(self.nodes.ask_all(&asked)) {
+            if let Err(no) = answer {
+                rest |= 1 << n;
+                failed = Some(no);
+            }
+        }
+        let cut = failed.is_some().then_some(Cut { stripes: rest, ..cut });
+        if cut != placed.cut {
+            self.save_placed(file, state, Placed { cut, ..placed })?;
+        }
+        if failed.is_some() {
+            self.due.lock().insert(file.ino);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// The metadata have the size. The object that has the last byte says it too.
+    pub(super) fn grow_objects(&self, file: &File, placed: &Placed, size: u64) -> Result<(), No> {
+        let (Some(striped), Some(last)) = (placed.striped(), size.checked_sub(1)) else { return Ok(()) };
+        let (stripe, at) = striped.locate(last);
+        let node = placed.layout.stripes.get(stripe).copied().ok_or(Errno::EIO)?;
+        let object = Some(placed.object(file.ino));
+        let asked = [(node, Truncate { object, size: at + 1, grow_only: true })];
+        self.nodes.ask_all(&asked).pop().unwrap_or(Err(Errno::EIO.into())).map(|_| ())
+    }
+
+    /// A time was set: it stands until the next write. An error is the asker's to weigh.
+    pub(super) fn tell_time(&self, file: &File, state: &State, mtime: Timestamp) -> Result<(), No> {
+        let Some(placed) = &state.placed else { return Ok(()) };
+        let object = Some(placed.object(file.ino));
+        let set = SetTime { object, mtime: Some(mtime.into()) };
+        let asked: Vec<_> = placed.layout.stripes.iter().map(|node| (*node, set)).collect();
+        self.nodes.ask_all(&asked).into_iter().try_for_each(|answer| answer.map(|_| ()))
+    }
+
+    /// Settles what could not be settled before, and tells data servers what is.
+    pub(super) fn do_due(&self) {
+        let due = std::mem::take(&mut *self.due.lock());
+        for ino in due {
+            let done = self.locked(ino, |file, state| {
+                self.finish_cut(file, state)?;
+                if state.begun && state.writers == 0 {
+                    self.settle_if_idle(file, state)?;
+                }
+                if !state.begun && state.to_tell {
+                    self.tell_settled(file, state)?;
+                }
+                Ok(())
+            });
+            if let Err(no) = done {
+                tracing::debug!(%ino, errno = %no.errno(), "a file is settled later");
+                self.due.lock().insert(ino);
+            }
+        }
+    }
+
+    fn tell_settled(&self, file: &File, state: &mut State) -> Result<(), No> {
+        if let Some(placed) = &state.placed {
+            let objects = vec![placed.object(file.ino)];
+            let settle = |node: &u64| (*node, Settle { objects: objects.clone() });
+            let asked: Vec<_> = placed.layout.stripes.iter().map(settle).collect();
+            self.nodes.ask_all(&asked).into_iter().try_for_each(|answer| answer.map(|_| ()))?;
+        }
+        state.to_tell = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! Names: finding, listing, making, moving and removing them.
+
+use std::ops::ControlFlow;
+
+use mds::{Caller, Found, NewNode};
+use prost::Message;
+use proto::{
+    Bad, Nothing,
+    metadata::{
+        Create, DirEntry, ENTRIES_MAX, Entries, Entry, Link, Listed, Lookup, Mkdir, Mknod, Opened, ReadDir,
+        ReadLink, Rename, RenameMode, Rmdir, Symlink, Target, TmpFile, Unlink,
+    },
+};
+use types::{Attr, Errno, FileKind, MODE_MASK};
+
+use super::{MetadataService, session::Session};
+use crate::answer::{Done, No, Outcome};
+
+/// What an entry takes beside its name, and its attributes.
+const ENTRY_BYTES: usize = 48;
+const ATTR_BYTES: usize = 176;
+
+fn caller(of: Option<proto::attr::Caller>) -> Result<Caller, No> {
+    Ok(of.ok_or(Bad::Missing("caller"))?.into())
+}
+
+impl MetadataService {
+    /// Answers with an inode, to which the session refers then.
+    fn entry(&self, session: &Session, found: Found) -> Outcome {
+        let attr = self.complete(found)?;
+        self.refer(session, attr.ino)?;
+        Ok(Done::new(&Entry { attr: Some(attr.into()) }))
+    }
+
+    /// As [`MetadataService::entry`], of what was made: a data server that is away changes nothing of that.
+    fn made(&self, session: &Session, attr: Attr) -> Outcome {
+        self.refer(session, attr.ino)?;
+        Ok(Done::new(&Entry { attr: Some(attr.into()) }))
+    }
+
+    pub(super) fn lookup(&self, session: &Session, asked: &Lookup) -> Outcome {
+        let found = self.mds.lookup(proto::attr::ino(asked.dir)?, &asked.name)?;
+        self.entry(session, found)
+    }
+
+    pub(super) fn read_link(&self, asked: &ReadLink) -> Outcome {
+        let target = self.mds.readlink(proto::attr::ino(asked.ino)?)?.to_vec();
+        Ok(Done::new(&Target { target }))
+    }
+
+    pub(super) fn read_dir(&self, session: &Session, asked: &ReadDir, most: usize) -> Outcome {
+        let dir = proto::attr::ino(asked.dir)?;
+        let count = if asked.entries_max == 0 { ENTRIES_MAX } else { asked.entries_max.min(ENTRIES_MAX) };
+        let (mut entries, mut bytes, mut end) = (Vec::new(), 0, true);
+        self.mds.readdir(dir, asked.cookie, &mut |entry| {
+            bytes += entry.name.len() + ENTRY_BYTES + if asked.attributes { ATTR_BYTES } else { 0 };
+            if bytes > most || entries.len() >= count as usize {
+                end = false;
+                return ControlFlow::Break(());
+            }
+            entries.push(DirEntry {
+                name: entry.name.to_vec(),
+                ino: entry.ino.get(),
+                kind: entry.kind as u32,
+                cookie: entry.cookie,
+                attr: None,
+            });
+            ControlFlow::Continue(())
+        })?;
+        if entries.is_empty() && !end {
+            // Not one fits.
+            return Err(Errno::EINVAL.into());
+        }
+        if asked.attributes {
+            entries.iter_mut().for_each(|entry| self.fill(session, entry, asked.referring));
+        }
+        Ok(Done::with_body(&Listed { end }, Entries { entries }.encode_to_vec()))
+    }
+
+    /// Adds attributes, and the reference to what has them. Without them the asker has to look it up.
+    fn fill(&self, session: &Session, entry: &mut DirEntry, referring: bool) {
+        let Ok(ino) = proto::attr::ino(entry.ino) else { return };
+        let attr = self.mds.find(ino).map_err(No::from).and_then(|found| self.complete(found));
+        let dots = entry.name == b"." || entry.name == b"..";
+        if let Ok(attr) = attr
+            && (dots || !referring || self.refer(session, ino).is_ok())
+        {
+            entry.attr = Some(attr.into());
+        }
+    }
+
+    pub(super) fn create(&self, session: &Session, asked: &Create) -> Outcome {
+        let node = NewNode {
+            kind: FileKind::Regular,
+            mode: asked.mode & MODE_MASK,
+            rdev: 0,
+            target: None,
+            for_write: false,
+        };
+        let dir = proto::attr::ino(asked.dir)?;
+        let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
+        self.opened(session, asked.opening, found, asked.write)
+    }
+
+    /// Opens what was just made, and refers to it.
+    fn opened(&self, session: &Session, opening: u64, found: Found, write: bool) -> Outcome {
+        self.refer(session, found.attr.ino)?;
+        let (attr, layout) = self.open_found(session, opening, &found.attr, write)?;
+        Ok(Done::new(&Opened { attr: Some(attr.into()), layout }))
+    }
+
+    pub(super) fn tmp_file(&self, session: &Session, asked: &TmpFile) -> Outcome {
+        let (caller, dir) = (caller(asked.caller)?, proto::attr::ino(asked.dir)?);
+        let found = self.mds.create_unnamed(&caller, dir, asked.mode & MODE_MASK)?;
+        self.opened(session, asked.opening, found, true)
+    }
+
+    pub(super) fn mkdir(&self, session: &Session, asked: &Mkdir) -> Outcome {
+        let (caller, dir) = (caller(asked.caller)?, proto::attr::ino(asked.dir)?);
+        let attr = self.mds.mkdir(&caller, dir, &asked.name, asked.mode & MODE_MASK)?;
+        self.made(session, attr)
+    }
+
+    pub(super) fn mknod(&self, session: &Session, asked: &Mknod) -> Outcome {
+        let kind = proto::attr::kind(asked.kind)?;
+        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(Errno::EINVAL.into());
+        }
+        let node =
+            NewNode { kind, mode: asked.mode & MODE_MASK, rdev: asked.rdev, target: None, for_write: false };
+        let dir = proto::attr::ino(asked.dir)?;
+        let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
+        self.made(session, found.attr)
+    }
+
+    pub(super) fn symlink(&self, session: &Session, asked: &Symlink) -> Outcome {
+        let (kind, target) = (FileKind::Symlink, Some(&asked.target[..]));
+        let node = NewNode { kind, mode: 0o777, rdev: 0, target, for_write: false };
+        let dir = proto::attr::ino(asked.dir)?;
+        let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
+        self.made(session, found.attr)
+    }
+
+    pub(super) fn link(&self, session: &Session, asked: &Link) -> Outcome {
+        let (ino, dir) = (proto::attr::ino(asked.ino)?, proto::attr::ino(asked.dir)?);
+        let linked = self.mds.link(ino, dir, &asked.name)?;
+        // Of a file that is being written the attributes are its data servers'; the link is made without them.
+        let attr = self.mds.find(ino).map_err(No::from).and_then(|found| self.complete(found));
+        self.made(session, attr.unwrap_or(linked))
+    }
+
+    pub(super) fn unlink(&self, asked: &Unlink) -> Outcome {
+        // Some session may be about to open it: the purger looks at the references, and removes it a little later.
+        self.mds.unlink(proto::attr::ino(asked.dir)?, &asked.name, &|_| true)?;
+        Ok(Done::new(&Nothing {}))
+    }
+
+    pub(super) fn rmdir(&self, asked: &Rmdir) -> Outcome {
+        self.mds.rmdir(proto::attr::ino(asked.dir)?, &asked.name)?;
+        Ok(Done::new(&Nothing {}))
+    }
+
+    pub(super) fn rename(&self, asked: &Rename) -> Outcome {
+        let mode = RenameMode::try_from(asked.mode).map_err(|_| Bad::Range("mode of renaming"))?;
+        let from = (proto::attr::ino(asked.from_dir)?, &asked.from_name[..]);
+        let to = (proto::attr::ino(asked.to_dir)?, &asked.to_name[..]);
+        self.mds.rename(from, to, mode.into())?;
+        Ok(Done::new(&Nothing {}))
+    }
+}

@@ -1,0 +1,271 @@
+//! The service: what it is made of, its requests, and its clock.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    io,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use cluster::Node;
+use kv::MetaStore;
+use mds::Mds;
+use net::{Credentials, Handler, Incoming, Reply};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use proto::{Head, Method, Request};
+use types::{Errno, Ino};
+
+use super::{
+    files::Files,
+    session::{Session, SessionLimits, Sessions, Turn},
+};
+use crate::{
+    answer::{No, Outcome},
+    nodes::Nodes,
+    workers::{Bounds, Serve, Workers},
+};
+
+/// How often what is due is looked at.
+const TICK: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Debug)]
+pub struct MetadataOptions {
+    pub bounds: Bounds,
+    pub sessions: SessionLimits,
+    /// A data server that did not report for so long gets no new files and is not waited for.
+    pub node_silence: Duration,
+    /// How long a data server's answer is waited for.
+    pub patience: Duration,
+    /// How often sessions and data servers are told to say that they are there.
+    pub renew: Duration,
+    pub report: Duration,
+    /// This server's own node, for the map.
+    pub me: Option<Node>,
+}
+
+impl Default for MetadataOptions {
+    fn default() -> MetadataOptions {
+        MetadataOptions {
+            bounds: Bounds::default(),
+            sessions: SessionLimits::default(),
+            node_silence: Duration::from_secs(6),
+            patience: Duration::from_secs(5),
+            renew: Duration::from_secs(5),
+            report: Duration::from_secs(2),
+            me: None,
+        }
+    }
+}
+
+/// See the module's page. Every method may be called from any thread.
+pub struct MetadataService {
+    me: Weak<MetadataService>,
+    pub(super) mds: Arc<Mds>,
+    pub(super) store: Arc<MetaStore>,
+    pub(super) nodes: Nodes,
+    pub(super) sessions: Sessions,
+    pub(super) files: Files,
+    pub(super) options: MetadataOptions,
+    /// What nobody waits for: files to be settled, data servers to be told.
+    pub(super) due: Mutex<BTreeSet<Ino>>,
+    /// Inodes whose objects are being removed: nobody gets a reference to them.
+    pub(super) dying: Mutex<HashSet<Ino>>,
+    /// The next round of removing.
+    pub(super) bury_after: Mutex<Instant>,
+    /// Until then sessions of an earlier life may come back.
+    pub(super) grace: Instant,
+    /// Of this life.
+    pub(super) incarnation: u64,
+    workers: Workers,
+    /// Messages that say that somebody is there never wait behind others.
+    control: Workers,
+    ended: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl MetadataService {
+    pub fn start(
+        mds: Arc<Mds>,
+        store: Arc<MetaStore>,
+        credentials: Credentials,
+        options: MetadataOptions,
+    ) -> io::Result<Arc<MetadataService>> {
+        let workers = Workers::start("metadata", options.bounds)?;
+        let control = Workers::start("control", Bounds { threads: 1, ..options.bounds })?;
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        // A store that was just made has no earlier sessions.
+        let wait = if mds.epoch() > 1 { options.sessions.silence } else { Duration::ZERO };
+        let service = Arc::new_cyclic(|me| MetadataService {
+            me: me.clone(),
+            nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
+            sessions: Sessions::new(options.sessions),
+            files: Files::default(),
+            due: Mutex::default(),
+            dying: Mutex::default(),
+            bury_after: Mutex::new(Instant::now()),
+            grace: Instant::now() + wait,
+            incarnation: u64::from_le_bytes(random),
+            mds,
+            store,
+            options,
+            workers,
+            control,
+            ended: Arc::default(),
+        });
+        let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
+        std::thread::Builder::new().name("metadata-clock".into()).spawn(move || run(&weak, &ended))?;
+        Ok(service)
+    }
+
+    /// Takes no more requests, and ends those that are under way.
+    pub fn shutdown(&self) {
+        *self.ended.0.lock() = true;
+        self.ended.1.notify_all();
+        self.workers.shutdown();
+        self.control.shutdown();
+    }
+
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// How many sessions there are, and files that are open or not settled.
+    pub fn in_use(&self) -> (usize, usize) {
+        (self.sessions.len(), self.files.len())
+    }
+
+    /// Sessions of an earlier life may still come back with what they had.
+    pub(super) fn in_grace(&self) -> bool {
+        Instant::now() < self.grace
+    }
+
+    /// What is due, once.
+    fn tick(&self) {
+        for session in self.sessions.take_silent() {
+            tracing::warn!(session = %session.id, host = %session.host, "a silent session is given up");
+            self.give_up(&session);
+        }
+        self.do_due();
+        if !self.in_grace() {
+            self.bury();
+        }
+    }
+
+    /// A request of a session: carried out, unless it was.
+    fn of_session<R: Request>(&self, meta: &[u8], run: impl FnOnce(&Arc<Session>, &R) -> Outcome) -> Outcome {
+        let request: R = proto::decode(meta)?;
+        let head = request.head().copied().unwrap_or_default();
+        let session = self.sessions.asking(Some(&head))?;
+        // What changes nothing is not kept.
+        let head = if is_read(R::METHOD) { Head { number: 0, ..head } } else { head };
+        match session.begin(&head, self.options.sessions.operations)? {
+            Turn::Again(outcome) => outcome,
+            Turn::First => {
+                let outcome = run(&session, &request);
+                session.answered(&head, &outcome);
+                outcome
+            }
+        }
+    }
+
+    fn carry_out(&self, incoming: &mut Incoming) -> Outcome {
+        let most = incoming.header.answer_bytes_max as usize;
+        let (meta, body) = (&incoming.meta, incoming.body());
+        let Some(method) = Method::from_number(incoming.header.method) else {
+            return Err(Errno::ENOSYS.into());
+        };
+        match method {
+            Method::Hello => self.hello(meta, most),
+            Method::Mount => self.mount(meta),
+            Method::Unmount => self.unmount(meta),
+            Method::Renew => self.of_session(meta, |_, asked| self.renew(asked)),
+            Method::MapSince => self.map_since(meta, most),
+            Method::NodeReport => self.node_report(meta),
+            Method::Lookup => self.of_session(meta, |session, asked| self.lookup(session, asked)),
+            Method::GetAttr => self.of_session(meta, |_, asked| self.get_attr(asked)),
+            Method::SetAttr => self.of_session(meta, |session, asked| self.set_attr(session, asked)),
+            Method::ReadLink => self.of_session(meta, |_, asked| self.read_link(asked)),
+            Method::ReadDir => self.of_session(meta, |session, asked| self.read_dir(session, asked, most)),
+            Method::Create => self.of_session(meta, |session, asked| self.create(session, asked)),
+            Method::Mkdir => self.of_session(meta, |session, asked| self.mkdir(session, asked)),
+            Method::Mknod => self.of_session(meta, |session, asked| self.mknod(session, asked)),
+            Method::Symlink => self.of_session(meta, |session, asked| self.symlink(session, asked)),
+            Method::Link => self.of_session(meta, |session, asked| self.link(session, asked)),
+            Method::Unlink => self.of_session(meta, |_, asked| self.unlink(asked)),
+            Method::Rmdir => self.of_session(meta, |_, asked| self.rmdir(asked)),
+            Method::Rename => self.of_session(meta, |_, asked| self.rename(asked)),
+            Method::TmpFile => self.of_session(meta, |session, asked| self.tmp_file(session, asked)),
+            Method::GetXattr => self.of_session(meta, |_, asked| self.get_xattr(asked, most)),
+            Method::SetXattr => self.of_session(meta, |_, asked| self.set_xattr(asked, body)),
+            Method::ListXattr => self.of_session(meta, |_, asked| self.list_xattr(asked, most)),
+            Method::RemoveXattr => self.of_session(meta, |_, asked| self.remove_xattr(asked)),
+            Method::Open => self.of_session(meta, |session, asked| self.open(session, asked)),
+            Method::Close => self.of_session(meta, |session, asked| self.close(session, asked)),
+            Method::BeginWrite => self.of_session(meta, |session, asked| self.begin_write(session, asked)),
+            Method::Append => self.of_session(meta, |session, asked| self.append(session, asked)),
+            Method::Reserve => self.of_session(meta, |_, asked| self.reserve(asked)),
+            Method::Fsync => self.of_session(meta, |_, asked| self.fsync(asked)),
+            Method::Forget => self.of_session(meta, |session, asked| self.forget(session, asked)),
+            Method::Hold => self.of_session(meta, |session, asked| self.hold_again(session, asked)),
+            Method::StatFs => self.of_session(meta, |_, asked| self.stat_fs(asked)),
+            Method::FindLayout => self.of_session(meta, |_, asked| self.find_layout(asked)),
+            // The data service's.
+            Method::Read
+            | Method::Write
+            | Method::Sync
+            | Method::Truncate
+            | Method::Allocate
+            | Method::Seek
+            | Method::Attrs
+            | Method::Remove
+            | Method::Stat
+            | Method::Settle
+            | Method::SetTime => Err(Errno::ENOSYS.into()),
+        }
+    }
+}
+
+/// Those whose answers have bodies; a listing that refers is one of them, and takes its references again.
+fn is_read(method: Method) -> bool {
+    matches!(method, Method::ReadDir | Method::GetXattr | Method::ListXattr)
+}
+
+impl Serve for MetadataService {
+    fn serve(&self, incoming: &mut Incoming) -> Outcome {
+        self.carry_out(incoming)
+    }
+}
+
+impl Handler for MetadataService {
+    fn asked(&self, incoming: Incoming, reply: Reply) {
+        let is_control = Method::from_number(incoming.header.method)
+            .is_some_and(|method| method.lane() == wire::schema::Lane::Control && method != Method::Unmount);
+        // Without it the reply says that it was dropped.
+        if let Some(me) = self.me.upgrade() {
+            let workers = if is_control { &self.control } else { &self.workers };
+            workers.take(me, incoming, reply);
+        }
+    }
+}
+
+fn run(service: &Weak<MetadataService>, ended: &(Mutex<bool>, Condvar)) {
+    let mut over = ended.0.lock();
+    while !*over {
+        let Some(there) = service.upgrade() else { return };
+        MutexGuard::unlocked(&mut over, || {
+            there.tick();
+            // The last reference may be this one.
+            drop(there);
+        });
+        if !*over {
+            ended.1.wait_for(&mut over, TICK);
+        }
+    }
+}
+
+impl No {
+    /// The session has as much as it may.
+    pub(super) fn too_much(what: &str) -> No {
+        No::new(Errno::EMFILE, wire::schema::Retry::After, proto::Reason::TooMuch, what)
+    }
+}

@@ -1,0 +1,203 @@
+//! Sessions: who they are, what they have, and which of their operations were answered how.
+//!
+//! - I-SESSION-1: what a session refers to or has open is given back once, by itself or when it is given up.
+//! - I-SESSION-2: an operation with a number is carried out once, as long as the session lives. (What was answered is in memory: the place for
+//!   a durable record is the commit of the operation itself.)
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use proto::{Head, Reason, SessionId};
+use types::{Errno, Ino};
+use wire::schema::Retry;
+
+use crate::answer::{No, Outcome};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionLimits {
+    pub sessions: usize,
+    pub openings: usize,
+    pub references: usize,
+    /// Answers that are kept until they are acknowledged: as many operations may be under way.
+    pub operations: usize,
+    /// A session that asks nothing for so long is given up.
+    pub silence: Duration,
+}
+
+impl Default for SessionLimits {
+    fn default() -> SessionLimits {
+        SessionLimits {
+            sessions: 4096,
+            openings: 1 << 20,
+            references: 4 << 20,
+            operations: 1024,
+            silence: Duration::from_secs(30),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Opening {
+    pub ino: Ino,
+    pub write: bool,
+}
+
+/// What became of an operation.
+enum Operation {
+    UnderWay,
+    Answered(Outcome),
+}
+
+#[derive(Default)]
+struct Operations {
+    /// All below are acknowledged.
+    floor: u64,
+    kept: BTreeMap<u64, Operation>,
+}
+
+#[derive(Default)]
+pub(crate) struct Has {
+    pub references: HashMap<Ino, u64>,
+    pub openings: HashMap<u64, Opening>,
+    /// It was given up while a request of its own was still under way: nothing is added.
+    pub over: bool,
+}
+
+pub(crate) struct Session {
+    pub id: SessionId,
+    pub host: String,
+    /// 0: none.
+    pub node: u64,
+    /// Milliseconds since the table was made.
+    heard: AtomicU64,
+    pub has: Mutex<Has>,
+    operations: Mutex<Operations>,
+}
+
+/// May the operation be carried out, or was it?
+pub(crate) enum Turn {
+    First,
+    Again(Outcome),
+}
+
+impl Session {
+    /// An operation with a number comes.
+    pub(crate) fn begin(&self, head: &Head, kept_max: usize) -> Result<Turn, No> {
+        let mut operations = self.operations.lock();
+        if head.acknowledged > operations.floor {
+            operations.floor = head.acknowledged;
+            operations.kept = operations.kept.split_off(&head.acknowledged);
+        }
+        if head.number == 0 {
+            return Ok(Turn::First);
+        }
+        match operations.kept.get(&head.number) {
+            Some(Operation::Answered(outcome)) => return Ok(Turn::Again(outcome.clone())),
+            Some(Operation::UnderWay) => return Err(No::later("it is being carried out")),
+            None => (),
+        }
+        if head.number < operations.floor {
+            let retry = Retry::Never;
+            return Err(No::new(Errno::EIO, retry, Reason::AnswerGone, "the operation was acknowledged"));
+        }
+        if operations.kept.len() >= kept_max {
+            return Err(No::later("as many answers as it keeps"));
+        }
+        operations.kept.insert(head.number, Operation::UnderWay);
+        Ok(Turn::First)
+    }
+
+    /// What it came to. What was not even begun is no answer: it may be asked again.
+    pub(crate) fn answered(&self, head: &Head, outcome: &Outcome) {
+        if head.number == 0 {
+            return;
+        }
+        let mut operations = self.operations.lock();
+        let kept = match outcome {
+            // Answers with bodies are of requests that change nothing.
+            Ok(done) => done.body.is_empty(),
+            Err(no) => no.errno() != Errno::EAGAIN,
+        };
+        if !kept || head.number < operations.floor {
+            operations.kept.remove(&head.number);
+        } else {
+            operations.kept.insert(head.number, Operation::Answered(outcome.clone()));
+        }
+    }
+}
+
+pub(crate) struct Sessions {
+    pub limits: SessionLimits,
+    started: Instant,
+    table: Mutex<HashMap<SessionId, Arc<Session>>>,
+}
+
+impl Sessions {
+    pub(crate) fn new(limits: SessionLimits) -> Sessions {
+        Sessions { limits, started: Instant::now(), table: Mutex::default() }
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// The session, made if it is not there.
+    pub(crate) fn mount(&self, id: SessionId, host: &str, node: u64) -> Result<Arc<Session>, No> {
+        let mut table = self.table.lock();
+        if let Some(session) = table.get(&id) {
+            session.heard.store(self.now(), Ordering::Relaxed);
+            return Ok(session.clone());
+        }
+        if table.len() >= self.limits.sessions {
+            return Err(No::new(
+                Errno::EMFILE,
+                Retry::After,
+                Reason::TooMuch,
+                "as many sessions as it takes",
+            ));
+        }
+        let session = Arc::new(Session {
+            id,
+            host: host.to_owned(),
+            node,
+            heard: AtomicU64::new(self.now()),
+            has: Mutex::default(),
+            operations: Mutex::default(),
+        });
+        table.insert(id, session.clone());
+        Ok(session)
+    }
+
+    /// The session that asks; it was heard of.
+    pub(crate) fn asking(&self, head: Option<&Head>) -> Result<Arc<Session>, No> {
+        let head = head.ok_or(proto::Bad::Missing("head"))?;
+        let table = self.table.lock();
+        let session = table.get(&head.session()).ok_or_else(No::session_gone)?;
+        session.heard.store(self.now(), Ordering::Relaxed);
+        Ok(session.clone())
+    }
+
+    pub(crate) fn remove(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.table.lock().remove(&id)
+    }
+
+    /// Takes out those that were silent too long.
+    pub(crate) fn take_silent(&self) -> Vec<Arc<Session>> {
+        let before = self.now().saturating_sub(self.limits.silence.as_millis() as u64);
+        let mut table = self.table.lock();
+        let silent = |session: &Arc<Session>| session.heard.load(Ordering::Relaxed) < before;
+        let ids: Vec<SessionId> = table.values().filter(|s| silent(s)).map(|s| s.id).collect();
+        ids.iter().filter_map(|id| table.remove(id)).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().len()
+    }
+}

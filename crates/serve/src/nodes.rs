@@ -1,0 +1,251 @@
+//! The data servers that the metadata service knows: what they reported, the cluster map of them, and asking them.
+//!
+//! - A server that was silent for a while gets no new files, and is not waited for: asking it fails at once.
+//! - One that did not answer in time is not asked again before it has reported once more, so that a server that hangs holds up one
+//!   request and not every one.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use cluster::{
+    Change, ClusterMap, Node, NodeId, NodeState,
+    placement::{Measure, Measures},
+};
+use net::{
+    Address, Answered, Call, CallError, Client, Credentials, Handler, Incoming, Reply, Target, Tuning,
+};
+use parking_lot::Mutex;
+use prost::Message;
+use proto::{Request, control::NodeReport};
+use wire::{
+    frame::Verdict,
+    handshake::{Roles, Wish},
+    schema::Lane,
+};
+
+use crate::answer::No;
+
+/// Data servers ask nobody on these connections.
+struct NobodyAsks;
+
+impl Handler for NobodyAsks {
+    fn asked(&self, _: Incoming, _: Reply) {}
+}
+
+struct Known {
+    report: NodeReport,
+    heard: Instant,
+    /// It did not answer in time, then.
+    suspect: Option<Instant>,
+    /// One for each address; the first that works is used.
+    clients: Vec<Arc<Client>>,
+}
+
+struct State {
+    map: ClusterMap,
+    nodes: BTreeMap<u64, Known>,
+}
+
+pub struct Nodes {
+    credentials: Credentials,
+    /// A server that is silent so long is away.
+    silence: Duration,
+    /// What an answer is waited for.
+    patience: Duration,
+    state: Mutex<State>,
+}
+
+/// What is known of a data server, for people.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NodeStatus {
+    pub report: NodeReport,
+    pub heard: Duration,
+    pub away: bool,
+}
+
+impl Nodes {
+    /// `me` is the metadata server's own node, which the map names.
+    pub fn new(credentials: Credentials, me: Option<Node>, silence: Duration, patience: Duration) -> Nodes {
+        let first = ClusterMap::first(credentials.me.cluster);
+        let map = me.and_then(|me| first.next(&[Change::Put(me)]).ok()).unwrap_or(first);
+        let state = Mutex::new(State { map, nodes: BTreeMap::new() });
+        Nodes { credentials, silence, patience, state }
+    }
+
+    pub fn map(&self) -> ClusterMap {
+        self.state.lock().map.clone()
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.state.lock().map.epoch().0
+    }
+
+    /// A data server says what it is. Returns the map's epoch.
+    pub fn reported(&self, report: &NodeReport) -> Result<u64, No> {
+        let mut state = self.state.lock();
+        let addresses = addresses(report)?;
+        let known = state.nodes.get(&report.node);
+        let same = known.is_some_and(|known| known.report.addresses == report.addresses);
+        if !known.is_some_and(|known| in_map(&known.report, report)) {
+            let node = as_node(report, &state.map)?;
+            state.map = state.map.next(&[Change::Put(node)]).map_err(|refused| {
+                tracing::warn!(node = report.node, %refused, "a data server's report is not taken");
+                No::new(
+                    types::Errno::EINVAL,
+                    wire::schema::Retry::Never,
+                    proto::Reason::None,
+                    refused.to_string(),
+                )
+            })?;
+        }
+        let clients = match state.nodes.remove(&report.node) {
+            Some(known) if same => known.clients,
+            Some(_) | None => {
+                addresses.iter().map(|address| Arc::new(self.client(report.node, address))).collect()
+            }
+        };
+        let known = Known { report: report.clone(), heard: Instant::now(), suspect: None, clients };
+        state.nodes.insert(report.node, known);
+        Ok(state.map.epoch().0)
+    }
+
+    fn client(&self, node: u64, address: &Address) -> Client {
+        // Shorter than the patience with an answer: an address that does not work must leave time for the next.
+        let tuning = Tuning { connect_wait: self.patience / 2, ..Tuning::default() };
+        Client::new(Target {
+            address: address.clone(),
+            wish: Wish { lane: Lane::Data, node: Some(node) },
+            credentials: self.credentials.clone(),
+            handler: Arc::new(NobodyAsks),
+            tuning,
+        })
+    }
+
+    /// Of those that take new files now.
+    pub fn measures(&self) -> Measures {
+        let state = self.state.lock();
+        let here = state.nodes.iter().filter(|(_, known)| !self.is_away(known));
+        here.map(|(node, known)| {
+            (NodeId(*node), Measure { free: known.report.free, busy: known.report.busy })
+        })
+        .collect()
+    }
+
+    /// All and free bytes of those that are there.
+    pub fn space(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let here = state.nodes.values().filter(|known| !self.is_away(known));
+        here.fold((0, 0), |(total, free), known| {
+            (total.saturating_add(known.report.total), free.saturating_add(known.report.free))
+        })
+    }
+
+    pub fn status(&self) -> Vec<NodeStatus> {
+        let state = self.state.lock();
+        let status = |known: &Known| NodeStatus {
+            report: known.report.clone(),
+            heard: known.heard.elapsed(),
+            away: self.is_away(known),
+        };
+        state.nodes.values().map(status).collect()
+    }
+
+    fn is_away(&self, known: &Known) -> bool {
+        known.heard.elapsed() > self.silence || known.suspect.is_some()
+    }
+
+    /// Asks several servers at once, and waits for all.
+    pub fn ask_all<R: Request>(&self, asked: &[(u64, R)]) -> Vec<Result<R::Answer, No>> {
+        let deadline = Instant::now() + self.patience;
+        let begun: Vec<_> = asked
+            .iter()
+            .map(|(node, request)| {
+                let call = Call::new(R::METHOD.number(), request.encode_to_vec(), deadline);
+                (*node, self.begin(*node, call))
+            })
+            .collect();
+        let waited = begun.into_iter().map(|(node, begun)| match begun {
+            Ok(pending) => {
+                let answered = pending.wait().map_err(|error| self.lost(node, &error.into()))?;
+                answer::<R>(node, &answered)
+            }
+            Err(no) => Err(no),
+        });
+        waited.collect()
+    }
+
+    fn begin(&self, node: u64, call: Call) -> Result<net::Pending, No> {
+        let clients = {
+            let state = self.state.lock();
+            let Some(known) = state.nodes.get(&node) else {
+                return Err(No::away(node, "it has not reported"));
+            };
+            if self.is_away(known) {
+                return Err(No::away(node, "it does not report, or did not answer"));
+            }
+            known.clients.clone()
+        };
+        let mut failed = None;
+        for client in clients {
+            let begun = client.channel(call.deadline).and_then(|channel| channel.begin(call.clone()));
+            match begun {
+                Ok(pending) => return Ok(pending),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(match failed {
+            Some(error) => self.lost(node, &error),
+            None => No::away(node, "it has no address"),
+        })
+    }
+
+    fn lost(&self, node: u64, error: &CallError) -> No {
+        tracing::warn!(node, %error, "a data server does not answer");
+        if let Some(known) = self.state.lock().nodes.get_mut(&node) {
+            known.suspect = Some(Instant::now());
+        }
+        No::away(node, &error.to_string())
+    }
+}
+
+fn answer<R: Request>(node: u64, answered: &Answered) -> Result<R::Answer, No> {
+    match answered.header.verdict {
+        Verdict::Done => {
+            R::Answer::decode(&answered.meta[..]).map_err(|_| No::away(node, "an answer that is none"))
+        }
+        Verdict::Fault => Err(No(Box::new(proto::fault::read(&answered.meta)))),
+        Verdict::Refused => Err(No::away(node, "refused")),
+    }
+}
+
+/// What the map says of a node is the same in both.
+fn in_map(one: &NodeReport, other: &NodeReport) -> bool {
+    one.name == other.name
+        && one.rack == other.rack
+        && one.addresses == other.addresses
+        && one.incarnation == other.incarnation
+}
+
+fn addresses(report: &NodeReport) -> Result<Vec<Address>, No> {
+    let parsed: Result<Vec<Address>, _> = report.addresses.iter().map(|text| text.parse()).collect();
+    parsed.map_err(|_| No::from(proto::Bad::Range("address")))
+}
+
+/// A node that has the metadata role keeps it.
+fn as_node(report: &NodeReport, map: &ClusterMap) -> Result<Node, No> {
+    let epoch = map.epoch().0.checked_add(1).ok_or(types::Errno::EOVERFLOW)?;
+    let before = map.node(NodeId(report.node));
+    let rack = (!report.rack.is_empty()).then(|| (cluster::node::RACK.to_owned(), report.rack.clone()));
+    Ok(Node {
+        id: NodeId(report.node),
+        name: report.name.clone(),
+        addresses: report.addresses.clone(),
+        roles: before.map_or(Roles::DS, |node| node.roles.and(Roles::DS)),
+        labels: rack.into_iter().collect(),
+        state: NodeState::Up,
+        joined: cluster::Epoch(epoch),
+    })
+}

@@ -1,0 +1,94 @@
+//! What a data server says of itself to the metadata server, again and again: its silence is a sign as well.
+
+use std::{
+    io,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use net::{Call, Client};
+use parking_lot::{Condvar, Mutex};
+use prost::Message;
+use proto::{
+    Request,
+    control::{NodeReport, NodeReported},
+};
+use wire::frame::Verdict;
+
+use crate::DataService;
+
+/// Until the metadata server says otherwise.
+const PERIOD: Duration = Duration::from_secs(2);
+/// However often it is told to.
+const PERIOD_MIN: Duration = Duration::from_millis(10);
+
+/// Ends with its thread when it is dropped.
+pub struct Reporter {
+    ended: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reporter {
+    /// `about` says who reports; the numbers are the service's. The first report goes out at once.
+    pub fn start(service: Arc<DataService>, to: Client, mut about: NodeReport) -> io::Result<Reporter> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        about.incarnation = u64::from_le_bytes(random);
+        let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let own = ended.clone();
+        let thread = std::thread::Builder::new().name("data-report".into());
+        let thread = thread.spawn(move || run(&own, &service, &to, about))?;
+        Ok(Reporter { ended, thread: Some(thread) })
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        *self.ended.0.lock() = true;
+        self.ended.1.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that reports ended with a panic");
+        }
+    }
+}
+
+fn run(ended: &(Mutex<bool>, Condvar), service: &DataService, to: &Client, mut about: NodeReport) {
+    let mut over = ended.0.lock();
+    let mut heard = true;
+    while !*over {
+        let mut again = PERIOD;
+        parking_lot::MutexGuard::unlocked(&mut over, || {
+            (about.total, about.free) = service.space();
+            about.busy = service.busy();
+            match report(to, &about) {
+                Ok(reported) => {
+                    again = Duration::from_millis(reported.again_ms.into()).clamp(PERIOD_MIN, PERIOD);
+                    heard = true;
+                }
+                Err(why) if heard => {
+                    tracing::warn!(%why, "the metadata server does not take this node's report");
+                    heard = false;
+                }
+                // Once is enough.
+                Err(_) => (),
+            }
+        });
+        if !*over {
+            ended.1.wait_for(&mut over, again);
+        }
+    }
+}
+
+fn report(to: &Client, about: &NodeReport) -> Result<NodeReported, String> {
+    let deadline = Instant::now() + PERIOD;
+    let call = Call::new(NodeReport::METHOD.number(), about.encode_to_vec(), deadline);
+    let answered = to.call(call).map_err(|error| error.to_string())?;
+    match answered.header.verdict {
+        Verdict::Done => NodeReported::decode(&answered.meta[..]).map_err(|error| error.to_string()),
+        Verdict::Fault => Err(proto::fault::read(&answered.meta).detail),
+        Verdict::Refused => Err("refused".to_owned()),
+    }
+}
