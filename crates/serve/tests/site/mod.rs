@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+pub mod cluster;
+
 use std::{
     path::PathBuf,
     sync::Arc,
