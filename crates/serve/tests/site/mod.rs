@@ -127,7 +127,7 @@ impl DataSite {
             instance: None,
             generation: 0,
             memory: 64 << 20,
-            faults: Faults::default(),
+            faults: Faults::armed(),
             options: DataOptions { idle: Duration::from_millis(200), ..DataOptions::default() },
             address: None,
             running: None,

@@ -1,0 +1,172 @@
+//! Goal: troubles of data servers stay with their files, and what was begun is finished: a cut that fails half-way, a server that hangs,
+//! a process with both roles. Method: planned failures of devices, a server that takes requests and never answers, one store for two services.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod site;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use mds::{Mds, MdsOptions};
+use net::{Bounds, Handler, Incoming, Reply, Server, Tuning};
+use proto::{
+    Head, Reason, SessionId,
+    control::{Mount, NodeReport},
+    data::{Object, Read, Write},
+    metadata::{BeginWrite, Close, Create, Forget, GetAttr, Reference, Unlink},
+};
+use serve::{MetadataService, Services, metadata::MetadataOptions, reporting::Reporter};
+use site::{
+    DataSite, ask, client_to,
+    cluster::{META, Session, Site, options},
+    credentials, until,
+};
+use store::{Fault, FaultSpan, IoKind};
+use types::Errno;
+use wire::schema::Lane;
+
+const UNIT: u64 = 4 << 20;
+
+#[test]
+fn a_cut_that_fails_half_way_is_finished_before_anything_else() {
+    let mut site = Site::new(3);
+    let (one, two) = (site.session(), site.session());
+    let ino = one.create("f", 1).unwrap().ino;
+    let layout = one.begin(ino, 1).unwrap();
+    let bytes = vec![7; 3 * UNIT as usize];
+    one.write(ino, &layout, 0, &bytes);
+    // The second stripe keeps its bytes.
+    let node = layout.stripes[1];
+    let faults = site.data.iter().find(|data| data.node == node).unwrap().faults.clone();
+    let fault = Fault { kind: None, nth: 1, errno: Errno::EIO, span: FaultSpan::Onwards, torn: false };
+    for kind in [IoKind::Truncate, IoKind::Allocate] {
+        faults.plan(Fault { kind: Some(kind), ..fault });
+    }
+    assert_eq!(two.set_size(ino, UNIT + 5, false), Err(Errno::EIO));
+    assert!(faults.fired() > 0);
+    // Nothing is shown that is half, and nothing is begun on it.
+    assert_eq!(one.attr(ino), Err(Errno::EIO));
+    assert_eq!(one.begin(ino, 1), Err(Errno::EIO));
+    site.kill();
+    faults.clear();
+    site.start();
+    site.wait_for(3);
+    let again = Session::over(&site, SessionId(5000));
+    again.mount();
+    again.open(ino, 1, true).unwrap();
+    assert_eq!(again.attr(ino).unwrap().size, UNIT + 5);
+    again.begin(ino, 1).unwrap();
+    again.write(ino, &layout, 3 * UNIT - 1, b"x");
+    let mut expected = bytes;
+    expected[UNIT as usize + 5..].fill(0);
+    expected[3 * UNIT as usize - 1] = b'x';
+    assert!(again.read(ino, &layout, 3 * UNIT) == expected);
+}
+
+/// Takes requests and never answers.
+#[derive(Default)]
+struct Hangs(Mutex<Vec<Reply>>);
+
+impl Handler for Hangs {
+    fn asked(&self, _: Incoming, reply: Reply) {
+        self.0.lock().unwrap().push(reply);
+    }
+}
+
+#[test]
+fn a_data_server_that_hangs_is_waited_for_once() {
+    let patience = Duration::from_millis(700);
+    let site = Site::with(0, MetadataOptions { patience, ..options() });
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", dir.path().join("s").display()).parse().unwrap();
+    let server = Server::start(
+        &address,
+        credentials(1),
+        Arc::new(Hangs::default()),
+        Tuning::default(),
+        Bounds::default(),
+    )
+    .unwrap();
+    let session = site.session();
+    let report = NodeReport {
+        node: 1,
+        name: "hangs".into(),
+        addresses: vec![server.address().to_string()],
+        total: 1 << 40,
+        free: 1 << 39,
+        ..NodeReport::default()
+    };
+    let ino = session.create("f", 1).unwrap().ino;
+    assert_eq!(session.begin(ino, 1), Err(Errno::ENOSPC), "there is no data server");
+    ask(&session.control, &report, &[], 0).unwrap();
+    session.begin(ino, 1).unwrap();
+    let fault = session.fault(&GetAttr { head: session.head(), ino });
+    assert_eq!((fault.errno, Reason::of(&fault)), (Errno::EIO.raw(), Reason::DataServerAway));
+    let begun = Instant::now();
+    assert_eq!(session.attr(ino), Err(Errno::EIO));
+    assert!(begun.elapsed() < patience / 2, "it is not waited for again: {:?}", begun.elapsed());
+    assert!(site.service().nodes().status()[0].away);
+    // It says that it is there: then it is asked once more.
+    ask(&session.control, &report, &[], 0).unwrap();
+    assert!(!site.service().nodes().status()[0].away);
+    assert_eq!(session.attr(ino), Err(Errno::EIO));
+    assert!(session.lookup("none") == Err(Errno::ENOENT) && session.create("g", 2).is_ok());
+}
+
+#[test]
+fn one_process_has_both_roles_and_one_store() {
+    let data = DataSite::started(META);
+    let store = data.store().clone();
+    let mds = Arc::new(Mds::new(store.clone(), MdsOptions::default()).unwrap());
+    let service = MetadataService::start(mds.clone(), store.clone(), credentials(META), options()).unwrap();
+    let both = Services { metadata: Some(service.clone()), data: Some(data.service().clone()) };
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", dir.path().join("s").display()).parse().unwrap();
+    let server =
+        Server::start(&address, credentials(META), Arc::new(both), Tuning::default(), Bounds::default())
+            .unwrap();
+    let address = server.address();
+    let about = NodeReport {
+        node: META,
+        name: "both".into(),
+        addresses: vec![address.to_string()],
+        ..NodeReport::default()
+    };
+    let reporter =
+        Reporter::start(data.service().clone(), client_to(&address, META, Lane::Control), about).unwrap();
+    until("it reports to itself", || service.nodes().measures().len() == 1);
+    let client = |lane| client_to(&address, META, lane);
+    let (control, meta, bytes) = (client(Lane::Control), client(Lane::Metadata), client(Lane::Data));
+    let head = Some(Head::of(SessionId(1)));
+    ask(&control, &Mount { head, host: "h".into(), node: META }, &[], 0).unwrap();
+    let caller = Session::caller();
+    let make = |name: &str, opening| {
+        let name = name.as_bytes().to_vec();
+        let create = Create { head, caller, dir: 1, name, mode: 0o600, opening, write: true };
+        let ino = ask(&meta, &create, &[], 0).unwrap().0.attr.unwrap().ino;
+        let layout = ask(&meta, &BeginWrite { head, ino, opening }, &[], 0).unwrap().0.layout.unwrap();
+        assert_eq!(layout.stripes, [META]);
+        let object = Some(Object { ino, generation: 1 });
+        ask(&bytes, &Write { object, offset: 3, sync: true }, b"bytes", 0).unwrap();
+        ask(&meta, &Close { head, opening, atime: None }, &[], 0).unwrap();
+        ino
+    };
+    let (stays, goes) = (make("stays", 1), make("goes", 2));
+    ask(&meta, &Unlink { head, dir: 1, name: b"goes".to_vec() }, &[], 0).unwrap();
+    let references = vec![Reference { ino: goes, count: 1 }];
+    ask(&meta, &Forget { head, references }, &[], 0).unwrap();
+    until("it is purged", || ask(&meta, &GetAttr { head, ino: goes }, &[], 0).is_err());
+    let object = Some(Object { ino: stays, generation: 1 });
+    let read = Read { object, offset: 0, length: 100 };
+    assert_eq!(ask(&bytes, &read, &[], 100).unwrap().1, b"\0\0\0bytes");
+    // What both keep in the store does not disturb the check.
+    until("all is settled", || service.in_use().1 == 0);
+    drop((reporter, server));
+    service.shutdown();
+    let mut findings = Vec::new();
+    mds::fsck(&store, types::Timestamp::EPOCH, false, &mut |finding| findings.push(finding.to_string()))
+        .unwrap();
+    assert_eq!(findings, Vec::<String>::new());
+}
