@@ -42,6 +42,14 @@ fn objects(list: &[Object]) -> Result<(), Bad> {
     list.iter().try_for_each(|one| object(Some(one)))
 }
 
+fn recorded(list: &[Recorded]) -> Result<(), Bad> {
+    let (len, max) = (list.len(), BATCH_MAX / 2);
+    if len > max {
+        return Err(Bad::TooLong { what: "objects", len, max });
+    }
+    list.iter().try_for_each(|one| object(one.object.as_ref()))
+}
+
 requests! {
     Read -> ReadDone, |it| object(it.object.as_ref())
         .and(if it.length > BYTES_MAX { Err(Bad::Range("length")) } else { Ok(()) });
@@ -53,7 +61,7 @@ requests! {
     Attrs -> ObjectAttrs, |it| objects(&it.objects);
     Remove -> Removed, |it| objects(&it.objects);
     Stat -> DataSpace, |_it| Ok(());
-    Settle -> ObjectAttrs, |it| objects(&it.objects);
+    Settle -> Nothing, |it| recorded(&it.objects);
     SetTime -> Nothing, |it| object(it.object.as_ref());
 }
 
@@ -228,12 +236,21 @@ pub struct DataSpace {
     pub free: u64,
 }
 
-/// Nobody has them open for writing any more: what they came to is recorded by whoever asks.
+/// Nobody has them open for writing any more, and whoever asks has recorded what they came to.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Settle {
-    /// At most [`BATCH_MAX`].
+    /// At most half of [`BATCH_MAX`].
     #[prost(message, repeated, tag = "1")]
-    pub objects: Vec<Object>,
+    pub objects: Vec<Recorded>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Recorded {
+    #[prost(message, optional, tag = "1")]
+    pub object: Option<Object>,
+    /// The time of its last write that is recorded. A later one stays the object's.
+    #[prost(message, optional, tag = "2")]
+    pub mtime: Option<Time>,
 }
 
 /// The time of the last write is the metadata server's from now on, until the next write.

@@ -231,11 +231,14 @@ fn bytes() -> Vec<Golden> {
         ("sought", data::Sought { offset: Some(0), size: 3 }.encode_to_vec()),
         ("attrs", data::Attrs { objects: objects.clone() }.encode_to_vec()),
         ("object-attrs", data::ObjectAttrs { attrs: vec![attr] }.encode_to_vec()),
-        ("remove", data::Remove { objects: objects.clone() }.encode_to_vec()),
+        ("remove", data::Remove { objects }.encode_to_vec()),
         ("removed", data::Removed { errnos: vec![0, 5] }.encode_to_vec()),
         ("stat", data::Stat {}.encode_to_vec()),
         ("data-space", data::DataSpace { total: 1, free: 2 }.encode_to_vec()),
-        ("settle", data::Settle { objects }.encode_to_vec()),
+        (
+            "settle",
+            data::Settle { objects: vec![data::Recorded { object: one, mtime: time(4) }] }.encode_to_vec(),
+        ),
         ("set-time", data::SetTime { object: one, mtime: time(4) }.encode_to_vec()),
         ("nothing", Nothing {}.encode_to_vec()),
         ("session-gone", proto::fault::session_gone().encode_to_vec()),
@@ -380,6 +383,10 @@ fn what_is_beyond_a_bound_is_refused() {
 fn lists_fit_into_frames() {
     let reference = Reference { ino: u64::MAX, count: u64::MAX };
     let batch = Hold { head: head(), references: vec![reference; BATCH_MAX] };
+    assert!(batch.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
+    let object = Some(Object { ino: u64::MAX, generation: u32::MAX });
+    let recorded = data::Recorded { object, mtime: time(i64::MIN) };
+    let batch = data::Settle { objects: vec![recorded; BATCH_MAX / 2] };
     assert!(batch.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let attr = ObjectAttr { errno: -1, known: true, size: u64::MAX, blocks: u64::MAX, mtime: time(i64::MIN) };
     let answer = data::ObjectAttrs { attrs: vec![attr; BATCH_MAX] };

@@ -10,8 +10,8 @@ use prost::Message;
 use proto::{
     Method,
     data::{
-        Allocate, AllocateMode, Attrs, Object, ObjectAttr, Read, Remove, Seek, SetTime, Settle, Sync,
-        Truncate, Whence, Write,
+        Allocate, AllocateMode, Attrs, Object, ObjectAttr, Read, Recorded, Remove, Seek, SetTime, Settle,
+        Sync, Truncate, Whence, Write,
     },
 };
 use site::{DataSite, ask, deadline, ino, until};
@@ -39,8 +39,12 @@ fn attr(client: &Client, n: u64) -> ObjectAttr {
     ask(client, &Attrs { objects: vec![object(n)] }, &[], 0).unwrap().0.attrs[0]
 }
 
+/// As the metadata server does: asks what it came to, and says that it is recorded.
 fn settle(client: &Client, n: u64) -> ObjectAttr {
-    ask(client, &Settle { objects: vec![object(n)] }, &[], 0).unwrap().0.attrs[0]
+    let attr = attr(client, n);
+    let recorded = Recorded { object: Some(object(n)), mtime: attr.mtime };
+    ask(client, &Settle { objects: vec![recorded] }, &[], 0).unwrap();
+    attr
 }
 
 fn remove(client: &Client, n: u64) {
@@ -186,6 +190,10 @@ fn the_time_of_the_last_write_is_told_until_somebody_has_it() {
     site.restart();
     let client = site.client();
     assert_eq!(attr(&client, 2).mtime, Some(written));
+    // Of a write that came after what was recorded nothing is forgotten.
+    let mtime = Some(proto::attr::Time { sec: 1, nsec: 1 });
+    let recorded = Recorded { object: Some(object(2)), mtime };
+    ask(&client, &Settle { objects: vec![recorded] }, &[], 0).unwrap();
     assert_eq!(settle(&client, 2).mtime, Some(written));
     assert_eq!(attr(&client, 2).mtime, None);
     write(&client, 2, 0, b"y");

@@ -248,7 +248,7 @@ fn a_data_server_that_is_away_costs_its_own_files_only() {
 
 #[test]
 fn a_restart_of_the_metadata_server_loses_no_file_and_no_reference() {
-    let sessions = SessionLimits { silence: Duration::from_secs(2), ..SessionLimits::default() };
+    let sessions = SessionLimits { silence: Duration::from_secs(3), ..SessionLimits::default() };
     let mut site = Site::with(3, serve::metadata::MetadataOptions { sessions, ..options() });
     let session = site.session();
     let ino = session.create("f", 1).unwrap().ino;
@@ -259,11 +259,6 @@ fn a_restart_of_the_metadata_server_loses_no_file_and_no_reference() {
     let incarnation = session.mount().incarnation;
     site.kill();
     site.start();
-    site.wait_for(3);
-    until("the session is asked to come again", || {
-        let head = session.head();
-        matches!(ask(&session.meta, &GetAttr { head, ino }, &[], 0), Err(f) if Reason::of(&f) == Reason::SessionGone)
-    });
     let again = Session::over(&site, SessionId(session.id.0 + 1000));
     assert_ne!(again.mount().incarnation, incarnation);
     let references = vec![
@@ -273,13 +268,16 @@ fn a_restart_of_the_metadata_server_loses_no_file_and_no_reference() {
     ];
     let held = again.try_ask(&Hold { head: again.op(), references }).unwrap();
     assert_eq!(held.gone, [999]);
+    site.wait_for(3);
+    let gone = session.fault(&GetAttr { head: session.head(), ino });
+    assert_eq!(Reason::of(&gone), Reason::SessionGone);
     // Somebody else looks before the writer has come back: what is true is shown, and not settled.
     assert_eq!(again.attr(ino).unwrap().size, 2 * UNIT);
     again.open(ino, 1, true).unwrap();
     assert_eq!(again.begin(ino, 1).unwrap(), layout);
     again.write(ino, &layout, 2 * UNIT, b"end");
     assert_eq!(again.open(orphan, 2, true).unwrap().attr.unwrap().nlink, 0);
-    let beyond = Instant::now() + Duration::from_millis(2500);
+    let beyond = Instant::now() + Duration::from_millis(3500);
     until("the time of coming back is over", || {
         ask(&again.control, &Renew { head: again.head() }, &[], 0).unwrap();
         Instant::now() > beyond

@@ -77,7 +77,7 @@ impl Handler for Hangs {
 
 #[test]
 fn a_data_server_that_hangs_is_waited_for_once() {
-    let patience = Duration::from_millis(700);
+    let patience = Duration::from_secs(2);
     let site = Site::with(0, MetadataOptions { patience, ..options() });
     let dir = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", dir.path().join("s").display()).parse().unwrap();

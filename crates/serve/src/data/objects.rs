@@ -1,6 +1,7 @@
 //! Requests about objects, many at once: what they are, what they came to, that they go.
 
-use proto::data as asked;
+use proto::{Nothing, data as asked};
+use types::Timestamp;
 
 use super::{DataService, Record};
 use crate::answer::{Done, No, Outcome};
@@ -11,10 +12,11 @@ impl DataService {
         Ok(Done::new(&asked::ObjectAttrs { attrs }))
     }
 
-    /// What it came to, once more; whoever asks has recorded it.
+    /// Whoever asks has recorded what they came to. The first error is told, after all were looked at.
     pub(super) fn settle_all(&self, asked: &asked::Settle) -> Outcome {
-        let attrs = asked.objects.iter().map(|object| or_errno(self.settle_one(object))).collect();
-        Ok(Done::new(&asked::ObjectAttrs { attrs }))
+        let settled = asked.objects.iter().map(|one| self.settle_one(one));
+        let failed = settled.filter_map(Result::err).last();
+        failed.map_or_else(|| Ok(Done::new(&Nothing {})), Err)
     }
 
     pub(super) fn remove_all(&self, asked: &asked::Remove) -> Outcome {
@@ -54,11 +56,10 @@ impl DataService {
         })
     }
 
-    fn settle_one(&self, object: &asked::Object) -> Result<asked::ObjectAttr, No> {
-        let ino = proto::attr::ino(object.ino)?;
-        let attr = self.attr(object)?;
-        self.forget(ino)?;
-        Ok(attr)
+    fn settle_one(&self, one: &asked::Recorded) -> Result<(), No> {
+        let ino = proto::attr::ino(one.object.unwrap_or_default().ino)?;
+        let mtime = one.mtime.map(Timestamp::try_from).transpose()?;
+        self.forget(ino, mtime)
     }
 }
 

@@ -14,7 +14,7 @@ use namespace::{key, txn::KvError};
 use net::{Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex};
 use proto::{Method, Request, data as asked};
-use types::{Errno, Ino};
+use types::{Errno, Ino, Timestamp};
 
 use super::{
     Record,
@@ -338,8 +338,8 @@ impl DataService {
         Ok(())
     }
 
-    /// As [`DataService::leave`], and the time of the last write is the asker's from now on.
-    pub(super) fn forget(&self, ino: Ino) -> Result<(), No> {
+    /// As [`DataService::leave`], and the time of the last write, if it is this one, is the asker's from now on.
+    pub(super) fn forget(&self, ino: Ino, mtime: Option<Timestamp>) -> Result<(), No> {
         loop {
             let held = self.place(ino)?;
             let mut state = held.state.write();
@@ -349,7 +349,7 @@ impl DataService {
             self.leave_locked(&held, &mut state)?;
             // Nobody else has begun anything: who comes now waits for the lock, and looks for the object anew.
             return match self.load(ino)? {
-                Some(record) if !record.live && record.mtime.is_some() => {
+                Some(record) if !record.live && record.mtime.is_some() && record.mtime == mtime => {
                     self.save(ino, &Record { mtime: None, ..record }, true)
                 }
                 Some(_) | None => Ok(()),

@@ -52,7 +52,7 @@ impl MetadataService {
         }
         let live = self.mds.find(ino)?.data.live;
         let found = self.mds.setattr(ino, set)?;
-        if set.mtime.is_some() && (live || state.to_tell) {
+        if set.mtime.is_some() && (live || state.to_tell.is_some()) {
             let told = self.tell_time(file, state, found.attr.mtime);
             // Of a settled file they are told that it is settled, sooner or later.
             if live {

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
+use proto::attr::Time;
 use types::Ino;
 
 use super::placed::Placed;
@@ -19,8 +20,8 @@ pub(crate) struct State {
     pub writers: u32,
     /// The metadata say, in this life of the server, that it is being written.
     pub begun: bool,
-    /// What its data servers may not know yet: that it is settled.
-    pub to_tell: bool,
+    /// What its data servers may not know yet: that it is settled, with these times of each stripe.
+    pub to_tell: Option<Vec<Option<Time>>>,
     /// As it is stored, once it was looked for.
     pub placed: Option<Placed>,
     /// Up to here appends have been given ranges.
@@ -32,7 +33,7 @@ pub(crate) struct State {
 impl State {
     /// Nobody needs it to be in the table.
     pub(crate) fn is_idle(&self) -> bool {
-        self.openings == 0 && !self.begun && !self.to_tell
+        self.openings == 0 && !self.begun && self.to_tell.is_none()
     }
 }
 

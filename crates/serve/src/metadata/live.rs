@@ -1,5 +1,7 @@
 //! Files that are being written: how writing begins, what is true meanwhile, and how it is settled.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use cluster::{
     NodeId,
@@ -8,8 +10,9 @@ use cluster::{
 use mds::{Found, Settled};
 use namespace::key;
 use proto::{
-    Layout,
-    data::{Attrs, SetTime, Settle, Truncate},
+    BATCH_MAX, Layout,
+    attr::Time,
+    data::{Attrs, Recorded, SetTime, Settle, Truncate},
 };
 use types::{Attr, Errno, FileKind, Ino, Timestamp};
 
@@ -20,12 +23,20 @@ use super::{
 };
 use crate::answer::No;
 
+/// Files in one round of what is due: bounds the time for which everything else that is due waits.
+const DUE_MAX: usize = 4096;
+
+/// Where a settled file is, and the times of its stripes that are recorded.
+type Settlement = (Placed, Vec<Option<Time>>);
+
 /// What the data servers of a file know.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Truth {
     pub size: u64,
     pub blocks: u64,
     pub mtime: Option<Timestamp>,
+    /// Of each stripe.
+    times: Vec<Option<Time>>,
 }
 
 impl MetadataService {
@@ -125,7 +136,7 @@ impl MetadataService {
         let object = placed.object(file.ino);
         let asked: Vec<_> =
             placed.layout.stripes.iter().map(|node| (*node, Attrs { objects: vec![object] })).collect();
-        let mut truth = Truth { size: known, blocks: 0, mtime: None };
+        let mut truth = Truth { size: known, blocks: 0, mtime: None, times: Vec::new() };
         for (stripe, answer) in self.nodes.ask_all(&asked).into_iter().enumerate() {
             let attr = answer?.attrs.first().copied().ok_or(Errno::EIO)?;
             proto::attr::outcome(attr.errno)?;
@@ -133,6 +144,7 @@ impl MetadataService {
             truth.blocks = truth.blocks.saturating_add(attr.blocks);
             let mtime = attr.mtime.map(Timestamp::try_from).transpose()?;
             truth.mtime = truth.mtime.max(mtime);
+            truth.times.push(attr.mtime);
         }
         Ok(truth)
     }
@@ -170,14 +182,14 @@ impl MetadataService {
         let found = match self.mds.find(file.ino) {
             Ok(found) => found,
             Err(Errno::ESTALE) => {
-                (state.begun, state.to_tell) = (false, false);
+                (state.begun, state.to_tell) = (false, None);
                 return Ok(());
             }
             Err(errno) => return Err(errno.into()),
         };
         if found.attr.nlink == 0 && state.openings == 0 {
             // Nobody will see it again.
-            (state.begun, state.to_tell) = (false, false);
+            (state.begun, state.to_tell) = (false, None);
             return Ok(());
         }
         self.finish_cut(file, state)?;
@@ -186,8 +198,7 @@ impl MetadataService {
             return Ok(());
         }
         if found.data.live {
-            self.record(file, state, false)?;
-            state.to_tell = true;
+            state.to_tell = Some(self.record(file, state, false)?);
             self.due.lock().insert(file.ino);
         }
         state.begun = false;
@@ -195,16 +206,21 @@ impl MetadataService {
         Ok(())
     }
 
-    /// Tells the metadata size and time as they are now.
-    pub(super) fn record(&self, file: &File, state: &State, still_open: bool) -> Result<(), No> {
+    /// Tells the metadata size and time as they are now. Returns the times of the stripes.
+    pub(super) fn record(
+        &self,
+        file: &File,
+        state: &State,
+        still_open: bool,
+    ) -> Result<Vec<Option<Time>>, No> {
         let known = self.mds.find(file.ino)?.attr;
         let truth = match &state.placed {
             Some(placed) => self.truth(file, placed, known.size)?,
-            None => Truth { size: known.size, blocks: known.blocks, mtime: None },
+            None => Truth { size: known.size, blocks: known.blocks, mtime: None, times: Vec::new() },
         };
-        let Truth { size, blocks, mtime } = truth;
+        let Truth { size, blocks, mtime, times } = truth;
         self.mds.settle(file.ino, &Settled { size, blocks: Some(blocks), mtime, still_open })?;
-        Ok(())
+        Ok(times)
     }
 
     /// Cuts a file whose writing has begun, and that is longer. The cut is recorded first, with what else is set.
@@ -282,33 +298,71 @@ impl MetadataService {
 
     /// Settles what could not be settled before, and tells data servers what is.
     pub(super) fn do_due(&self) {
-        let due = std::mem::take(&mut *self.due.lock());
+        let due: Vec<Ino> = {
+            let mut due = self.due.lock();
+            std::iter::from_fn(|| due.pop_first()).take(DUE_MAX).collect()
+        };
+        let mut again: Vec<Ino> = Vec::new();
+        let mut settled = Vec::new();
         for ino in due {
-            let done = self.locked(ino, |file, state| {
-                self.finish_cut(file, state)?;
-                if state.begun && state.writers == 0 {
-                    self.settle_if_idle(file, state)?;
+            match self.locked(ino, |file, state| self.settle_due(file, state)) {
+                Ok(Some(one)) => settled.push((ino, one)),
+                Ok(None) => (),
+                Err(no) => {
+                    tracing::debug!(%ino, errno = %no.errno(), "a file is settled later");
+                    again.push(ino);
                 }
-                if !state.begun && state.to_tell {
-                    self.tell_settled(file, state)?;
+            }
+        }
+        for part in settled.chunks(BATCH_MAX / 2) {
+            again.extend(self.tell_settled(part));
+        }
+        self.due.lock().extend(again);
+    }
+
+    /// What its data servers are to be told, if it is settled.
+    fn settle_due(&self, file: &File, state: &mut State) -> Result<Option<Settlement>, No> {
+        self.finish_cut(file, state)?;
+        if state.begun && state.writers == 0 {
+            self.settle_if_idle(file, state)?;
+        }
+        let (false, Some(times), Some(placed)) = (state.begun, &state.to_tell, &state.placed) else {
+            return Ok(None);
+        };
+        Ok(Some((placed.clone(), times.clone())))
+    }
+
+    /// Many at once, and without their locks: who begins to write one of them meanwhile makes a later time, which stays. Returns
+    /// those that could not be told.
+    fn tell_settled(&self, settled: &[(Ino, Settlement)]) -> Vec<Ino> {
+        let mut by_node: BTreeMap<u64, Vec<Recorded>> = BTreeMap::new();
+        for (ino, (placed, times)) in settled {
+            let object = Some(placed.object(*ino));
+            for (node, mtime) in placed.layout.stripes.iter().zip(times) {
+                by_node.entry(*node).or_default().push(Recorded { object, mtime: *mtime });
+            }
+        }
+        let asked: Vec<_> = by_node.into_iter().map(|(node, objects)| (node, Settle { objects })).collect();
+        let answers = self.nodes.ask_all(&asked);
+        let failed: Vec<u64> = asked
+            .iter()
+            .zip(answers)
+            .filter(|(_, answer)| answer.is_err())
+            .map(|((node, _), _)| *node)
+            .collect();
+        let mut again = Vec::new();
+        for (ino, (placed, times)) in settled {
+            let told = !placed.layout.stripes.iter().any(|node| failed.contains(node));
+            let done = self.locked(*ino, |_, state| {
+                if told && state.to_tell.as_ref() == Some(times) {
+                    state.to_tell = None;
                 }
                 Ok(())
             });
-            if let Err(no) = done {
-                tracing::debug!(%ino, errno = %no.errno(), "a file is settled later");
-                self.due.lock().insert(ino);
+            if !told || done.is_err() {
+                again.push(*ino);
             }
         }
-    }
-
-    fn tell_settled(&self, file: &File, state: &mut State) -> Result<(), No> {
-        if let Some(placed) = &state.placed {
-            let objects = vec![placed.object(file.ino)];
-            let settle = |node: &u64| (*node, Settle { objects: objects.clone() });
-            let asked: Vec<_> = placed.layout.stripes.iter().map(settle).collect();
-            self.nodes.ask_all(&asked).into_iter().try_for_each(|answer| answer.map(|_| ()))?;
-        }
-        state.to_tell = false;
-        Ok(())
+        again
     }
 }

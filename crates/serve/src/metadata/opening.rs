@@ -267,7 +267,7 @@ impl MetadataService {
 
     fn record_now(&self, file: &File, state: &mut State) -> Result<(), No> {
         self.settle_if_idle(file, state)?;
-        if state.begun { self.record(file, state, true) } else { Ok(()) }
+        if state.begun { self.record(file, state, true).map(drop) } else { Ok(()) }
     }
 
     pub(super) fn find_layout(&self, asked: &FindLayout) -> Outcome {
