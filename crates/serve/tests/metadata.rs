@@ -402,7 +402,7 @@ fn hostile_metas_are_answered() {
     let names = [Method::Unlink, Method::Rename, Method::Unmount].map(proto::Method::number);
     fuzzing::fuzz_costly("metadata-metas", &good, fuzzing::as_it_is, |bytes| {
         let at = turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed) as u16;
-        let method = if at % 5 == 0 { 1 + at / 5 % 7 } else { 99 + at % 31 };
+        let method = if at.is_multiple_of(5) { 1 + at / 5 % 7 } else { 99 + at % 31 };
         if names.contains(&method) {
             return;
         }
