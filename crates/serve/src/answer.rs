@@ -48,9 +48,21 @@ impl No {
         No(Box::new(proto::fault::session_gone()))
     }
 
-    /// A data server does not answer.
+    /// A data server does not answer, and is not waited for.
     pub fn away(node: u64, why: &str) -> No {
-        No::new(Errno::EIO, Retry::After, Reason::DataServerAway, format!("data server {node}: {why}"))
+        No::new(Errno::EIO, Retry::Never, Reason::DataServerAway, format!("data server {node}: {why}"))
+    }
+
+    /// A data server may be back in a moment: it was there a moment ago, or the asked one was not.
+    pub fn soon(node: u64, why: &str) -> No {
+        let mut no = No::new(
+            Errno::EAGAIN,
+            Retry::After,
+            Reason::DataServerAway,
+            format!("data server {node}: {why}"),
+        );
+        no.0.after_ms = 100;
+        no
     }
 
     pub fn errno(&self) -> Errno {

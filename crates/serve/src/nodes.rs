@@ -1,6 +1,7 @@
 //! The data servers that the metadata service knows: what they reported, the cluster map of them, and asking them.
 //!
 //! - A server that was silent for a while gets no new files, and is not waited for: asking it fails at once.
+//! - One that cannot be reached for a moment may be starting again: who asks is told to come again soon, until it counts as silent.
 //! - One that did not answer in time is not asked again before it has reported once more, so that a server that hangs holds up one
 //!   request and not every one.
 
@@ -21,12 +22,16 @@ use parking_lot::Mutex;
 use prost::Message;
 use proto::{Request, control::NodeReport};
 use wire::{
+    connection::{Cause, Failure},
     frame::Verdict,
     handshake::{Roles, Wish},
     schema::Lane,
 };
 
 use crate::answer::No;
+
+/// How long a connection to a data server is waited for.
+const CONNECTING_MAX: Duration = Duration::from_millis(300);
 
 /// Data servers ask nobody on these connections.
 struct NobodyAsks;
@@ -38,8 +43,8 @@ impl Handler for NobodyAsks {
 struct Known {
     report: NodeReport,
     heard: Instant,
-    /// It did not answer in time, then.
-    suspect: Option<Instant>,
+    /// It did not answer in time, and has not reported since.
+    suspect: bool,
     /// One for each address; the first that works is used.
     clients: Vec<Arc<Client>>,
 }
@@ -55,6 +60,8 @@ pub struct Nodes {
     silence: Duration,
     /// What an answer is waited for.
     patience: Duration,
+    /// Data servers that were there before report within the time of silence.
+    started: Instant,
     state: Mutex<State>,
 }
 
@@ -72,7 +79,7 @@ impl Nodes {
         let first = ClusterMap::first(credentials.me.cluster);
         let map = me.and_then(|me| first.next(&[Change::Put(me)]).ok()).unwrap_or(first);
         let state = Mutex::new(State { map, nodes: BTreeMap::new() });
-        Nodes { credentials, silence, patience, state }
+        Nodes { credentials, silence, patience, started: Instant::now(), state }
     }
 
     pub fn map(&self) -> ClusterMap {
@@ -107,7 +114,7 @@ impl Nodes {
                 addresses.iter().map(|address| Arc::new(self.client(report.node, address))).collect()
             }
         };
-        let known = Known { report: report.clone(), heard: Instant::now(), suspect: None, clients };
+        let known = Known { report: report.clone(), heard: Instant::now(), suspect: false, clients };
         state.nodes.insert(report.node, known);
         Ok(state.map.epoch().0)
     }
@@ -154,7 +161,7 @@ impl Nodes {
     }
 
     fn is_away(&self, known: &Known) -> bool {
-        known.heard.elapsed() > self.silence || known.suspect.is_some()
+        known.heard.elapsed() > self.silence || known.suspect
     }
 
     /// Asks several servers at once, and waits for all.
@@ -181,7 +188,9 @@ impl Nodes {
         let clients = {
             let state = self.state.lock();
             let Some(known) = state.nodes.get(&node) else {
-                return Err(No::away(node, "it has not reported"));
+                let early = self.started.elapsed() < self.silence;
+                let no = if early { No::soon } else { No::away };
+                return Err(no(node, "it has not reported"));
             };
             if self.is_away(known) {
                 return Err(No::away(node, "it does not report, or did not answer"));
@@ -190,7 +199,9 @@ impl Nodes {
         };
         let mut failed = None;
         for client in clients {
-            let begun = client.channel(call.deadline).and_then(|channel| channel.begin(call.clone()));
+            // Whoever asks comes again soon: one that is being started again holds nobody up meanwhile.
+            let until = call.deadline.min(Instant::now() + CONNECTING_MAX);
+            let begun = client.channel(until).and_then(|channel| channel.begin(call.clone()));
             match begun {
                 Ok(pending) => return Ok(pending),
                 Err(error) => failed = Some(error),
@@ -203,9 +214,17 @@ impl Nodes {
     }
 
     fn lost(&self, node: u64, error: &CallError) -> No {
+        let hangs = matches!(
+            error,
+            CallError::Failed(Failure::NotSent(Cause::Deadline) | Failure::Unknown(Cause::Deadline))
+        );
+        if !hangs {
+            tracing::debug!(node, %error, "a data server cannot be asked now");
+            return No::soon(node, &error.to_string());
+        }
         tracing::warn!(node, %error, "a data server does not answer");
         if let Some(known) = self.state.lock().nodes.get_mut(&node) {
-            known.suspect = Some(Instant::now());
+            known.suspect = true;
         }
         No::away(node, &error.to_string())
     }

@@ -65,6 +65,28 @@ fn a_cut_that_fails_half_way_is_finished_before_anything_else() {
     assert!(again.read(ino, &layout, 3 * UNIT) == expected);
 }
 
+/// A server that is started again soon is waited for, by those who come later when they are told to.
+#[test]
+fn short_restarts_are_no_errors() {
+    let mut site = Site::new(3);
+    let session = site.session();
+    let ino = session.create("f", 1).unwrap().ino;
+    let layout = session.begin(ino, 1).unwrap();
+    session.write(ino, &layout, 0, &vec![1; 2 * UNIT as usize]);
+    site.kill_data(1);
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| session.attr(ino));
+        site.start_data(1);
+        assert_eq!(asked.join().unwrap().unwrap().size, 2 * UNIT);
+    });
+    // The metadata server, which knows no data server at first.
+    site.kill();
+    site.start();
+    let again = Session::over(&site, SessionId(6000));
+    again.mount();
+    assert_eq!(again.attr(ino).unwrap().size, 2 * UNIT);
+}
+
 /// Takes requests and never answers.
 #[derive(Default)]
 struct Hangs(Mutex<Vec<Reply>>);

@@ -359,7 +359,9 @@ impl DataService {
 
     /// Records what a live object came to.
     pub(super) fn settle(&self, state: &mut State) -> Result<(), No> {
-        let (true, Some(object)) = (state.begun, state.object.clone()) else { return Ok(()) };
+        // One that a crash left live is settled as well, or it would be looked for at each question.
+        let unsettled = state.begun || state.record.is_some_and(|record| record.live);
+        let (true, Some(object)) = (unsettled, state.object.clone()) else { return Ok(()) };
         if self.ds.first_record_is_late(&object) {
             // Not a byte came.
             state.record = None;

@@ -122,7 +122,7 @@ impl MetadataService {
         };
         let layout = place(&self.nodes.map(), &self.nodes.measures(), &wish).map_err(|why| {
             tracing::warn!(%ino, %why, "no data server for a file");
-            No::new(Errno::ENOSPC, wire::schema::Retry::After, proto::Reason::None, why.to_string())
+            No::new(Errno::ENOSPC, wire::schema::Retry::Never, proto::Reason::None, why.to_string())
         })?;
         let stripes = layout.stripes.iter().map(|stripe| stripe.primary.0).collect();
         let layout = Layout { generation: 1, unit: layout.unit, stripes };

@@ -25,6 +25,9 @@ use crate::{
     workers::{Bounds, Serve, Workers},
 };
 
+/// What is done again and again.
+type Tick = fn(&MetadataService);
+
 /// How often what is due is looked at.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -112,8 +115,13 @@ impl MetadataService {
             control,
             ended: Arc::default(),
         });
-        let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
-        std::thread::Builder::new().name("metadata-clock".into()).spawn(move || run(&weak, &ended))?;
+        // A data server that hangs holds up what is due, and not the sessions' end.
+        let clocks: [(&str, Tick); 2] =
+            [("metadata-due", MetadataService::tend_files), ("metadata-clock", MetadataService::end_silent)];
+        for (name, tick) in clocks {
+            let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
+            std::thread::Builder::new().name(name.into()).spawn(move || run(&weak, &ended, tick))?;
+        }
         Ok(service)
     }
 
@@ -139,12 +147,14 @@ impl MetadataService {
         Instant::now() < self.grace
     }
 
-    /// What is due, once.
-    fn tick(&self) {
+    fn end_silent(&self) {
         for session in self.sessions.take_silent() {
             tracing::warn!(session = %session.id, host = %session.host, "a silent session is given up");
             self.give_up(&session);
         }
+    }
+
+    fn tend_files(&self) {
         self.do_due();
         if !self.in_grace() {
             self.bury();
@@ -248,12 +258,12 @@ impl Handler for MetadataService {
     }
 }
 
-fn run(service: &Weak<MetadataService>, ended: &(Mutex<bool>, Condvar)) {
+fn run(service: &Weak<MetadataService>, ended: &(Mutex<bool>, Condvar), tick: Tick) {
     let mut over = ended.0.lock();
     while !*over {
         let Some(there) = service.upgrade() else { return };
         MutexGuard::unlocked(&mut over, || {
-            there.tick();
+            tick(&there);
             // The last reference may be this one.
             drop(there);
         });
@@ -266,6 +276,6 @@ fn run(service: &Weak<MetadataService>, ended: &(Mutex<bool>, Condvar)) {
 impl No {
     /// The session has as much as it may.
     pub(super) fn too_much(what: &str) -> No {
-        No::new(Errno::EMFILE, wire::schema::Retry::After, proto::Reason::TooMuch, what)
+        No::new(Errno::EMFILE, wire::schema::Retry::Never, proto::Reason::TooMuch, what)
     }
 }

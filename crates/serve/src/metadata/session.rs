@@ -158,7 +158,7 @@ impl Sessions {
         if table.len() >= self.limits.sessions {
             return Err(No::new(
                 Errno::EMFILE,
-                Retry::After,
+                Retry::Never,
                 Reason::TooMuch,
                 "as many sessions as it takes",
             ));

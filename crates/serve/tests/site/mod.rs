@@ -64,7 +64,25 @@ pub fn deadline() -> Instant {
 /// An answer and its body.
 pub type Asked<A> = Result<(A, Vec<u8>), Fault>;
 
+/// As a client does: who is told to come later comes later.
 pub fn ask<R: Request>(client: &Client, request: &R, body: &[u8], answer_bytes_max: u32) -> Asked<R::Answer> {
+    let end = deadline();
+    loop {
+        match ask_once(client, request, body, answer_bytes_max) {
+            Err(fault) if fault.errno == types::Errno::EAGAIN.raw() && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(fault.after_ms.into()));
+            }
+            answered => return answered,
+        }
+    }
+}
+
+fn ask_once<R: Request>(
+    client: &Client,
+    request: &R,
+    body: &[u8],
+    answer_bytes_max: u32,
+) -> Asked<R::Answer> {
     let call = Call {
         body: Body::new(body.to_vec()),
         answer_bytes_max,
