@@ -203,6 +203,21 @@ fn the_time_of_the_last_write_is_told_until_somebody_has_it() {
     assert_eq!(attr(&client, 2).mtime, None);
 }
 
+/// A write that was on its way when its session was given up, and the file went.
+#[test]
+fn a_late_write_does_not_make_a_removed_object_again() {
+    let site = DataSite::started(1);
+    let client = site.client();
+    write(&client, 2, 0, b"x");
+    remove(&client, 2);
+    remove(&client, 2);
+    let late = Write { object: Some(object(2)), offset: 0, sync: false };
+    let fault = ask(&client, &late, b"y", 0).unwrap_err();
+    assert_eq!(Errno::from_raw(fault.errno), Errno::ESTALE);
+    assert_eq!(attr(&client, 2), ObjectAttr::default());
+    assert!(read(&client, 2, 0, 9).is_empty());
+}
+
 #[test]
 fn an_object_of_another_layout_is_not_the_one() {
     let site = DataSite::started(1);

@@ -12,6 +12,7 @@
 mod bytes;
 mod objects;
 mod record;
+mod removed;
 mod service;
 mod space;
 mod table;

@@ -18,6 +18,7 @@ use types::{Errno, Ino, Timestamp};
 
 use super::{
     Record,
+    removed::Removed,
     table::{Held, State, Table},
 };
 use crate::{
@@ -84,6 +85,7 @@ pub struct DataService {
     pub(super) store: Arc<MetaStore>,
     first: Arc<FirstRecords>,
     pub(super) table: Table,
+    removed: Removed,
     workers: Workers,
     options: DataOptions,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -103,6 +105,7 @@ impl DataService {
             store,
             first,
             table: Table::new(options.objects_max),
+            removed: Removed::default(),
             workers,
             options,
             ended: Arc::default(),
@@ -290,6 +293,9 @@ impl DataService {
             }
             return Ok(());
         }
+        if self.removed.has(ino) {
+            return Err(Errno::ESTALE.into());
+        }
         let before = state.record;
         let record = Record {
             live: true,
@@ -386,6 +392,8 @@ impl DataService {
 
     /// What is stored of an object goes, with its bytes.
     pub(super) fn remove(&self, ino: Ino) -> Result<(), No> {
+        // First: who has not begun by now does not begin any more, and who has is in the table.
+        self.removed.add(ino);
         let held = self.table.get(ino);
         let mut state = held.as_ref().map(|held| held.state.write());
         if let Some(state) = &mut state
