@@ -320,6 +320,29 @@ fn a_time_that_is_set_stands_until_the_next_write() {
 }
 
 #[test]
+fn regression_a_time_that_is_set_stands_when_nobody_was_told_of_the_settling() {
+    let mut site = Site::new(3);
+    let session = site.session();
+    let ino = session.create("f", 1).unwrap().ino;
+    let layout = session.begin(ino, 1).unwrap();
+    session.write(ino, &layout, 0, &pattern(2 * UNIT as usize, 8));
+    session.close(1);
+    site.kill();
+    site.start();
+    let again = Session::over(&site, SessionId(7000));
+    again.mount();
+    let mtime = Some(Time { sec: 1000, nsec: 5 });
+    let changes = Some(Changes { mtime: Some(SetTime { at: mtime }), ..Changes::default() });
+    again.try_ask(&SetAttr { head: again.op(), ino, changes, grow_only: false }).unwrap();
+    site.wait_for(3);
+    again.open(ino, 1, true).unwrap();
+    again.begin(ino, 1).unwrap();
+    assert_eq!(again.attr(ino).unwrap().mtime, mtime);
+    again.write(ino, &layout, 0, b"y");
+    assert_ne!(again.attr(ino).unwrap().mtime, mtime);
+}
+
+#[test]
 fn listings_names_and_extended_attributes() {
     let site = Site::new(1);
     let session = site.session();

@@ -96,6 +96,13 @@ impl MetadataService {
         if let Some(placed) = &state.placed {
             let placed = placed.clone();
             if !state.begun {
+                let found = self.mds.find(file.ino)?;
+                if !found.data.live
+                    && let Err(no) = self.tell_time(file, state, found.attr.mtime)
+                {
+                    // Its data servers show the time that is recorded, and not one that they were not told to forget.
+                    tracing::debug!(ino = %file.ino, errno = %no.errno(), "a time was not told");
+                }
                 self.mds.begin_write(file.ino)?;
                 state.begun = true;
             }

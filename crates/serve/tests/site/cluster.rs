@@ -102,8 +102,9 @@ impl Site {
     /// Ends without a word to anybody, as a kill does.
     pub fn kill(&mut self) {
         let Running { mds, store, service, server } = self.running.take().unwrap();
-        drop(server);
+        // First, or what is due would be done meanwhile.
         service.shutdown();
+        drop(server);
         drop(service);
         drop(mds);
         store.close().unwrap();
