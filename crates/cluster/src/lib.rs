@@ -7,7 +7,7 @@
 //! - [`placement`] where a file's data go; [`striping`] which byte of it is where.
 //!
 //! Pure: no clock, file, socket, thread or random number of its own. The rows in the database rule who may commit in a slot
-//! (crate `pg`); a map says what they said. Nothing calls this crate yet.
+//! (crate `pg`); a map says what they said.
 #![forbid(unsafe_code)]
 
 pub mod assignment;
