@@ -20,6 +20,7 @@ mod refusals;
 mod report;
 mod site;
 mod standing;
+mod stores;
 mod tiers;
 mod tree;
 mod upward;
@@ -45,12 +46,12 @@ use crate::{
     running::{Running, StartError},
 };
 use handler::Handler;
-use link::{open_link, start_link};
-use metadata::{open_mds, open_metadata, recovery_line};
+use link::start_link;
 use mounted::Mounted;
 use parts::Parts;
-use refusals::{of_mount, of_open};
-use tiers::{Tiers, open_tiers, sync_tiers};
+use refusals::of_mount;
+use stores::{Opening, Stores};
+use tiers::first_record;
 use upward::{Ears, Heard, Upward, UpwardParts};
 
 /// What [`start`] gets besides the configuration. The caller holds the state's lock, has created the state directory
@@ -68,23 +69,11 @@ pub struct StartContext<'a> {
 /// when the mount is usable.
 pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, StartError> {
     let options = mount_options(config);
-    sync_tiers(config);
-    let store = Arc::new(open_metadata(config, options.buffer_bytes(), false).map_err(of_open)?);
-    if let Some(line) = recovery_line(&store) {
-        (context.note)(&line);
-    }
-    let mds = Arc::new(open_mds(&store, context.owner_uid)?);
-    let linked = open_link(config, &mds, context.note)?;
-    let tiers = open_tiers(config, (&store, &mds), linked.as_ref(), context.note)?;
-    let ds = tiers.ds.clone();
-    // The journal must never speak of bytes that a power cut could still take. Weak: the store outlives the tiers.
-    let devices = Arc::downgrade(&ds);
-    store.set_before_sync(Box::new(move || {
-        if let Some(ds) = devices.upgrade() {
-            ds.sync_devices();
-        }
-        Ok(())
-    }));
+    let opening =
+        Opening { owner_uid: context.owner_uid, buffers: options.buffer_bytes(), first: first_record };
+    let stores = Stores::open(config, opening, context.note)?;
+    let Stores { mds, linked, .. } = &stores;
+    let ds = stores.ds();
     let (ears, heard) = Ears::new(config.plan.history);
     let known_max = metadata::known_max(config, options.buffer_bytes());
     let client_options = ClientOptions {
@@ -98,19 +87,18 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         Ok(client) => client,
         Err(error) => {
             drop(ds);
-            give_up(tiers, &store);
+            stores.give_up();
             return Err(StartError::Failed(format!(
                 "the requests' threads cannot be started, or the policies not be read (onfs fsck tells): {error}"
             )));
         }
     };
-    let upward = match start_beside(config, linked.as_deref(), (&mds, &ds, &client), (ears, heard)) {
+    let upward = match start_beside(config, linked.as_deref(), (mds, &ds, &client), (ears, heard)) {
         Ok(upward) => upward,
         Err(error) => {
-            linked.iter().for_each(|linked| linked.shutdown());
             client.shutdown();
             drop((client, ds));
-            give_up(tiers, &store);
+            stores.give_up();
             return Err(error);
         }
     };
@@ -118,14 +106,14 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         Ok(session) => session,
         Err(error) => {
             upward.shutdown();
-            linked.iter().for_each(|linked| linked.shutdown());
             client.shutdown();
             drop((upward, client, ds));
-            give_up(tiers, &store);
+            stores.give_up();
             return Err(of_mount(error));
         }
     };
     let (config, began) = (config.clone(), Instant::now());
+    let Stores { store, mds, linked, .. } = stores;
     let parts = Parts { store, mds, ds, client, linked, upward, session, config, began };
     let fs = Arc::new(Mounted::new(parts));
     Ok(Running { handler: Arc::new(Handler::new(fs.clone())), fs })
@@ -168,14 +156,6 @@ fn start_beside(
 fn cache_timeout(config: &Config) -> std::time::Duration {
     let looks = config.link.as_ref().map(|link| link.look_every);
     looks.map_or(config.mount.cache_timeout, |look_every| look_every.min(config.mount.cache_timeout))
-}
-
-/// Closes what a start that failed had opened, and gives back the memory that it took.
-fn give_up(tiers: Tiers, store: &kv::MetaStore) {
-    tiers.give_up();
-    if let Err(error) = store.close() {
-        tracing::warn!(%error, "the metadata were not closed in order");
-    }
 }
 
 fn mount_options(config: &Config) -> MountOptions {

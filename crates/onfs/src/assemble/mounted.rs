@@ -3,14 +3,13 @@
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use fuse::UnmountError as FuseUnmount;
-use namespace::txn::KvError;
 use parking_lot::{Mutex, RwLock};
 use types::Errno;
 
 use super::{
     link::drain,
     parts::{Parts, failed},
-    site::Site,
+    stores::Closing,
 };
 use crate::{
     control::{ControlError, ErrorCode, MoveReport, Progress, ProgressSink},
@@ -111,57 +110,14 @@ impl MountedFs for Mounted {
         if let Some(linked) = &parts.linked {
             drain(linked, parts.config.mount.stop_deadline);
         }
-        let at_risk = parts.ds.flush_all(&mut |_| ControlFlow::Continue(()));
-        let synced = parts.mds.sync();
-        parts.linked.iter().for_each(|linked| linked.shutdown());
-        parts.ds.shutdown();
-        let store = parts.store.clone();
-        let state = parts.config.mount.state.clone();
-        let ds = parts.ds.clone();
-        let last = wait_until_sole(&parts);
-        drop(parts);
-        let mut trouble = Vec::new();
-        match at_risk.map(|left| left.bytes) {
-            // Where the safe copies are is in the journal: without it memory is what there is.
-            Ok(0) if synced.is_err() => tracing::warn!("the memory tier stays mounted"),
-            Ok(0) if last => match ds.release_memory() {
-                Ok(true) => {
-                    let noted = Site::load(&state).and_then(|mut site| site.set_memory_released());
-                    if let Err(error) = noted {
-                        // It only makes the next mount speak of a loss that was none.
-                        tracing::warn!(%error, "that the memory was given back is not on record");
-                    }
-                }
-                Ok(false) => tracing::info!("the memory tier stays mounted: it is still in use"),
-                Err(error) => tracing::warn!(%error, "the memory tier stays mounted"),
-            },
-            Ok(0) => tracing::warn!("the memory tier stays mounted: requests are still under way"),
-            Ok(bytes) => {
-                tracing::info!(bytes, "the memory tier stays mounted: it holds what no other tier has")
-            }
-            Err(errno) => trouble
-                .push(format!("data that is only in memory was not made safe ({errno}); it stays there")),
-        }
-        if let Err(errno) = synced {
-            trouble.push(format!("metadata was not made durable: {errno}"));
-        }
-        match store.close() {
-            Ok(()) => {}
-            Err(KvError::Full) => {
-                tracing::warn!("no room to merge the metadata journal: the next mount reads it")
-            }
-            // Fenced off it would be read-only: then no later mount gets it there.
-            Err(KvError::Io(why))
-                if store.engine_trouble().is_some() && store.stats().read_only.is_none() =>
-            {
-                tracing::warn!(
-                    why,
-                    "the metadata database was not brought up to date: the next mount does it"
-                )
-            }
-            Err(error) => trouble.push(format!("metadata: {error}")),
-        }
-        if trouble.is_empty() { Ok(()) } else { Err(trouble.join("; ")) }
+        let closing = Closing {
+            store: parts.store.clone(),
+            mds: parts.mds.clone(),
+            ds: parts.ds.clone(),
+            linked: parts.linked.clone(),
+            state: parts.config.mount.state.clone(),
+        };
+        closing.close(move || wait_until_sole(&parts))
     }
 }
 
