@@ -14,6 +14,7 @@ use types::ByteSize;
 
 fn host(uid: u32) -> Host {
     Host {
+        name: "host1".into(),
         uid,
         mem_available: 8 << 30,
         mem_total: 16 << 30,

@@ -58,6 +58,14 @@ impl ClusterKey {
         format!("{TITLE}{digits}\n")
     }
 
+    /// An identity for the cluster of those who have this key. It says nothing of the key.
+    pub fn cluster_id(&self) -> [u8; 16] {
+        let mac: [u8; 32] = self.mac(b"onfs cluster id", &Transcript([0; 32])).finalize().into_bytes().into();
+        let mut id = [0; 16];
+        id.copy_from_slice(&mac[..16]);
+        id
+    }
+
     fn mac(&self, what: &[u8], transcript: &Transcript) -> Hmac<Sha256> {
         // HMAC fills a shorter key with zeros up to the block.
         let mut block = [0; BLOCK];

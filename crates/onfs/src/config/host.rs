@@ -10,6 +10,8 @@ use types::ByteSize;
 /// The machine and the user that a mount is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
+    /// The machine's own.
+    pub name: String,
     pub uid: u32,
     /// `MemAvailable`, in bytes; 0 when unknown.
     pub mem_available: u64,
@@ -32,7 +34,9 @@ impl Host {
     pub fn detect() -> Host {
         let dir = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Host {
+            name: name.trim().to_owned(),
             uid: rustix::process::geteuid().as_raw(),
             mem_available: of_meminfo(&memory, "MemAvailable:"),
             mem_total: of_meminfo(&memory, "MemTotal:") + of_meminfo(&memory, "SwapTotal:"),
@@ -141,7 +145,17 @@ mod tests {
 
     fn host(uid: u32, mem: u64) -> Host {
         let home = Some("/home/u".into());
-        Host { uid, mem_available: mem, mem_total: mem, cpus: 2, home, xdg_state: None, xdg_config: None }
+        let name = String::new();
+        Host {
+            name,
+            uid,
+            mem_available: mem,
+            mem_total: mem,
+            cpus: 2,
+            home,
+            xdg_state: None,
+            xdg_config: None,
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! every setting has a unit, a range, a default and a doc line in [`table`], from which docs/config.md and
 //! `config show` are printed. Refuses to know what a setting does to the file system.
 
+mod cluster;
 mod database;
 mod error;
 mod host;
@@ -17,6 +18,9 @@ mod table;
 mod typed;
 mod value;
 
+pub use cluster::{
+    ClusterConfig, NodeConfig, PORT, REMOTE_SECTIONS, RemoteConfig, ServerConfig, id_text, is_source,
+};
 pub use database::DatabaseConfig;
 pub use error::ConfigError;
 pub use host::Host;

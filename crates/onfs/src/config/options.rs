@@ -39,6 +39,7 @@ const SHORT: &[(&str, &str)] = &[
     ("memory_budget", "mount.memory_budget"),
     ("transport", "mount.transport"),
     ("log", "log.level"),
+    ("cluster_key", "cluster.key_file"),
 ];
 
 type Set = fn(&mut MountFlags);

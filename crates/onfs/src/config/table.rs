@@ -48,6 +48,8 @@ pub const fn sections() -> &'static [(&'static str, &'static str)] {
         ),
         ("policy", "Defaults of the root directory; `onfs policy set` changes them per directory."),
         ("plan", "What comes up before it is read, learned from earlier runs of a job."),
+        ("node", "A server's own place in its cluster."),
+        ("cluster", "The cluster that a server belongs to, or that is mounted."),
         ("log", "What the daemon writes down."),
     ]
 }
@@ -70,6 +72,8 @@ settings! {
     mount.state: Kind::Path { or: Some("auto") }, "auto", Some("--state"),
         "Directory of the metadata, the journal, the log and the control socket. `auto` is \
          /var/lib/onfs/NAME for root and $XDG_STATE_HOME/onfs/NAME for others, where NAME comes from the mount point.";
+    mount.source: Kind::Text { or: Some("none") }, "none", Some("HOST[:PORT]:/"),
+        "The cluster that is mounted, by its metadata servers: HOST[:PORT][,HOST[:PORT]...]:/. `none` is a file system of this machine's own.";
     mount.transport: Kind::Choice(&["auto", "io-uring", "dev"]), "auto", Some("--transport"),
         "How requests come from the kernel: FUSE over io_uring, or /dev/fuse. `auto` takes io_uring where the kernel offers it.";
     mount.passthrough: Kind::Choice(&["auto", "off"]), "auto", None,
@@ -180,6 +184,26 @@ settings! {
     plan.job_variables: Kind::Variables, "SLURM_JOB_NAME,PBS_JOBNAME,FLUX_JOB_NAME,LSB_JOBNAME", None,
         "The first of these environment variables that a process group's first process has names its job; without one it is \
          named by its program and script.";
+
+    node.id: Kind::Count { min: 1, max: u32::MAX as u64, or: Some("none") }, "none", None,
+        "The node's number. Each node of a cluster has its own, for ever: its data are known by it.";
+    node.name: Kind::Text { or: Some("auto") }, "auto", None,
+        "Its name, for people, and of its state directory. `auto` is the host's.";
+    node.rack: Kind::Text { or: Some("none") }, "none", None,
+        "What fails together with it.";
+    node.roles: Kind::Text { or: None }, "metadata,data", None,
+        "What it serves: metadata, data or both. A cluster has one metadata server.";
+    node.listen: Kind::Text { or: None }, "0.0.0.0:7400", None,
+        "Where it listens, HOST:PORT or unix:/PATH.";
+    node.address: Kind::Text { or: Some("auto") }, "auto", None,
+        "Where clients and servers reach it. `auto` is where it listens, and the host's name if it listens everywhere.";
+
+    cluster.id: Kind::Text { or: Some("auto") }, "auto", None,
+        "The cluster's identity, 32 hexadecimal digits, the same on all nodes. `auto` follows from the key.";
+    cluster.key_file: Kind::Path { or: Some("none") }, "none", Some("--cluster-key"),
+        "File with the cluster key, which nobody else may read. Who has it may ask for everything.";
+    cluster.metadata: Kind::Text { or: Some("none") }, "none", None,
+        "Where the metadata server is, HOST:PORT: a server of data alone reports there.";
 
     log.level: Kind::LogFilter, "info", None,
         "What is logged: a level, or a filter such as `info,fuse=debug`.";

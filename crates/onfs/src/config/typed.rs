@@ -166,7 +166,7 @@ impl Config {
     }
 }
 
-fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Result<MountConfig, ConfigError> {
+pub(super) fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Result<MountConfig, ConfigError> {
     let state = match reader.path("mount", "state")? {
         Some(path) => path,
         None => host.default_state(mountpoint).ok_or_else(|| {
@@ -330,7 +330,7 @@ fn check_mode(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn log(reader: &Reader<'_>) -> Result<LogConfig, ConfigError> {
+pub(super) fn log(reader: &Reader<'_>) -> Result<LogConfig, ConfigError> {
     Ok(LogConfig {
         level: reader.entry("log", "level")?.value.to_string(),
         file: reader.path("log", "file")?,
