@@ -1,0 +1,70 @@
+//! Listings.
+
+use prost::Message;
+use proto::metadata::{self, ENTRIES_MAX};
+use types::{Attr, Errno, FileKind, Ino};
+
+use crate::{Remote, names::attr_of};
+
+/// Bytes of one listing as it comes; the kernel asks for far less at once.
+const BYTES_MAX: u32 = 1 << 20;
+
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub name: Vec<u8>,
+    pub ino: Ino,
+    pub kind: FileKind,
+    /// Where to go on after it.
+    pub cookie: u64,
+    /// With a reference, if it was asked for.
+    pub attr: Option<Attr>,
+}
+
+/// Some names of a directory, in its order.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    pub entries: Vec<Listed>,
+    pub end: bool,
+}
+
+impl Remote {
+    /// Names after a cookie. With `attributes` each has those of this moment and a reference, but "." and ".."; what is then not
+    /// told to the kernel goes to [`Remote::untold`].
+    pub fn list(&self, dir: Ino, cookie: u64, at_most: usize, attributes: bool) -> Result<Page, Errno> {
+        let mut want = self.want(false);
+        want.answer_bytes_max = BYTES_MAX;
+        let entries_max = u32::try_from(at_most).unwrap_or(ENTRIES_MAX).clamp(1, ENTRIES_MAX);
+        let (listed, body) = self.ask(
+            |head| metadata::ReadDir {
+                head: Some(head),
+                dir: dir.get(),
+                cookie,
+                entries_max,
+                attributes,
+                referring: attributes,
+            },
+            want,
+        )?;
+        let found = metadata::Entries::decode(body.as_slice()).map_err(|_| Errno::EIO)?;
+        let entries = found.entries.into_iter().map(|entry| {
+            Ok(Listed {
+                ino: proto::attr::ino(entry.ino).map_err(|_| Errno::EIO)?,
+                kind: proto::attr::kind(entry.kind).map_err(|_| Errno::EIO)?,
+                cookie: entry.cookie,
+                attr: entry.attr.map(|attr| attr_of(Some(attr))).transpose()?,
+                name: entry.name,
+            })
+        });
+        Ok(Page { entries: entries.collect::<Result<_, Errno>>()?, end: listed.end })
+    }
+
+    /// The kernel knows of an entry of a listing, with its attributes.
+    pub(crate) fn told(&self, ino: Ino) {
+        self.references.add(ino);
+    }
+
+    /// The kernel had no room for it.
+    pub fn untold(&self, ino: Ino) {
+        self.references.untold(ino);
+    }
+}

@@ -1,0 +1,387 @@
+//! The kernel's requests. All but those that need nobody's answer go to a thread of the pools.
+
+use std::{sync::Arc, time::Duration};
+
+use fuse::{
+    AttrOut, Call, Capabilities, DirBuffer, DirEntryOut, EntryOut, Filesystem, Header, InitConfig,
+    KernelInfo, OpenFlags, OpenOut, Operation, ReadArgs, StatfsOut,
+};
+use proto::attr::Caller;
+use types::{Attr, Errno, Ino, NAME_MAX};
+
+use crate::{
+    Remote,
+    access::{Access, is_append, is_sync},
+    dirs::Page,
+    names::Place,
+    openings::OpenFile,
+    shape::AllocateArgs,
+    writing::WriteHow,
+    xattr::Xattr,
+};
+
+/// Bytes of an entry of a listing beside its name, with attributes and without.
+const PLUS_HEAD: usize = 128 + 24;
+const PLAIN_HEAD: usize = 24;
+/// `f_bsize`.
+const BLOCK: u64 = 4096;
+/// As many as inode numbers allow; what is used is taken off.
+const INODES: u64 = 1 << 40;
+
+impl Filesystem for Remote {
+    fn init(&self, kernel: &KernelInfo, config: &mut InitConfig) -> Result<(), Errno> {
+        let wanted = Capabilities::ASYNC_READ
+            | Capabilities::ASYNC_DIO
+            | Capabilities::BIG_WRITES
+            | Capabilities::DONT_MASK
+            | Capabilities::READDIRPLUS
+            | Capabilities::READDIRPLUS_AUTO
+            | Capabilities::PARALLEL_DIROPS
+            | Capabilities::POSIX_ACL
+            | Capabilities::HANDLE_KILLPRIV_V2
+            | Capabilities::SETXATTR_EXT
+            | Capabilities::AUTO_INVAL_DATA;
+        config.capabilities |= wanted & kernel.capabilities;
+        // Locks are this kernel's own; nothing is to be written back from its cache, nor mapped for writing there.
+        config.capabilities -= Capabilities::POSIX_LOCKS
+            | Capabilities::FLOCK_LOCKS
+            | Capabilities::WRITEBACK_CACHE
+            | Capabilities::DIRECT_IO_ALLOW_MMAP;
+        config.max_write = 1 << 20;
+        config.time_granularity_ns = 1;
+        Ok(())
+    }
+
+    fn dispatch(&self, call: Call) {
+        let header = *call.header();
+        let for_data = match call.operation() {
+            Err(error) => return call.reply_error(error),
+            Ok(Operation::Forget { lookups }) => {
+                self.forget(header.node, lookups);
+                return call.reply_none();
+            }
+            Ok(Operation::BatchForget(list)) => {
+                list.for_each(|one| self.forget(one.node, one.lookups));
+                return call.reply_none();
+            }
+            Ok(Operation::Interrupt { .. }) => return call.reply_none(),
+            Ok(Operation::Destroy | Operation::Flush { .. } | Operation::Releasedir(_)) => {
+                return call.reply_ok();
+            }
+            // Directories are not to be cached, so there is an answer.
+            Ok(Operation::Opendir { .. }) => return call.reply_open(&OpenOut::default()),
+            Ok(
+                Operation::Read(_)
+                | Operation::Write(_)
+                | Operation::Fsync { .. }
+                | Operation::Fallocate { .. }
+                | Operation::Lseek { .. },
+            ) => true,
+            Ok(_) => false,
+        };
+        let Some(remote) = self.this.upgrade() else { return call.reply_error(Errno::EIO) };
+        let pool = if for_data { &self.data_pool } else { &self.pool };
+        pool.defer(move || remote.serve(call));
+    }
+}
+
+/// Answers with what came of it.
+fn finish<T>(call: Call, result: Result<T, Errno>, reply: impl FnOnce(Call, T)) {
+    match result {
+        Ok(value) => reply(call, value),
+        Err(error) => call.reply_error(error),
+    }
+}
+
+fn caller(header: &Header, umask: u32) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, umask }
+}
+
+fn entry(attr: Attr) -> EntryOut {
+    EntryOut {
+        node: attr.ino.get(),
+        // Inode numbers are never used again.
+        generation: 0,
+        entry_timeout: Duration::ZERO,
+        attr_timeout: Duration::ZERO,
+        attr,
+    }
+}
+
+fn open_out(file: &OpenFile) -> OpenOut {
+    OpenOut { fh: file.number, flags: OpenFlags::DIRECT_IO | OpenFlags::NOFLUSH, backing: None }
+}
+
+fn reply_entry(call: Call, attr: Attr) {
+    call.reply_entry(&entry(attr));
+}
+
+fn reply_attr(call: Call, attr: Attr) {
+    call.reply_attr(&AttrOut { timeout: Duration::ZERO, attr });
+}
+
+fn reply_ok(call: Call, (): ()) {
+    call.reply_ok();
+}
+
+fn reply_created(call: Call, (attr, file): (Attr, Arc<OpenFile>)) {
+    call.reply_create(&entry(attr), &open_out(&file));
+}
+
+fn reply_xattr(call: Call, out: Xattr) {
+    match out {
+        Xattr::Size(bytes) => call.reply_xattr_size(bytes),
+        Xattr::Bytes(bytes) => call.reply_bytes(&bytes),
+    }
+}
+
+impl Remote {
+    /// The table of what concerns names and inodes; the rest is open files' ([`Remote::serve_open`]).
+    fn serve(&self, call: Call) {
+        let header = *call.header();
+        let at = match Ino::from_raw(header.node) {
+            Some(at) => at,
+            None if header.node == 0 => Ino::ROOT,
+            None => return call.reply_error(Errno::ESTALE),
+        };
+        let place = |name| Place { dir: at, name };
+        let operation = match call.operation() {
+            Ok(operation) => operation,
+            Err(error) => return call.reply_error(error),
+        };
+        match operation {
+            Operation::Lookup { name } => {
+                let found = self.lookup(place(name));
+                finish(call, found, reply_entry);
+            }
+            Operation::Getattr { .. } | Operation::Statx { .. } => {
+                finish(call, self.getattr(at), reply_attr);
+            }
+            Operation::Setattr(args) => {
+                let set = self.setattr(at, &args);
+                finish(call, set, reply_attr);
+            }
+            Operation::Readlink => {
+                finish(call, self.readlink(at), |call, target| call.reply_bytes(&target));
+            }
+            Operation::Symlink { name, target } => {
+                let made = self.symlink(caller(&header, 0), place(name), target);
+                finish(call, made, reply_entry);
+            }
+            Operation::Mknod { name, mode, rdev, umask } => {
+                let made = self.mknod(caller(&header, umask), place(name), mode, rdev);
+                finish(call, made, reply_entry);
+            }
+            Operation::Mkdir { name, mode, umask } => {
+                let made = self.mkdir(caller(&header, umask), place(name), mode);
+                finish(call, made, reply_entry);
+            }
+            Operation::Unlink { name } => {
+                let done = self.unlink(place(name));
+                finish(call, done, reply_ok);
+            }
+            Operation::Rmdir { name } => {
+                let done = self.rmdir(place(name));
+                finish(call, done, reply_ok);
+            }
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let to = Ino::from_raw(new_parent).ok_or(Errno::ESTALE);
+                let done = to.and_then(|dir| self.rename(place(name), Place { dir, name: new_name }, flags));
+                finish(call, done, reply_ok);
+            }
+            Operation::Link { node, name } => {
+                let existing = Ino::from_raw(node).ok_or(Errno::ESTALE);
+                let made = existing.and_then(|existing| self.link(existing, place(name)));
+                finish(call, made, reply_entry);
+            }
+            Operation::Setxattr(args) => {
+                let done = self.setxattr(at, &args);
+                finish(call, done, reply_ok);
+            }
+            Operation::Getxattr { name, size } => {
+                let value = self.getxattr(at, name, size);
+                finish(call, value, reply_xattr);
+            }
+            Operation::Listxattr { size } => {
+                finish(call, self.listxattr(header.uid, at, size), reply_xattr);
+            }
+            Operation::Removexattr { name } => {
+                let done = self.removexattr(at, name);
+                finish(call, done, reply_ok);
+            }
+            Operation::Readdir(args) => self.serve_listing(call, at, args, false),
+            Operation::Readdirplus(args) => self.serve_listing(call, at, args, true),
+            Operation::Fsyncdir { .. } => finish(call, self.fsync_dir(at), reply_ok),
+            Operation::Statfs => finish(call, self.statfs(), |call, out| call.reply_statfs(&out)),
+            Operation::Open { .. }
+            | Operation::Create(_)
+            | Operation::Tmpfile(_)
+            | Operation::Read(_)
+            | Operation::Write(_)
+            | Operation::Release(_)
+            | Operation::Fsync { .. }
+            | Operation::Fallocate { .. }
+            | Operation::Lseek { .. }
+            | Operation::Ioctl(_) => self.serve_open(call, at),
+            // Locks and permissions are the kernel's; copies it makes itself; the rest is other file systems', or was answered before.
+            Operation::Forget { .. }
+            | Operation::BatchForget(_)
+            | Operation::Flush { .. }
+            | Operation::Opendir { .. }
+            | Operation::Releasedir(_)
+            | Operation::Access { .. }
+            | Operation::Getlk(_)
+            | Operation::Setlk(_)
+            | Operation::Setlkw(_)
+            | Operation::CopyFileRange(_)
+            | Operation::Poll { .. }
+            | Operation::Interrupt { .. }
+            | Operation::Bmap { .. }
+            | Operation::Syncfs
+            | Operation::Destroy
+            | Operation::Unknown(_) => call.reply_error(Errno::ENOSYS),
+        }
+    }
+
+    /// What concerns open files.
+    fn serve_open(&self, call: Call, at: Ino) {
+        let header = *call.header();
+        let operation = match call.operation() {
+            Ok(operation) => operation,
+            Err(error) => return call.reply_error(error),
+        };
+        match operation {
+            Operation::Open { flags, kill_suidgid: _ } => {
+                let opened = Access::from_flags(flags).and_then(|access| self.open(at, access));
+                finish(call, opened, |call, file| call.reply_open(&open_out(&file)));
+            }
+            Operation::Create(args) => {
+                let place = Place { dir: at, name: args.name };
+                let made = Access::from_flags(args.flags)
+                    .and_then(|access| self.create(caller(&header, args.umask), place, args.mode, access));
+                finish(call, made, reply_created);
+            }
+            Operation::Tmpfile(args) => {
+                let made = Access::from_flags(args.flags).and_then(|access| {
+                    self.create_unnamed(caller(&header, args.umask), at, args.mode, access)
+                });
+                finish(call, made, reply_created);
+            }
+            Operation::Release(args) => {
+                self.close(args.fh);
+                call.reply_ok();
+            }
+            Operation::Read(args) => match self.file(args.fh) {
+                Ok(file) => call.reply_with(args.size as usize, |buf| self.read(&file, args.offset, buf)),
+                Err(error) => call.reply_error(error),
+            },
+            Operation::Write(args) => {
+                let how = WriteHow {
+                    append: is_append(args.flags),
+                    sync: is_sync(args.flags),
+                    kill_suidgid: args.kill_suidgid,
+                };
+                let written =
+                    self.file(args.fh).and_then(|file| self.write(&file, args.offset, args.data, how));
+                finish(call, written, |call, bytes| {
+                    call.reply_written(u32::try_from(bytes).unwrap_or(u32::MAX));
+                });
+            }
+            Operation::Fsync { fh, .. } => {
+                finish(call, self.file(fh).and_then(|file| self.fsync(&file)), reply_ok);
+            }
+            Operation::Fallocate { fh, offset, length, mode } => {
+                let args = AllocateArgs { offset, length, mode };
+                finish(call, self.file(fh).and_then(|file| self.allocate(&file, args)), reply_ok);
+            }
+            Operation::Lseek { fh, offset, whence } => {
+                let found = self.file(fh).and_then(|file| self.seek(&file, offset, whence));
+                finish(call, found, |call, at| call.reply_lseek(at));
+            }
+            Operation::Ioctl(_) => call.reply_error(Errno::ENOTTY),
+            Operation::Lookup { .. }
+            | Operation::Forget { .. }
+            | Operation::BatchForget(_)
+            | Operation::Getattr { .. }
+            | Operation::Statx { .. }
+            | Operation::Setattr(_)
+            | Operation::Readlink
+            | Operation::Symlink { .. }
+            | Operation::Mknod { .. }
+            | Operation::Mkdir { .. }
+            | Operation::Unlink { .. }
+            | Operation::Rmdir { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. }
+            | Operation::Statfs
+            | Operation::Flush { .. }
+            | Operation::Opendir { .. }
+            | Operation::Readdir(_)
+            | Operation::Readdirplus(_)
+            | Operation::Releasedir(_)
+            | Operation::Fsyncdir { .. }
+            | Operation::Setxattr(_)
+            | Operation::Getxattr { .. }
+            | Operation::Listxattr { .. }
+            | Operation::Removexattr { .. }
+            | Operation::Access { .. }
+            | Operation::Getlk(_)
+            | Operation::Setlk(_)
+            | Operation::Setlkw(_)
+            | Operation::CopyFileRange(_)
+            | Operation::Poll { .. }
+            | Operation::Interrupt { .. }
+            | Operation::Bmap { .. }
+            | Operation::Syncfs
+            | Operation::Destroy
+            | Operation::Unknown(_) => call.reply_error(Errno::ENOSYS),
+        }
+    }
+
+    fn serve_listing(&self, call: Call, dir: Ino, args: ReadArgs, plus: bool) {
+        let head = if plus { PLUS_HEAD } else { PLAIN_HEAD };
+        let at_most = (args.size as usize / (head + 8)).max(1);
+        let page = match self.list(dir, args.offset, at_most, plus) {
+            Ok(page) => page,
+            Err(error) => return call.reply_error(error),
+        };
+        call.reply_dir(|out| {
+            self.pack(page, out);
+            Ok(())
+        });
+    }
+
+    /// What does not fit is asked for again; its references go back.
+    fn pack(&self, page: Page, out: &mut DirBuffer<'_>) {
+        let mut full = false;
+        for listed in page.entries {
+            let wire = DirEntryOut {
+                name: &listed.name,
+                ino: listed.ino.get(),
+                kind: listed.kind,
+                cookie: listed.cookie,
+            };
+            match listed.attr.filter(|_| listed.name != b"." && listed.name != b"..") {
+                Some(attr) if !full && out.push_plus(&wire, &entry(attr)) => self.told(attr.ino),
+                Some(attr) => {
+                    full = true;
+                    self.untold(attr.ino);
+                }
+                None => full |= full || !out.push(&wire),
+            }
+        }
+    }
+
+    fn statfs(&self) -> Result<StatfsOut, Errno> {
+        let (total, free, inodes) = self.space()?;
+        Ok(StatfsOut {
+            blocks: total / BLOCK,
+            blocks_free: free / BLOCK,
+            blocks_available: free / BLOCK,
+            files: INODES,
+            files_free: INODES.saturating_sub(inodes),
+            block_size: BLOCK as u32,
+            name_max: NAME_MAX as u32,
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! One lane to one server: a request is made until it is answered, or the server was away for too long.
+//!
+//! Requests may be made again: a change has its number, and what has none may be carried out twice.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use net::{
+    Address, Answered, Call, CallError, Client, Credentials, Handler, Incoming, Reply, Target, Tuning,
+};
+use parking_lot::Mutex;
+use proto::Method;
+use types::Errno;
+use wire::{
+    frame::{Body, Verdict},
+    handshake::Wish,
+    schema::{Fault, Retry},
+};
+
+/// Between two attempts that failed at once.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Whoever comes while a server is known to be away waits so long for it and no longer.
+const AWAY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a request may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    /// Without a connection, or with connections that are lost.
+    pub patience: Duration,
+    /// In all.
+    pub longest: Duration,
+}
+
+/// A request, as often as it is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Asking {
+    pub method: Method,
+    pub meta: Bytes,
+    pub body: Body,
+    pub answer_bytes_max: u32,
+}
+
+impl Asking {
+    pub(crate) fn call(&self, deadline: Instant) -> Call {
+        Call {
+            body: self.body.clone(),
+            answer_bytes_max: self.answer_bytes_max,
+            ..Call::new(self.method.number(), self.meta.clone(), deadline)
+        }
+    }
+}
+
+/// Why there is no answer that says yes.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The server says no. `again`: an earlier attempt of the same request may have been carried out.
+    Fault {
+        fault: Box<Fault>,
+        again: bool,
+    },
+    Silent(String),
+}
+
+impl Stop {
+    pub(crate) fn errno(&self) -> Errno {
+        match self {
+            Stop::Fault { fault, .. } => Errno::from_raw(fault.errno),
+            Stop::Silent(_) => Errno::EIO,
+        }
+    }
+}
+
+/// Nobody asks a client anything.
+pub(crate) struct Unasked;
+
+impl Handler for Unasked {
+    fn asked(&self, _: Incoming, reply: Reply) {
+        drop(reply);
+    }
+}
+
+/// What all lines of a mount have in common.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub credentials: Credentials,
+    pub tuning: Tuning,
+}
+
+pub(crate) struct Line {
+    /// For each address of the server.
+    clients: Vec<Client>,
+    /// The one that is used.
+    at: AtomicUsize,
+    away: Mutex<Option<Away>>,
+    in_flight: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Away {
+    since: Instant,
+    why: String,
+}
+
+impl Line {
+    pub(crate) fn new(addresses: &[Address], wish: Wish, common: &Common) -> Line {
+        let client = |address: &Address| {
+            Client::new(Target {
+                address: address.clone(),
+                wish,
+                credentials: common.credentials.clone(),
+                handler: Arc::new(Unasked),
+                tuning: common.tuning,
+            })
+        };
+        Line {
+            clients: addresses.iter().map(client).collect(),
+            at: AtomicUsize::new(0),
+            away: Mutex::default(),
+            in_flight: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks until there is an answer.
+    pub(crate) fn ask(&self, asking: &Asking, waits: Waits) -> Result<Answered, Stop> {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let answer = self.attempts(asking, waits);
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        answer
+    }
+
+    /// A connection, for requests that go to several servers at once. What fails on it is asked for again with [`Line::ask`].
+    pub(crate) fn open_channel(&self) -> Option<Arc<net::Channel>> {
+        if self.away.lock().is_some() {
+            return None;
+        }
+        self.client()?.channel(Instant::now() + Duration::from_secs(1)).ok()
+    }
+
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// For how long, and why.
+    pub(crate) fn away(&self) -> Option<(Duration, String)> {
+        self.away.lock().as_ref().map(|away| (away.since.elapsed(), away.why.clone()))
+    }
+
+    fn attempts(&self, asking: &Asking, waits: Waits) -> Result<Answered, Stop> {
+        let patience =
+            if self.away.lock().is_some() { waits.patience.min(AWAY_PATIENCE) } else { waits.patience };
+        let end = Instant::now() + waits.longest;
+        let mut give_up = Instant::now() + patience;
+        let mut again = false;
+        loop {
+            let why = match self.attempt(asking, give_up, end) {
+                Ok(answered) if answered.header.verdict == Verdict::Done => {
+                    self.heard();
+                    return Ok(answered);
+                }
+                Ok(answered) if answered.header.verdict == Verdict::Fault => {
+                    self.heard();
+                    let fault = proto::fault::read(&answered.meta);
+                    let after = Duration::from_millis(fault.after_ms.clamp(10, 5000).into());
+                    let later = Retry::try_from(fault.retry) == Ok(Retry::After);
+                    if !later || Instant::now() + after >= end {
+                        return Err(Stop::Fault { fault: Box::new(fault), again });
+                    }
+                    // It is there, only not able to.
+                    give_up = Instant::now() + after + waits.patience;
+                    thread::sleep(after);
+                    continue;
+                }
+                Ok(_) => "the server is leaving".to_owned(),
+                Err(error) => {
+                    again |= error.is_unknown();
+                    if matches!(error, CallError::NoConnection { .. }) {
+                        self.at.fetch_add(1, Ordering::Relaxed);
+                    }
+                    error.to_string()
+                }
+            };
+            let now = Instant::now();
+            if now + PAUSE >= give_up.min(end) {
+                self.lost(&why);
+                return Err(Stop::Silent(why));
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// With several addresses each gets its part of the time for a connection.
+    fn attempt(&self, asking: &Asking, give_up: Instant, end: Instant) -> Result<Answered, CallError> {
+        let none = || CallError::NoConnection { address: String::new(), why: "no address is known".into() };
+        let client = self.client().ok_or_else(none)?;
+        let left = give_up.saturating_duration_since(Instant::now());
+        client.channel(Instant::now() + left / self.clients.len() as u32)?;
+        client.call(asking.call(end))
+    }
+
+    fn client(&self) -> Option<&Client> {
+        let at = self.at.load(Ordering::Relaxed);
+        self.clients.get(at.checked_rem(self.clients.len())?)
+    }
+
+    fn heard(&self) {
+        if self.away.lock().take().is_some() {
+            tracing::info!("a server answers again");
+        }
+    }
+
+    fn lost(&self, why: &str) {
+        let mut away = self.away.lock();
+        if away.is_none() {
+            tracing::warn!(why, "a server is away");
+            *away = Some(Away { since: Instant::now(), why: why.to_owned() });
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Names and attributes. Whatever answers with an inode gives one reference, which the kernel returns by forgetting it.
+
+use fuse::{SetattrArgs, TimeOrNow};
+use proto::{
+    attr::{Caller, Changes, SetTime},
+    metadata,
+};
+use types::{Attr, Errno, FileKind, Ino};
+
+use crate::Remote;
+
+/// Where a name is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub dir: Ino,
+    pub name: &'a [u8],
+}
+
+impl Remote {
+    pub fn lookup(&self, at: Place<'_>) -> Result<Attr, Errno> {
+        let entry = self.look(|head| metadata::Lookup {
+            head: Some(head),
+            dir: at.dir.get(),
+            name: at.name.to_vec(),
+        });
+        self.named(entry)
+    }
+
+    /// As of this moment, also of a file that others write.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        let entry = self.look(|head| metadata::GetAttr { head: Some(head), ino: ino.get() })?;
+        attr_of(entry.attr)
+    }
+
+    pub fn setattr(&self, ino: Ino, args: &SetattrArgs) -> Result<Attr, Errno> {
+        let changes = Changes {
+            mode: args.mode.map(|mode| mode & types::MODE_MASK),
+            uid: args.uid,
+            gid: args.gid,
+            size: args.size,
+            atime: args.atime.map(set_time),
+            mtime: args.mtime.map(set_time),
+            ctime: args.ctime.map(Into::into),
+            kill_suidgid: args.kill_suidgid,
+        };
+        self.apply(ino, changes, false)
+    }
+
+    pub(crate) fn apply(&self, ino: Ino, changes: Changes, grow_only: bool) -> Result<Attr, Errno> {
+        let entry = self.change(|head| metadata::SetAttr {
+            head: Some(head),
+            ino: ino.get(),
+            changes: Some(changes),
+            grow_only,
+        })?;
+        attr_of(entry.attr)
+    }
+
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let target = self.look(|head| metadata::ReadLink { head: Some(head), ino: ino.get() })?;
+        Ok(target.target)
+    }
+
+    pub fn mkdir(&self, caller: Caller, at: Place<'_>, mode: u32) -> Result<Attr, Errno> {
+        let entry = self.change(|head| metadata::Mkdir {
+            head: Some(head),
+            caller: Some(caller),
+            dir: at.dir.get(),
+            name: at.name.to_vec(),
+            mode: mode & types::MODE_MASK,
+        });
+        self.named(entry)
+    }
+
+    /// `mode` with the file's type.
+    pub fn mknod(&self, caller: Caller, at: Place<'_>, mode: u32, rdev: u32) -> Result<Attr, Errno> {
+        let kind = FileKind::from_mode(mode).ok_or(Errno::EINVAL)?;
+        let entry = self.change(|head| metadata::Mknod {
+            head: Some(head),
+            caller: Some(caller),
+            dir: at.dir.get(),
+            name: at.name.to_vec(),
+            kind: kind as u32,
+            mode: mode & types::MODE_MASK,
+            rdev,
+        });
+        self.named(entry)
+    }
+
+    pub fn symlink(&self, caller: Caller, at: Place<'_>, target: &[u8]) -> Result<Attr, Errno> {
+        let entry = self.change(|head| metadata::Symlink {
+            head: Some(head),
+            caller: Some(caller),
+            dir: at.dir.get(),
+            name: at.name.to_vec(),
+            target: target.to_vec(),
+        });
+        self.named(entry)
+    }
+
+    pub fn link(&self, ino: Ino, at: Place<'_>) -> Result<Attr, Errno> {
+        let entry = self.change(|head| metadata::Link {
+            head: Some(head),
+            ino: ino.get(),
+            dir: at.dir.get(),
+            name: at.name.to_vec(),
+        });
+        self.named(entry)
+    }
+
+    pub fn unlink(&self, at: Place<'_>) -> Result<(), Errno> {
+        self.change(|head| metadata::Unlink { head: Some(head), dir: at.dir.get(), name: at.name.to_vec() })
+            .map(drop)
+    }
+
+    pub fn rmdir(&self, at: Place<'_>) -> Result<(), Errno> {
+        self.change(|head| metadata::Rmdir { head: Some(head), dir: at.dir.get(), name: at.name.to_vec() })
+            .map(drop)
+    }
+
+    /// `flags` as in renameat2(2).
+    pub fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Result<(), Errno> {
+        let mode = rename_mode(flags)?;
+        self.change(|head| metadata::Rename {
+            head: Some(head),
+            from_dir: from.dir.get(),
+            from_name: from.name.to_vec(),
+            to_dir: to.dir.get(),
+            to_name: to.name.to_vec(),
+            mode: mode.into(),
+        })
+        .map(drop)
+    }
+
+    /// The kernel gives up references.
+    pub fn forget(&self, ino: u64, count: u64) {
+        self.references.forget(ino, count);
+    }
+
+    /// The kernel will not hear of an entry that came.
+    pub(crate) fn named(&self, entry: Result<metadata::Entry, Errno>) -> Result<Attr, Errno> {
+        let attr = attr_of(entry?.attr)?;
+        self.references.add(attr.ino);
+        Ok(attr)
+    }
+}
+
+/// An answer's attributes, within their bounds.
+pub(crate) fn attr_of(attr: Option<proto::attr::Attr>) -> Result<Attr, Errno> {
+    let attr = attr.ok_or(Errno::EIO)?;
+    Attr::try_from(attr).map_err(|bad| {
+        tracing::error!(%bad, "attributes that make no sense");
+        Errno::EIO
+    })
+}
+
+fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime { at: None },
+        TimeOrNow::At(time) => SetTime { at: Some(time.into()) },
+    }
+}
+
+fn rename_mode(flags: u32) -> Result<metadata::RenameMode, Errno> {
+    match flags {
+        0 => Ok(metadata::RenameMode::Replace),
+        1 => Ok(metadata::RenameMode::NoReplace),
+        2 => Ok(metadata::RenameMode::Exchange),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: unknown flags of a rename are refused, never passed over.
+    use super::*;
+
+    #[test]
+    fn rename_flags() {
+        let known: Vec<u32> = (0..16).filter(|flags| rename_mode(*flags).is_ok()).collect();
+        assert_eq!(known, [0, 1, 2]);
+    }
+}

@@ -1,0 +1,87 @@
+//! The cluster map as this mount has it, and a line to each data server that it needed.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use cluster::{
+    map::{ClusterMap, NodeId},
+    node::Node,
+};
+use net::Address;
+use parking_lot::Mutex;
+use types::Errno;
+use wire::{handshake::Wish, schema::Lane};
+
+use crate::line::{Common, Line};
+
+pub(crate) struct Nodes {
+    common: Common,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    map: Option<ClusterMap>,
+    lines: BTreeMap<u64, (Vec<String>, Arc<Line>)>,
+}
+
+impl Nodes {
+    pub(crate) fn new(common: Common) -> Nodes {
+        Nodes { common, known: Mutex::default() }
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.known.lock().map.as_ref().map_or(0, |map| map.epoch().0)
+    }
+
+    /// Takes a map, if it is newer than the one that is there. `EPROTO` is not in the table of errors: `EIO`.
+    pub(crate) fn take(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let map = ClusterMap::decode(bytes).map_err(|error| {
+            tracing::error!(%error, "the cluster map cannot be read");
+            Errno::EIO
+        })?;
+        let mut known = self.known.lock();
+        if known.map.as_ref().is_none_or(|old| old.epoch() < map.epoch() || old.cluster() != map.cluster()) {
+            known.map = Some(map);
+        }
+        Ok(())
+    }
+
+    /// After a restart of the metadata server maps are counted anew.
+    pub(crate) fn forget_map(&self) {
+        self.known.lock().map = None;
+    }
+
+    /// `None`: the map has no such node.
+    pub(crate) fn line(&self, node: u64) -> Option<Arc<Line>> {
+        let mut known = self.known.lock();
+        let Some(addresses) = known.map.as_ref().and_then(|map| map.node(NodeId(node))).map(addresses) else {
+            // One that was there is still where it was.
+            return known.lines.get(&node).map(|(_, line)| line.clone());
+        };
+        if let Some((last, line)) = known.lines.get(&node)
+            && *last == addresses
+        {
+            return Some(line.clone());
+        }
+        let parsed: Vec<Address> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        let line = Arc::new(Line::new(&parsed, Wish { lane: Lane::Data, node: Some(node) }, &self.common));
+        known.lines.insert(node, (addresses, line.clone()));
+        Some(line)
+    }
+
+    /// All of the map, with the lines that there are.
+    pub(crate) fn all(&self) -> Vec<(Node, Option<Arc<Line>>)> {
+        let known = self.known.lock();
+        let nodes = known.map.iter().flat_map(ClusterMap::nodes).cloned();
+        nodes
+            .map(|node| {
+                let line = known.lines.get(&node.id.0).map(|(_, line)| line.clone());
+                (node, line)
+            })
+            .collect()
+    }
+}
+
+fn addresses(node: &Node) -> Vec<String> {
+    node.addresses.clone()
+}

@@ -1,0 +1,201 @@
+//! Opening and closing, and where an open file's bytes are.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::SystemTime,
+};
+
+use parking_lot::Mutex;
+use proto::{attr::Caller, metadata};
+use types::{Attr, Errno, Ino, ProjectId, Timestamp};
+
+use crate::{
+    Remote,
+    access::Access,
+    names::{Place, attr_of},
+    openings::{OpenFile, Placed},
+};
+
+/// Access times are renewed when older than this, as with the kernel's relatime.
+const ATIME_AGE_SEC: i64 = 24 * 60 * 60;
+
+impl Remote {
+    /// A new file, which comes with a reference. One that is there is opened, unless only a new one is wanted.
+    pub fn create(
+        &self,
+        caller: Caller,
+        at: Place<'_>,
+        mode: u32,
+        access: Access,
+    ) -> Result<(Attr, Arc<OpenFile>), Errno> {
+        loop {
+            let opening = self.openings.number();
+            let made = self.change(|head| metadata::Create {
+                head: Some(head),
+                caller: Some(caller),
+                dir: at.dir.get(),
+                name: at.name.to_vec(),
+                mode: mode & types::MODE_MASK,
+                opening,
+                write: access.write,
+            });
+            match made {
+                // Made by somebody else since the kernel looked.
+                Err(Errno::EEXIST) if !access.exclusive => match self.open_named(at, access) {
+                    // And taken away again.
+                    Err(Errno::ENOENT) => {}
+                    other => return other,
+                },
+                made => return self.made(made?, opening, access),
+            }
+        }
+    }
+
+    fn open_named(&self, at: Place<'_>, access: Access) -> Result<(Attr, Arc<OpenFile>), Errno> {
+        let attr = self.lookup(at)?;
+        match self.open(attr.ino, access) {
+            Ok(file) => Ok((attr, file)),
+            Err(error) => {
+                self.references.forget(attr.ino.get(), 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// A file without a name, with a reference.
+    pub fn create_unnamed(
+        &self,
+        caller: Caller,
+        dir: Ino,
+        mode: u32,
+        access: Access,
+    ) -> Result<(Attr, Arc<OpenFile>), Errno> {
+        let opening = self.openings.number();
+        let made = self.change(|head| metadata::TmpFile {
+            head: Some(head),
+            caller: Some(caller),
+            dir: dir.get(),
+            mode: mode & types::MODE_MASK,
+            opening,
+        })?;
+        self.made(made, opening, access)
+    }
+
+    pub fn open(&self, ino: Ino, access: Access) -> Result<Arc<OpenFile>, Errno> {
+        let number = self.openings.number();
+        let opened = self.look(|head| metadata::Open {
+            head: Some(head),
+            ino: ino.get(),
+            opening: number,
+            write: access.write,
+        })?;
+        let attr = attr_of(opened.attr)?;
+        Ok(self.opened(&attr, opened.layout, number, access))
+    }
+
+    /// Gives an opening back. What fails is the server's to give up with the session.
+    pub fn close(&self, number: u64) {
+        let Some(file) = self.openings.remove(number) else { return };
+        let atime = file.read_at.lock().map(Into::into);
+        let closed = self.look(|head| metadata::Close { head: Some(head), opening: file.number, atime });
+        if let Err(error) = closed {
+            tracing::warn!(ino = file.ino.get(), %error, "a file was not closed at the server");
+        }
+    }
+
+    /// `EBADF`: no such opening. `EIO`: lost with its session.
+    pub fn file(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
+        let file = self.openings.get(number).ok_or(Errno::EBADF)?;
+        if file.lost.load(Ordering::Acquire) { Err(Errno::EIO) } else { Ok(file) }
+    }
+
+    fn made(
+        &self,
+        made: metadata::Opened,
+        number: u64,
+        access: Access,
+    ) -> Result<(Attr, Arc<OpenFile>), Errno> {
+        let attr = attr_of(made.attr)?;
+        self.references.add(attr.ino);
+        let file = self.opened(&attr, made.layout, number, access);
+        Ok((attr, file))
+    }
+
+    fn opened(
+        &self,
+        attr: &Attr,
+        layout: Option<proto::Layout>,
+        number: u64,
+        access: Access,
+    ) -> Arc<OpenFile> {
+        let wants_time = access.read && !access.no_atime && !self.options.no_atime;
+        self.openings.insert(OpenFile {
+            ino: attr.ino,
+            number,
+            access,
+            atime_due: wants_time && atime_due(attr, now()),
+            read_at: Mutex::default(),
+            placed: Mutex::new(layout.and_then(Placed::new).map(Arc::new)),
+            begun: AtomicU64::new(0),
+            cleared: AtomicBool::new(false),
+            reserved: (access.write && attr.project != ProjectId::NONE).then(|| AtomicU64::new(attr.size)),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    /// Where the file's bytes are; without it, how long the file is that has none.
+    pub(crate) fn placed(&self, file: &OpenFile) -> Result<Result<Arc<Placed>, u64>, Errno> {
+        if let Some(placed) = file.placed.lock().clone() {
+            return Ok(Ok(placed));
+        }
+        let found = self.look(|head| metadata::FindLayout { head: Some(head), ino: file.ino.get() })?;
+        match found.layout {
+            Some(layout) => self.place(file, layout).map(Ok),
+            None => Ok(Err(found.size)),
+        }
+    }
+
+    /// The same before the first change of bytes through this opening, of which the metadata server has to know.
+    pub(crate) fn begin_write(&self, file: &OpenFile) -> Result<Arc<Placed>, Errno> {
+        let session = self.recoveries.load(Ordering::Acquire) + 1;
+        if file.begun.load(Ordering::Acquire) == session
+            && let Some(placed) = file.placed.lock().clone()
+        {
+            return Ok(placed);
+        }
+        let begun = self.look(|head| metadata::BeginWrite {
+            head: Some(head),
+            ino: file.ino.get(),
+            opening: file.number,
+        })?;
+        let placed = self.place(file, begun.layout.ok_or(Errno::EIO)?)?;
+        file.begun.store(session, Ordering::Release);
+        Ok(placed)
+    }
+
+    pub(crate) fn place(&self, file: &OpenFile, layout: proto::Layout) -> Result<Arc<Placed>, Errno> {
+        let mut kept = file.placed.lock();
+        if let Some(placed) = kept.as_ref().filter(|placed| placed.layout == layout) {
+            return Ok(placed.clone());
+        }
+        let Some(placed) = Placed::new(layout).map(Arc::new) else {
+            tracing::error!(ino = file.ino.get(), "a layout that breaks its rules");
+            return Err(Errno::EIO);
+        };
+        *kept = Some(placed.clone());
+        Ok(placed)
+    }
+}
+
+/// Does a read now change the access time, by the rule of relatime?
+fn atime_due(attr: &Attr, now: Timestamp) -> bool {
+    attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= ATIME_AGE_SEC
+}
+
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nsec: since.subsec_nanos() }
+}

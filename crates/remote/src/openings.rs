@@ -1,0 +1,88 @@
+//! The files that are open, by the number of their opening, which is also the kernel's handle.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use cluster::striping::Striped;
+use parking_lot::Mutex;
+use types::{Ino, Timestamp};
+
+use crate::access::Access;
+
+/// Where a file's bytes are.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub layout: proto::Layout,
+    pub striped: Striped,
+}
+
+impl Placed {
+    /// `None` if it breaks its rules.
+    pub(crate) fn new(layout: proto::Layout) -> Option<Placed> {
+        layout.check().ok()?;
+        let striped = Striped::new(layout.unit, layout.stripes.len())?;
+        Some(Placed { layout, striped })
+    }
+}
+
+/// An opening.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub ino: Ino,
+    pub number: u64,
+    pub access: Access,
+    /// A read is to leave its time.
+    pub(crate) atime_due: bool,
+    pub(crate) read_at: Mutex<Option<Timestamp>>,
+    /// Asked of the metadata server at a file's first read or write; it stays what it is.
+    pub(crate) placed: Mutex<Option<Arc<Placed>>>,
+    /// The metadata server knows that this opening writes: one more than the number of the session then, 0 for none.
+    pub(crate) begun: AtomicU64,
+    /// A write took the set-id bits away.
+    pub(crate) cleared: AtomicBool,
+    /// Of a file whose project may have a limit: up to here growth was asked for.
+    pub(crate) reserved: Option<AtomicU64>,
+    /// It could not be opened again after the session was lost.
+    pub(crate) lost: AtomicBool,
+}
+
+#[derive(Default)]
+pub(crate) struct Openings {
+    last: AtomicU64,
+    /// As many as the server lets the session have.
+    open: Mutex<BTreeMap<u64, Arc<OpenFile>>>,
+}
+
+impl Openings {
+    /// Never given out before by this mount.
+    pub(crate) fn number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn insert(&self, file: OpenFile) -> Arc<OpenFile> {
+        let file = Arc::new(file);
+        self.open.lock().insert(file.number, file.clone());
+        file
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<OpenFile>> {
+        self.open.lock().get(&number).cloned()
+    }
+
+    pub(crate) fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
+        self.open.lock().remove(&number)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
+        self.open.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.lock().len()
+    }
+}

@@ -1,0 +1,47 @@
+//! What a mount of a cluster is made of.
+
+use std::{path::PathBuf, time::Duration};
+
+use net::{Address, Credentials, Tuning};
+
+#[derive(Clone, Debug)]
+pub struct RemoteOptions {
+    /// The metadata server, where it may be reached.
+    pub servers: Vec<Address>,
+    pub credentials: Credentials,
+    pub tuning: Tuning,
+    /// Of this machine, for people.
+    pub host: String,
+    /// Where the mount answers commands; the attribute `user.onfs.control` says so.
+    pub control_socket: Option<PathBuf>,
+    /// Reads leave no time behind.
+    pub no_atime: bool,
+    /// A server that cannot be reached for so long: whoever waits for it gets an error.
+    pub patience: Duration,
+    /// A request that a server has got, and does not answer.
+    pub longest: Duration,
+    /// The same of one that waits for devices.
+    pub longest_sync: Duration,
+    /// Threads for what waits for the metadata server, and for what waits for data servers: a data server that is away keeps the
+    /// second ones busy at the most.
+    pub workers: usize,
+    pub data_workers: usize,
+}
+
+impl RemoteOptions {
+    pub fn new(servers: Vec<Address>, credentials: Credentials) -> RemoteOptions {
+        RemoteOptions {
+            servers,
+            credentials,
+            tuning: Tuning::default(),
+            host: String::new(),
+            control_socket: None,
+            no_atime: false,
+            patience: Duration::from_secs(30),
+            longest: Duration::from_secs(120),
+            longest_sync: Duration::from_secs(600),
+            workers: 16,
+            data_workers: 32,
+        }
+    }
+}

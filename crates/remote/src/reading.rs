@@ -1,0 +1,236 @@
+//! Reading: a range in its parts, from their data servers at the same time.
+//!
+//! Where an object is short there is a hole or the file's end; which of them, the other objects' sizes say. A data server that does
+//! not answer gives an error, whatever the others say.
+
+use std::{sync::Arc, time::Duration};
+
+use cluster::striping::Part;
+use net::{Answered, Pending};
+use prost::Message;
+use proto::{
+    Request,
+    data::{self, BYTES_MAX, Object},
+};
+use types::Errno;
+use wire::frame::{Body, Verdict};
+
+use crate::{
+    Remote,
+    line::{Asking, Line, Stop, Waits},
+    opening::now,
+    openings::{OpenFile, Placed},
+};
+
+/// An object grew between its end and its size; then it is read again.
+const AGAIN_MAX: u32 = 4;
+
+/// One part's bytes.
+struct Got {
+    part: Part,
+    bytes: Vec<u8>,
+    /// Of the object.
+    size: u64,
+}
+
+impl Remote {
+    /// Fills `buf` from `offset`; short at the end of the file alone. At most [`BYTES_MAX`] at once.
+    pub fn read(&self, file: &OpenFile, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+        let most = buf.len().min(BYTES_MAX as usize);
+        let buf = &mut buf[..most];
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        if file.atime_due {
+            let mut read_at = file.read_at.lock();
+            *read_at = read_at.or_else(|| Some(now()));
+        }
+        match self.placed(file)? {
+            Ok(placed) => self.read_placed(file, &placed, offset, buf),
+            // Nothing was ever written, but it may have been given a size.
+            Err(size) => {
+                let len = size.saturating_sub(offset).min(most as u64) as usize;
+                buf[..len].fill(0);
+                Ok(len)
+            }
+        }
+    }
+
+    fn read_placed(
+        &self,
+        file: &OpenFile,
+        placed: &Placed,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let want = offset.saturating_add(buf.len() as u64);
+        let (mut end, mut short) = (0, false);
+        let parts: Vec<Part> = placed.striped.parts(offset, buf.len() as u64).collect();
+        for got in self.read_parts(file, placed, &parts)? {
+            let from = (got.part.offset - offset) as usize;
+            let (filled, rest) = buf[from..from + got.part.len as usize].split_at_mut(got.bytes.len());
+            filled.copy_from_slice(&got.bytes);
+            rest.fill(0);
+            short |= !rest.is_empty();
+            end = end.max(placed.striped.file_end(got.part.stripe, got.size));
+        }
+        if !short {
+            return Ok(buf.len());
+        }
+        if end < want {
+            let others: Vec<usize> = (0..placed.striped.count())
+                .filter(|stripe| parts.iter().all(|part| part.stripe != *stripe))
+                .collect();
+            for (stripe, size) in self.sizes(file, placed, &others)? {
+                end = end.max(placed.striped.file_end(stripe, size));
+            }
+        }
+        Ok(want.min(end).saturating_sub(offset) as usize)
+    }
+
+    fn read_parts(&self, file: &OpenFile, placed: &Placed, parts: &[Part]) -> Result<Vec<Got>, Errno> {
+        let request = |part: &Part| data::Read {
+            object: Some(object(file, placed)),
+            offset: part.object_offset,
+            length: part.len as u32,
+        };
+        let askings = parts.iter().map(|part| {
+            let asking = asking(&request(part), Body::default(), part.len as u32)?;
+            Ok((placed.layout.stripes[part.stripe], asking))
+        });
+        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
+        let mut got = Vec::with_capacity(parts.len());
+        for (part, answered) in parts.iter().zip(answers) {
+            let one = self.understood(part, answered?)?;
+            got.push(if one.is_torn() { self.read_again(placed, part, &request(part))? } else { one });
+        }
+        Ok(got)
+    }
+
+    fn read_again(&self, placed: &Placed, part: &Part, request: &data::Read) -> Result<Got, Errno> {
+        let node = placed.layout.stripes[part.stripe];
+        for _ in 0..AGAIN_MAX {
+            let asking = asking(request, Body::default(), part.len as u32)?;
+            let answered = self.ask_nodes(vec![(node, asking)], self.waits())?.pop().ok_or(Errno::EIO)??;
+            let got = self.understood(part, answered)?;
+            if !got.is_torn() {
+                return Ok(got);
+            }
+        }
+        tracing::warn!(node, "an object grows faster than it can be read");
+        Err(Errno::EIO)
+    }
+
+    fn understood(&self, part: &Part, answered: Answered) -> Result<Got, Errno> {
+        let done = data::ReadDone::decode(answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
+        if answered.body.len() as u64 > part.len {
+            return Err(Errno::EIO);
+        }
+        Ok(Got { part: *part, bytes: answered.body, size: done.size })
+    }
+
+    /// The sizes of these stripes' objects.
+    pub(crate) fn sizes(
+        &self,
+        file: &OpenFile,
+        placed: &Placed,
+        stripes: &[usize],
+    ) -> Result<Vec<(usize, u64)>, Errno> {
+        let request = data::Attrs { objects: vec![object(file, placed)] };
+        let askings = stripes
+            .iter()
+            .map(|stripe| Ok((placed.layout.stripes[*stripe], asking(&request, Body::default(), 0)?)));
+        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
+        stripes
+            .iter()
+            .zip(answers)
+            .map(|(stripe, answered)| {
+                let attrs = data::ObjectAttrs::decode(answered?.meta.as_slice()).map_err(|_| Errno::EIO)?;
+                let attr = attrs.attrs.first().ok_or(Errno::EIO)?;
+                proto::attr::outcome(attr.errno)?;
+                Ok((*stripe, attr.size))
+            })
+            .collect()
+    }
+
+    /// The size of a file by its objects.
+    pub(crate) fn size_of(&self, file: &OpenFile, placed: &Placed) -> Result<u64, Errno> {
+        let all: Vec<usize> = (0..placed.striped.count()).collect();
+        let sizes = self.sizes(file, placed, &all)?;
+        Ok(sizes.iter().map(|(stripe, size)| placed.striped.file_end(*stripe, *size)).max().unwrap_or(0))
+    }
+
+    /// The same request to one data server each, all at once; what fails on its connection is made again, one after the other.
+    pub(crate) fn ask_nodes(
+        &self,
+        askings: Vec<(u64, Asking)>,
+        waits: Waits,
+    ) -> Result<Vec<Result<Answered, Errno>>, Errno> {
+        let lines =
+            askings.iter().map(|(node, _)| self.line_to(*node)).collect::<Result<Vec<Arc<Line>>, Errno>>()?;
+        let alone = askings.len() == 1;
+        let begun: Vec<Option<Pending>> = askings
+            .iter()
+            .zip(&lines)
+            .map(|((_, asking), line)| {
+                let channel = if alone { None } else { line.open_channel() }?;
+                channel.begin(asking.call(std::time::Instant::now() + waits.longest)).ok()
+            })
+            .collect();
+        Ok(askings
+            .iter()
+            .zip(lines)
+            .zip(begun)
+            .map(|(((node, asking), line), pending)| {
+                let first = pending.and_then(|pending| pending.wait().ok());
+                match first.filter(|answered| answered.header.verdict == Verdict::Done) {
+                    Some(answered) => Ok(answered),
+                    None => line.ask(asking, waits).map_err(|stop| {
+                        if let Stop::Silent(why) = &stop {
+                            tracing::warn!(
+                                node,
+                                method = asking.method.name(),
+                                why,
+                                "a data server does not answer"
+                            );
+                        }
+                        stop.errno()
+                    }),
+                }
+            })
+            .collect())
+    }
+
+    fn line_to(&self, node: u64) -> Result<Arc<Line>, Errno> {
+        if let Some(line) = self.nodes.line(node) {
+            return Ok(line);
+        }
+        self.fetch_map();
+        self.nodes.line(node).ok_or_else(|| {
+            tracing::warn!(node, "the cluster map has no such data server");
+            Errno::EIO
+        })
+    }
+
+    pub(crate) fn sync_waits(&self) -> Waits {
+        let longest: Duration = self.options.longest_sync;
+        Waits { longest, ..self.waits() }
+    }
+}
+
+impl Got {
+    /// Short, but the object goes on behind: it was read before and its size taken after a write.
+    fn is_torn(&self) -> bool {
+        (self.bytes.len() as u64) < self.part.len
+            && self.size > self.part.object_offset + self.bytes.len() as u64
+    }
+}
+
+pub(crate) fn object(file: &OpenFile, placed: &Placed) -> Object {
+    Object { ino: file.ino.get(), generation: placed.layout.generation }
+}
+
+pub(crate) fn asking<R: Request>(request: &R, body: Body, answer_bytes_max: u32) -> Result<Asking, Errno> {
+    request.check().map_err(|bad| bad.errno())?;
+    Ok(Asking { method: R::METHOD, meta: request.encode_to_vec().into(), body, answer_bytes_max })
+}

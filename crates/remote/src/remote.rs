@@ -1,0 +1,306 @@
+//! The mount itself: its session, how it asks, and the thread that keeps it.
+
+use std::{
+    sync::{Arc, Weak, atomic::AtomicU64},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use net::Answered;
+use parking_lot::{Condvar, Mutex, RwLock};
+use prost::Message;
+use proto::{Head, Reason, Request, SessionId, control, metadata};
+use types::{Attr, Errno};
+use wire::{frame::Body, handshake::Wish, schema::Lane};
+
+use crate::{
+    line::{Asking, Common, Line, Stop, Waits},
+    nodes::Nodes,
+    openings::Openings,
+    options::RemoteOptions,
+    pool::Pool,
+    references::References,
+    session::Session,
+};
+
+/// A look at what is to be given back and renewed.
+const TICK: Duration = Duration::from_millis(100);
+/// Of an end: what is open is closed within it, or left to the server.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+/// A request that finds its session gone so often in a row has an error.
+const RECOVERIES_MAX: usize = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the metadata server does not answer: {0}")]
+    Away(String),
+    #[error("the metadata server refuses the mount: {0}")]
+    Refused(String),
+    #[error("no thread can be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// What a mount asks for beside its head.
+pub(crate) struct Want {
+    /// A change, with a number of its own.
+    pub operation: bool,
+    pub body: Body,
+    pub answer_bytes_max: u32,
+    pub longest: Duration,
+}
+
+pub struct Remote {
+    pub(crate) this: Weak<Remote>,
+    pub(crate) options: RemoteOptions,
+    pub(crate) control: Line,
+    pub(crate) metadata: Line,
+    pub(crate) nodes: Nodes,
+    pub(crate) references: References,
+    pub(crate) openings: Openings,
+    pub(crate) pool: Pool,
+    pub(crate) data_pool: Pool,
+    pub(crate) session: RwLock<Arc<Session>>,
+    /// One at a time makes a session in place of a lost one.
+    pub(crate) recovering: Mutex<()>,
+    /// Sessions that were made in place of others.
+    pub(crate) recoveries: AtomicU64,
+    renew: RwLock<Duration>,
+    stopping: Mutex<bool>,
+    stopped: Condvar,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Remote {
+    /// Makes a session at the metadata server.
+    pub fn start(options: RemoteOptions) -> Result<Arc<Remote>, StartError> {
+        let common = Common { credentials: options.credentials.clone(), tuning: options.tuning };
+        let line = |lane| Line::new(&options.servers, Wish { lane, node: None }, &common);
+        let (control, metadata) = (line(Lane::Control), line(Lane::Metadata));
+        let pool = Pool::start("remote", options.workers)?;
+        let data_pool = Pool::start("remote-data", options.data_workers)?;
+        let remote = Arc::new_cyclic(|this| Remote {
+            this: this.clone(),
+            control,
+            metadata,
+            nodes: Nodes::new(common),
+            references: References::default(),
+            openings: Openings::default(),
+            pool,
+            data_pool,
+            session: RwLock::new(Arc::new(Session::new(SessionId(0), 0, 1))),
+            recovering: Mutex::default(),
+            recoveries: AtomicU64::new(0),
+            renew: RwLock::new(Duration::from_secs(5)),
+            stopping: Mutex::default(),
+            stopped: Condvar::new(),
+            keeper: Mutex::default(),
+            options,
+        });
+        if let Err(stop) = remote.fetch_facts().and_then(|()| remote.new_session()).map(|session| {
+            *remote.session.write() = session;
+        }) {
+            remote.pool.shutdown();
+            remote.data_pool.shutdown();
+            return Err(match stop {
+                Stop::Silent(why) => StartError::Away(why),
+                Stop::Fault { fault, .. } => StartError::Refused(fault.detail),
+            });
+        }
+        let keeper = {
+            let remote = Arc::downgrade(&remote);
+            std::thread::Builder::new().name("remote-keep".into()).spawn(move || keep(&remote))?
+        };
+        *remote.keeper.lock() = Some(keeper);
+        Ok(remote)
+    }
+
+    /// The root directory, as the metadata server has it.
+    pub fn root(&self) -> Result<Attr, Errno> {
+        self.getattr(types::Ino::ROOT)
+    }
+
+    /// Closes what is open, gives everything back and ends the session. What was answered is the servers'.
+    pub fn shutdown(&self) {
+        *self.stopping.lock() = true;
+        self.stopped.notify_all();
+        if let Some(keeper) = self.keeper.lock().take()
+            && keeper.thread().id() != std::thread::current().id()
+            && keeper.join().is_err()
+        {
+            tracing::error!("the thread that keeps the session ended with a panic");
+        }
+        self.pool.shutdown();
+        self.data_pool.shutdown();
+        let end = Instant::now() + END_PATIENCE;
+        for file in self.openings.all() {
+            if Instant::now() < end {
+                self.close(file.number);
+            }
+        }
+        let session = self.session();
+        let bye = control::Unmount { head: Some(session.head()) };
+        if let Err(stop) = self.ask_control(&bye, END_PATIENCE) {
+            tracing::info!(errno = %stop.errno(), "the session was not ended in order: the server gives it up later");
+        }
+    }
+
+    pub(crate) fn session(&self) -> Arc<Session> {
+        self.session.read().clone()
+    }
+
+    pub(crate) fn waits(&self) -> Waits {
+        Waits { patience: self.options.patience, longest: self.options.longest }
+    }
+
+    /// Asks something that changes nothing, or may be carried out twice.
+    pub(crate) fn look<R: Request>(&self, make: impl Fn(Head) -> R) -> Result<R::Answer, Errno> {
+        self.ask(make, self.want(false)).map(|(answer, _)| answer)
+    }
+
+    /// Makes a change, once.
+    pub(crate) fn change<R: Request>(&self, make: impl Fn(Head) -> R) -> Result<R::Answer, Errno> {
+        self.ask(make, self.want(true)).map(|(answer, _)| answer)
+    }
+
+    pub(crate) fn want(&self, operation: bool) -> Want {
+        Want { operation, body: Body::default(), answer_bytes_max: 0, longest: self.options.longest }
+    }
+
+    /// Asks the metadata server; the answer's body comes with it. When the session is gone, in the one that is made in its place.
+    pub(crate) fn ask<R: Request>(
+        &self,
+        make: impl Fn(Head) -> R,
+        want: Want,
+    ) -> Result<(R::Answer, Vec<u8>), Errno> {
+        let waits = Waits { patience: self.options.patience, longest: want.longest };
+        for _ in 0..RECOVERIES_MAX {
+            let session = self.session();
+            let operation =
+                if want.operation { Some(session.begin(Instant::now() + want.longest)?) } else { None };
+            let request = make(operation.as_ref().map_or_else(|| session.head(), |one| one.head()));
+            request.check().map_err(|bad| bad.errno())?;
+            let asking = Asking {
+                method: R::METHOD,
+                meta: request.encode_to_vec().into(),
+                body: want.body.clone(),
+                answer_bytes_max: want.answer_bytes_max,
+            };
+            match self.metadata.ask(&asking, waits) {
+                Ok(answered) => return understand::<R>(answered),
+                Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::SessionGone => {
+                    drop(operation);
+                    self.recover(&session)?;
+                    if again && want.operation {
+                        tracing::warn!(method = R::METHOD.name(), "not known whether it was carried out");
+                        return Err(Errno::EIO);
+                    }
+                }
+                Err(stop) => {
+                    if let Stop::Silent(why) = &stop {
+                        tracing::warn!(method = R::METHOD.name(), why, "no answer");
+                    }
+                    return Err(stop.errno());
+                }
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// On the lane that nothing large goes over.
+    pub(crate) fn ask_control<R: Request>(
+        &self,
+        request: &R,
+        patience: Duration,
+    ) -> Result<(R::Answer, Vec<u8>), Stop> {
+        let asking = Asking {
+            method: R::METHOD,
+            meta: request.encode_to_vec().into(),
+            body: Body::default(),
+            answer_bytes_max: 4 << 20,
+        };
+        let answered = self.control.ask(&asking, Waits { patience, longest: patience })?;
+        understand::<R>(answered)
+            .map_err(|errno| Stop::Silent(format!("an answer that makes no sense: {errno}")))
+    }
+
+    pub(crate) fn set_renew(&self, renew_ms: u32) {
+        *self.renew.write() = Duration::from_millis(renew_ms.clamp(100, 60_000).into());
+    }
+
+    /// The map, if there is a newer one.
+    pub(crate) fn fetch_map(&self) {
+        let since = control::MapSince { epoch: self.nodes.epoch() };
+        match self.ask_control(&since, self.options.patience.min(END_PATIENCE)) {
+            Ok((_, body)) if body.is_empty() => {}
+            Ok((_, body)) => drop(self.nodes.take(&body)),
+            Err(stop) => tracing::debug!(errno = %stop.errno(), "the cluster map was not fetched"),
+        }
+    }
+
+    /// One look of the keeper.
+    fn tick(&self, renewed: &mut Instant) {
+        self.give_back();
+        if renewed.elapsed() < *self.renew.read() {
+            return;
+        }
+        *renewed = Instant::now();
+        let session = self.session();
+        let renew = control::Renew { head: Some(session.head()) };
+        match self.ask_control(&renew, *self.renew.read()) {
+            Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => self.fetch_map(),
+            Ok(_) => {}
+            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                if let Err(error) = self.recover(&session) {
+                    tracing::warn!(%error, "no session in place of the lost one yet");
+                }
+            }
+            Err(Stop::Fault { fault, .. }) => {
+                tracing::warn!(detail = fault.detail, "the session was not renewed")
+            }
+            Err(Stop::Silent(why)) => tracing::debug!(why, "the session was not renewed"),
+        }
+    }
+
+    /// References that the kernel gave up.
+    fn give_back(&self) {
+        loop {
+            let references = self.references.take_back();
+            if references.is_empty() {
+                return;
+            }
+            let forget = |head| metadata::Forget { head: Some(head), references: references.clone() };
+            if let Err(error) = self.change(forget) {
+                // With the session they are given back in any case.
+                tracing::debug!(%error, "references were not given back");
+                return;
+            }
+        }
+    }
+}
+
+fn keep(remote: &Weak<Remote>) {
+    let mut renewed = Instant::now();
+    loop {
+        let Some(remote) = remote.upgrade() else { return };
+        {
+            let mut stopping = remote.stopping.lock();
+            if !*stopping {
+                let _ = remote.stopped.wait_for(&mut stopping, TICK);
+            }
+            if *stopping {
+                return;
+            }
+        }
+        remote.tick(&mut renewed);
+    }
+}
+
+fn understand<R: Request>(answered: Answered) -> Result<(R::Answer, Vec<u8>), Errno> {
+    match R::Answer::decode(answered.meta.as_slice()) {
+        Ok(answer) => Ok((answer, answered.body)),
+        Err(error) => {
+            tracing::error!(method = R::METHOD.name(), %error, "an answer that cannot be read");
+            Err(Errno::EIO)
+        }
+    }
+}

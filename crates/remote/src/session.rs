@@ -1,0 +1,107 @@
+//! One session, and the numbers of its operations.
+//!
+//! A number is open from when it is given out until its operation has ended, however it ended. All below the lowest open one are
+//! acknowledged.
+
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
+
+use parking_lot::{Condvar, Mutex};
+use proto::{Head, SessionId};
+use types::Errno;
+
+pub(crate) struct Session {
+    pub id: SessionId,
+    /// Of the server that made it.
+    pub incarnation: u64,
+    /// Operations whose answers the server keeps.
+    operations_max: u64,
+    numbers: Mutex<Numbers>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Numbers {
+    last: u64,
+    open: BTreeSet<u64>,
+}
+
+/// A number that is open.
+pub(crate) struct Operation {
+    session: Arc<Session>,
+    number: u64,
+}
+
+impl Session {
+    pub(crate) fn new(id: SessionId, incarnation: u64, operations_max: u64) -> Session {
+        Session {
+            id,
+            incarnation,
+            operations_max: operations_max.max(1),
+            numbers: Mutex::default(),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Of a request that may be carried out twice.
+    pub(crate) fn head(&self) -> Head {
+        Head::of(self.id)
+    }
+
+    /// The next number. Waits while the oldest open one is so old that the server would keep no answer for this.
+    pub(crate) fn begin(self: &Arc<Session>, end: Instant) -> Result<Operation, Errno> {
+        let mut numbers = self.numbers.lock();
+        loop {
+            let oldest = numbers.open.first().copied().unwrap_or(numbers.last + 1);
+            if numbers.last + 1 - oldest < self.operations_max {
+                numbers.last += 1;
+                let number = numbers.last;
+                numbers.open.insert(number);
+                return Ok(Operation { session: self.clone(), number });
+            }
+            if self.ended.wait_until(&mut numbers, end).timed_out() {
+                return Err(Errno::ETIMEDOUT);
+            }
+        }
+    }
+}
+
+impl Operation {
+    pub(crate) fn head(&self) -> Head {
+        let numbers = self.session.numbers.lock();
+        let acknowledged = numbers.open.first().copied().unwrap_or(self.number);
+        Head::operation(self.session.id, self.number, acknowledged)
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        self.session.numbers.lock().open.remove(&self.number);
+        self.session.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: numbers rise, and what is acknowledged is what has ended. Method: operations that end in another order.
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_what_has_ended_is_acknowledged() {
+        let session = Arc::new(Session::new(SessionId(7), 1, 3));
+        let now = Instant::now();
+        let (one, two) = (session.begin(now).unwrap(), session.begin(now).unwrap());
+        assert_eq!((one.head().number, one.head().acknowledged), (1, 1));
+        let three = session.begin(now).unwrap();
+        drop(two);
+        assert_eq!((three.head().number, three.head().acknowledged), (3, 1));
+        let soon = Instant::now() + Duration::from_millis(5);
+        assert_eq!(session.begin(soon).err(), Some(Errno::ETIMEDOUT), "no answer would be kept");
+        drop(one);
+        assert_eq!(three.head().acknowledged, 3);
+        let four = session.begin(now).unwrap();
+        assert_eq!((four.head().number, four.head().acknowledged), (4, 3));
+        assert_eq!(session.head().number, 0);
+    }
+}

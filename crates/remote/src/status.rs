@@ -1,0 +1,75 @@
+//! What a mount of a cluster says of itself.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use proto::metadata;
+use types::Errno;
+
+use crate::{Remote, line::Line};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RemoteStatus {
+    pub session: String,
+    /// Sessions that were lost.
+    pub sessions_lost: u64,
+    pub map_epoch: u64,
+    pub open_files: usize,
+    pub references: usize,
+    pub metadata: ServerStatus,
+    pub data: Vec<ServerStatus>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerStatus {
+    /// 0: not known.
+    pub node: u64,
+    pub name: String,
+    pub addresses: Vec<String>,
+    /// As the cluster map has it.
+    pub up: bool,
+    pub in_flight: u64,
+    /// It did not answer this mount for so long, and why.
+    pub away: Option<(Duration, String)>,
+}
+
+impl Remote {
+    pub fn status(&self) -> RemoteStatus {
+        let all = self.nodes.all();
+        let of_line = |line: &Line| (line.in_flight(), line.away());
+        let (in_flight, away) = of_line(&self.metadata);
+        let metadata = ServerStatus {
+            node: 0,
+            name: "metadata".to_owned(),
+            addresses: self.options.servers.iter().map(ToString::to_string).collect(),
+            up: away.is_none(),
+            in_flight,
+            away,
+        };
+        let data = all.into_iter().map(|(node, line)| {
+            let (in_flight, away) = line.as_deref().map_or((0, None), of_line);
+            ServerStatus {
+                node: node.id.0,
+                name: node.name.clone(),
+                addresses: node.addresses.clone(),
+                up: node.takes_data(),
+                in_flight,
+                away,
+            }
+        });
+        RemoteStatus {
+            session: self.session().id.to_string(),
+            sessions_lost: self.recoveries.load(Ordering::Relaxed),
+            map_epoch: self.nodes.epoch(),
+            open_files: self.openings.len(),
+            references: self.references.len(),
+            metadata,
+            data: data.collect(),
+        }
+    }
+
+    /// (Total, free) bytes and inodes.
+    pub fn space(&self) -> Result<(u64, u64, u64), Errno> {
+        let space = self.look(|head| metadata::StatFs { head: Some(head) })?;
+        Ok((space.total, space.free, space.inodes))
+    }
+}

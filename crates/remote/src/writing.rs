@@ -1,0 +1,136 @@
+//! Writing, and making durable what was written.
+//!
+//! A write is answered when all data servers of its parts have it. One without an answer is made again, with the same bytes at the same
+//! place. A range at the end is reserved once, and then written like any other.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use cluster::striping::Part;
+use prost::Message;
+use proto::{
+    attr::Changes,
+    data::{self, BYTES_MAX},
+    metadata,
+};
+use types::Errno;
+use wire::frame::Body;
+
+use crate::{
+    Remote,
+    openings::{OpenFile, Placed},
+    reading::{asking, object},
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteHow {
+    /// At the end, wherever that is; the offset means nothing.
+    pub append: bool,
+    /// Durable when it is answered.
+    pub sync: bool,
+    /// By somebody whose writes take set-id bits away.
+    pub kill_suidgid: bool,
+}
+
+impl Remote {
+    /// How many bytes were written: all, or those before an error. At most [`BYTES_MAX`] at once.
+    pub fn write(&self, file: &OpenFile, offset: u64, bytes: &[u8], how: WriteHow) -> Result<usize, Errno> {
+        let bytes = &bytes[..bytes.len().min(BYTES_MAX as usize)];
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        if how.kill_suidgid && !file.cleared.load(Ordering::Acquire) {
+            let changes = Changes { kill_suidgid: true, ..Changes::default() };
+            self.apply(file.ino, changes, false)?;
+            file.cleared.store(true, Ordering::Release);
+        }
+        let (offset, placed) = if how.append {
+            let appended = self.change(|head| metadata::Append {
+                head: Some(head),
+                ino: file.ino.get(),
+                opening: file.number,
+                length: bytes.len() as u64,
+            })?;
+            (appended.offset, self.place(file, appended.layout.ok_or(Errno::EIO)?)?)
+        } else {
+            if offset.checked_add(bytes.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
+                return Err(Errno::EFBIG);
+            }
+            let placed = self.begin_write(file)?;
+            self.reserve(file, offset + bytes.len() as u64)?;
+            (offset, placed)
+        };
+        let written = self.write_placed(file, &placed, offset, bytes, how.sync)?;
+        if how.sync {
+            self.sync_metadata(file)?;
+        }
+        Ok(written)
+    }
+
+    /// What was answered is durable: the bytes at their servers, then the file's record.
+    pub fn fsync(&self, file: &OpenFile) -> Result<(), Errno> {
+        if let Ok(placed) = self.placed(file)? {
+            let request = data::Sync { object: Some(object(file, &placed)) };
+            let nodes = placed.layout.stripes.iter();
+            let askings = nodes.map(|node| Ok((*node, asking(&request, Body::default(), 0)?)));
+            let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
+            answers.into_iter().try_for_each(|answered| answered.map(drop))?;
+        }
+        self.sync_metadata(file)
+    }
+
+    /// Of a directory.
+    pub fn fsync_dir(&self, ino: types::Ino) -> Result<(), Errno> {
+        self.look(|head| metadata::Fsync { head: Some(head), ino: ino.get() }).map(drop)
+    }
+
+    fn sync_metadata(&self, file: &OpenFile) -> Result<(), Errno> {
+        self.fsync_dir(file.ino)
+    }
+
+    /// Growth of a file whose project may have a limit.
+    pub(crate) fn reserve(&self, file: &OpenFile, end: u64) -> Result<(), Errno> {
+        let Some(reserved) = &file.reserved else { return Ok(()) };
+        if end <= reserved.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.look(|head| metadata::Reserve { head: Some(head), ino: file.ino.get(), size: end })?;
+        reserved.fetch_max(end, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn write_placed(
+        &self,
+        file: &OpenFile,
+        placed: &Placed,
+        offset: u64,
+        bytes: &[u8],
+        sync: bool,
+    ) -> Result<usize, Errno> {
+        let parts: Vec<Part> = placed.striped.parts(offset, bytes.len() as u64).collect();
+        // One copy, since the connection may need them longer than the kernel's buffer is ours.
+        let whole = Bytes::copy_from_slice(bytes);
+        let askings = parts.iter().map(|part| {
+            let request =
+                data::Write { object: Some(object(file, placed)), offset: part.object_offset, sync };
+            let from = (part.offset - offset) as usize;
+            let body = Body::new(whole.slice(from..from + part.len as usize));
+            Ok((placed.layout.stripes[part.stripe], asking(&request, body, 0)?))
+        });
+        let waits = if sync { self.sync_waits() } else { self.waits() };
+        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, waits)?;
+        let mut written = 0;
+        for (part, answered) in parts.iter().zip(answers) {
+            let done = answered
+                .and_then(|answered| data::Written::decode(answered.meta.as_slice()).map_err(|_| Errno::EIO));
+            match done {
+                Ok(done) if u64::from(done.bytes) >= part.len => written += part.len as usize,
+                Ok(done) if written + done.bytes as usize > 0 => return Ok(written + done.bytes as usize),
+                Ok(_) => return Err(Errno::EIO),
+                Err(_) if written > 0 => return Ok(written),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(written)
+    }
+}
