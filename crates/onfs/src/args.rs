@@ -1,15 +1,25 @@
 //! The command line: every flag once. Help, completions, the man page and docs/cli.md come from here.
 
+mod cluster;
 mod ledger;
 mod output;
 
-use std::{path::PathBuf, str::FromStr};
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use types::{ByteSize, Span, TierId};
 
-use crate::{bench::BenchOptions, policy::PolicyChange};
+use crate::{
+    bench::BenchOptions,
+    config::is_source,
+    exit::{Failure, Outcome},
+    policy::PolicyChange,
+};
 
+pub use cluster::{ClusterCommand, NodeCommand, ServerArgs};
 pub use ledger::{ConflictsArgs, ConflictsCommand, GateArgs, LinkCommand, LsArgs};
 pub use output::Output;
 
@@ -28,6 +38,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Mount a file system
+    #[command(override_usage = "onfs mount [OPTIONS] [HOST[:PORT]:/] MOUNTPOINT")]
     Mount(MountArgs),
     /// Make all data safe, then unmount
     Umount(UmountArgs),
@@ -76,6 +87,14 @@ pub enum Command {
     /// Show a linked directory, or accept one that was moved or replaced
     #[command(subcommand)]
     Link(LinkCommand),
+    /// Begin a cluster
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Serve metadata, data or both for the clients of a cluster
+    Server(ServerArgs),
+    /// Show the nodes of a cluster
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Measure a directory, on ONFS or not
     Bench(BenchArgs),
     /// Check, and repair, the state of a file system that is not mounted
@@ -131,6 +150,9 @@ pub struct ConfigArgs {
     /// File with the database's password, in the form of ~/.pgpass
     #[arg(long, value_name = "FILE")]
     pub metadata_password_file: Option<PathBuf>,
+    /// File with the key of the cluster
+    #[arg(long, value_name = "FILE")]
+    pub cluster_key: Option<PathBuf>,
     /// How requests come from the kernel
     #[arg(long, value_name = "auto|io-uring|dev")]
     pub transport: Option<String>,
@@ -152,8 +174,26 @@ pub struct MountArgs {
     /// This process is the daemon that `mount` started
     #[arg(long, hide = true)]
     pub daemon_child: bool,
-    /// An existing directory
-    pub mountpoint: PathBuf,
+    /// A cluster, by its metadata servers: HOST[:PORT][,HOST[:PORT]...]:/ [default: tiers of this machine]; then an existing directory
+    #[arg(value_name = "CLUSTER:/] [MOUNTPOINT", num_args = 1..=2, required = true)]
+    pub places: Vec<PathBuf>,
+}
+
+impl MountArgs {
+    /// What is mounted, if it is a cluster, and where.
+    pub fn source_and_place(&self) -> Outcome<(Option<&str>, &Path)> {
+        match self.places.as_slice() {
+            [place] => Ok((None, place)),
+            [source, place] => {
+                let text = source.to_str().filter(|text| is_source(text));
+                let what = source.display();
+                text.map(|text| (Some(text), place.as_path())).ok_or_else(|| {
+                    Failure::usage(format!("{what}: not a cluster: write HOST[:PORT][,HOST[:PORT]...]:/"))
+                })
+            }
+            [] | [_, _, ..] => Err(Failure::usage("give a mount point")),
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -170,7 +210,7 @@ pub struct UmountArgs {
 
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// Any path on the mount; without it the only mount, or a list of the mounts
+    /// Any path on the mount, or the state directory of a server; without it the only mount, or a list of the mounts
     pub mountpoint: Option<PathBuf>,
     #[command(flatten)]
     pub output: Output,

@@ -1,12 +1,13 @@
 //! `mount.onfs`: what mount(8) runs for `mount -t onfs SOURCE MOUNTPOINT -o ...` and for fstab.
 //!
 //! It is called as `mount.onfs SOURCE MOUNTPOINT [-sfnv] [-N ns] [-t type] [-o options]`. SOURCE is the configuration
-//! file when it is an absolute path, else only a name in the mount table.
+//! file when it is an absolute path, a cluster when it ends with ":/", else only a name in the mount table.
 
 use std::path::PathBuf;
 
 use crate::{
     args::{ConfigArgs, MountArgs},
+    config::is_source,
     exit::{Failure, Outcome},
 };
 
@@ -53,8 +54,12 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Outcome<HelperCall> {
         return Err(Failure::usage(format!("{NAME}: give a source and a mount point"))
             .hint("usage: mount.onfs SOURCE MOUNTPOINT [-fnv] [-o options]"));
     };
-    call.mount.mountpoint = PathBuf::from(mountpoint);
-    call.mount.config = with_source(call.mount.config, source);
+    call.mount.places = vec![PathBuf::from(mountpoint)];
+    if is_source(source) {
+        call.mount.places.insert(0, PathBuf::from(source));
+    } else {
+        call.mount.config = with_source(call.mount.config, source);
+    }
     Ok(call)
 }
 
@@ -77,12 +82,14 @@ mod tests {
     #[test]
     fn calls_of_mount_are_understood() {
         let got = call("onfs /mnt/data -o rw,memory=2GiB,ssd=/x").unwrap();
-        assert_eq!(got.mount.mountpoint, PathBuf::from("/mnt/data"));
+        assert_eq!(got.mount.places, [PathBuf::from("/mnt/data")]);
         assert_eq!(got.mount.config.options, ["rw,memory=2GiB,ssd=/x"]);
         assert_eq!(got.mount.config.config, None);
         let got = call("/etc/onfs/a.toml /mnt/data -n -v -t onfs -o rw").unwrap();
         assert_eq!(got.mount.config.config, Some(PathBuf::from("/etc/onfs/a.toml")));
         assert!(call("-f onfs /mnt/data").unwrap().fake);
+        let got = call("a:7400,b:/ /mnt/data -o rw,cluster_key=/k").unwrap().mount;
+        assert_eq!(got.source_and_place().unwrap(), (Some("a:7400,b:/"), std::path::Path::new("/mnt/data")));
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //! them. Nothing else in this crate knows what the file system is made of.
 
 mod below;
+mod cluster_mount;
+mod cluster_roles;
+mod cluster_server;
 mod conflicts;
 mod drain;
 mod fsck;
@@ -25,6 +28,9 @@ mod tiers;
 mod tree;
 mod upward;
 
+pub use cluster_mount::start_remote;
+pub(crate) use cluster_mount::{client_number, credentials, key_of};
+pub use cluster_server::start_server;
 pub use fsck::fsck;
 pub use metadata::has_metadata;
 
@@ -42,7 +48,7 @@ use linked::Linked;
 use mds::Mds;
 
 use crate::{
-    config::{Config, Transport},
+    config::{Config, MountConfig, Transport},
     running::{Running, StartError},
 };
 use handler::Handler;
@@ -68,9 +74,9 @@ pub struct StartContext<'a> {
 /// Opens the stores, recovers, mounts at `config.mount.mountpoint` (type `fuse`, subtype `onfs`) and serves. Returns
 /// when the mount is usable.
 pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, StartError> {
-    let options = mount_options(config);
+    let options = mount_options(&config.mount);
     let opening =
-        Opening { owner_uid: context.owner_uid, buffers: options.buffer_bytes(), first: first_record };
+        Opening { owner_uid: context.owner_uid, buffers: options.buffer_bytes(), first: &mut first_record };
     let stores = Stores::open(config, opening, context.note)?;
     let Stores { mds, linked, .. } = &stores;
     let ds = stores.ds();
@@ -158,21 +164,21 @@ fn cache_timeout(config: &Config) -> std::time::Duration {
     looks.map_or(config.mount.cache_timeout, |look_every| look_every.min(config.mount.cache_timeout))
 }
 
-fn mount_options(config: &Config) -> MountOptions {
-    let mut options = MountOptions::new(&config.mount.mountpoint);
-    let flags = &config.mount.flags;
-    options.allow_other = config.mount.allow_other;
+fn mount_options(config: &MountConfig) -> MountOptions {
+    let mut options = MountOptions::new(&config.mountpoint);
+    let flags = &config.flags;
+    options.allow_other = config.allow_other;
     options.default_permissions = true;
     options.read_only = flags.read_only;
-    options.transport = match config.mount.transport {
+    options.transport = match config.transport {
         Transport::Auto => TransportChoice::Auto,
         Transport::IoUring => TransportChoice::IoUring,
         Transport::Dev => TransportChoice::Device,
     };
-    options.threads = config.mount.threads as usize;
+    options.threads = config.threads as usize;
     // With many CPUs the buffers would take all of the budget: fewer, then smaller ones.
-    options.fit_buffers(config.mount.memory_budget.0 / 4);
-    if config.mount.older_kernel {
+    options.fit_buffers(config.memory_budget.0 / 4);
+    if config.older_kernel {
         options.withhold = Capabilities::NEWER_THAN_LINUX_6_1;
     }
     let root = rustix::process::geteuid().is_root();

@@ -5,7 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use ds::MoveReport;
+use ds::{DataServer, MoveReport};
 use mds::{Found, Quota};
 use types::{Errno, FileKind, Ino, ProjectId, SAU_BYTES, TierId};
 
@@ -111,15 +111,21 @@ fn passthrough(parts: &Parts) -> (bool, String) {
 }
 
 fn tiers(parts: &Parts) -> Vec<TierReport> {
-    let (_, dirty_bytes) = parts.ds.dirty();
     let mounts = mounts::mounts().unwrap_or_default();
+    let own = own_tiers(&parts.ds, &mounts);
+    own.into_iter().chain(linked_tier(parts, &mounts)).collect()
+}
+
+/// The tiers that are ours.
+pub(super) fn own_tiers(ds: &DataServer, mounts: &[MountEntry]) -> Vec<TierReport> {
+    let (_, dirty_bytes) = ds.dirty();
     let row = |t: ds::TierStatus| TierReport {
         name: t.tier,
         dir: t.dir.display().to_string(),
         backing: match t.tier {
             TierId::Memory if t.own_tmpfs => "own tmpfs".to_owned(),
             TierId::Memory => "shared tmpfs".to_owned(),
-            TierId::Ssd | TierId::Nearline => fs_type(&mounts, &t.dir),
+            TierId::Ssd | TierId::Nearline => fs_type(mounts, &t.dir),
         },
         limit_bytes: t.report.limit,
         used_bytes: t.report.used,
@@ -135,7 +141,7 @@ fn tiers(parts: &Parts) -> Vec<TierReport> {
         linked: false,
         trouble: String::new(),
     };
-    parts.ds.tiers().into_iter().map(row).chain(linked_tier(parts, &mounts)).collect()
+    ds.tiers().into_iter().map(row).collect()
 }
 
 /// Near-line that is somebody else's directory: its space, and no thresholds.

@@ -26,11 +26,11 @@ use super::{
 use crate::{config::Config, running::StartError};
 
 /// What is wanted beside the configuration.
-pub(super) struct Opening {
+pub(super) struct Opening<'a> {
     pub owner_uid: u32,
     /// Bytes of the memory budget that are spoken for.
     pub buffers: u64,
-    pub first: MakeFirst,
+    pub first: MakeFirst<'a>,
 }
 
 pub(super) struct Stores {
@@ -42,7 +42,11 @@ pub(super) struct Stores {
 
 impl Stores {
     /// Opens and recovers.
-    pub fn open(config: &Config, opening: Opening, note: &mut dyn FnMut(&str)) -> Result<Stores, StartError> {
+    pub fn open(
+        config: &Config,
+        opening: Opening<'_>,
+        note: &mut dyn FnMut(&str),
+    ) -> Result<Stores, StartError> {
         sync_tiers(config);
         let store = Arc::new(open_metadata(config, opening.buffers, false).map_err(of_open)?);
         if let Some(line) = recovery_line(&store) {

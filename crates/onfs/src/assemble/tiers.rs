@@ -86,13 +86,13 @@ fn note_given_back(state: &Path) {
 }
 
 /// Makes what commits an object's first record.
-pub(super) type MakeFirst = fn(&Arc<Mds>) -> Box<FirstRecord>;
+pub(super) type MakeFirst<'a> = &'a mut dyn FnMut(&Arc<MetaStore>, &Arc<Mds>) -> Box<FirstRecord>;
 
 pub(super) fn open_tiers(
     config: &Config,
     (store, mds): (&Arc<MetaStore>, &Arc<Mds>),
     linked: Option<&Arc<Linked>>,
-    first: MakeFirst,
+    first: MakeFirst<'_>,
     note: &mut dyn FnMut(&str),
 ) -> Result<Tiers, StartError> {
     let mut site = Site::load(&config.mount.state)?;
@@ -135,7 +135,7 @@ pub(super) fn open_tiers(
         ssd,
         nearline: slowest(nearline, linked),
         memory_generation: mds.memory_generation(),
-        maps: Arc::new(KvMaps::new(store.clone(), first(mds))),
+        maps: Arc::new(KvMaps::new(store.clone(), first(store, mds))),
         tiering: tiering(config),
         movers: config.policy.movers.max(1) as usize,
         fill_bytes_max: fill_bytes_max(config),
@@ -172,7 +172,7 @@ fn slowest(native: Option<DeviceTier>, linked: Option<&Arc<Linked>>) -> Nearline
 
 /// An object's first record and the word that its file is being written are one commit. Weak: the metadata are closed
 /// first.
-pub(super) fn first_record(mds: &Arc<Mds>) -> Box<FirstRecord> {
+pub(super) fn first_record(_: &Arc<MetaStore>, mds: &Arc<Mds>) -> Box<FirstRecord> {
     let mds = Arc::downgrade(mds);
     Box::new(move |ino, entries| match mds.upgrade() {
         Some(mds) => mds.begin_write_with(ino, entries),
@@ -368,7 +368,7 @@ mod tests {
             let config = self.config(tiers);
             let store = Arc::new(open_metadata(&config, 0, false).unwrap());
             let mds = Arc::new(open_mds(&store, 0).unwrap());
-            let opened = open_tiers(&config, (&store, &mds), None, first_record, &mut |_| {});
+            let opened = open_tiers(&config, (&store, &mds), None, &mut first_record, &mut |_| {});
             let result = opened.map(Tiers::give_up);
             store.close().unwrap();
             result

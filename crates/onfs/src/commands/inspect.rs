@@ -1,28 +1,29 @@
 //! Commands that only look: status, file, version.
 
+use std::{os::unix::fs::FileTypeExt, path::Path};
+
 use serde::Serialize;
 
-use super::ask::{ask, nothing_mounted, onfs_mounts, unexpected};
+use super::ask::{SHORT, ask, call, nothing_mounted, onfs_mounts, unexpected};
 use crate::{
     args::{FileArgs, Output, StatusArgs},
-    control::{FileReport, Request, Response, StatusReport, VERSION},
+    control::{FileReport, Request, Response, SOCKET_NAME, VERSION},
     exit::{Failure, Outcome},
-    locate::{Located, locate},
-    render,
+    locate::{connect, locate},
+    render::{self, AnyStatus},
 };
 
 pub fn status(args: &StatusArgs) -> Outcome {
     if let Some(path) = &args.mountpoint {
-        let report = status_of(&locate(path)?)?;
-        return if args.output.json {
-            render::json(&report)
-        } else {
-            render::print(&render::status(&report))
-        };
+        let socket = path.join(SOCKET_NAME);
+        // The state directory of a server, which is no mount.
+        let socket = if is_socket(&socket) { socket } else { locate(path)?.socket };
+        let report = status_of(&socket)?;
+        return if args.output.json { render::json(&report) } else { render::print(&report.text()) };
     }
     let mounts = onfs_mounts()?;
-    let ask_one = |place: &std::path::Path| locate(place).and_then(|located| status_of(&located));
-    let mut reports: Vec<(String, Result<StatusReport, Failure>)> =
+    let ask_one = |place: &Path| locate(place).and_then(|located| status_of(&located.socket));
+    let mut reports: Vec<(String, Result<AnyStatus, Failure>)> =
         mounts.iter().map(|m| (m.mountpoint.display().to_string(), ask_one(&m.mountpoint))).collect();
     if args.output.json {
         return print_list(reports);
@@ -30,7 +31,7 @@ pub fn status(args: &StatusArgs) -> Outcome {
     match reports.len() {
         0 => Err(nothing_mounted()),
         1 => match reports.remove(0) {
-            (_, Ok(report)) => render::print(&render::status(&report)),
+            (_, Ok(report)) => render::print(&report.text()),
             (_, Err(failure)) => Err(failure),
         },
         _ => {
@@ -80,23 +81,47 @@ pub fn version(output: Output) -> Outcome {
     ))
 }
 
-fn status_of(located: &Located) -> Outcome<StatusReport> {
-    let answer = ask(located, Request::Status {})?;
-    if let Response::Status(report) = answer { Ok(*report) } else { Err(unexpected("status")) }
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
+fn status_of(socket: &Path) -> Outcome<AnyStatus> {
+    let mut client = connect(socket)?;
+    match call(&mut client, Request::Status {}, Some(SHORT), &mut |_| {})? {
+        Response::Status(report) => Ok(AnyStatus::Own(report)),
+        Response::ClusterMount(report) => Ok(AnyStatus::Cluster(report)),
+        Response::Server(report) => Ok(AnyStatus::Server(report)),
+        Response::File(_)
+        | Response::Moved(_)
+        | Response::Policy(_)
+        | Response::Quota(_)
+        | Response::Quotas(_)
+        | Response::Memory(_)
+        | Response::Run(_)
+        | Response::Runs(_)
+        | Response::Plan(_)
+        | Response::Plans(_)
+        | Response::States(_)
+        | Response::List(_)
+        | Response::Gate(_)
+        | Response::Conflicts(_)
+        | Response::Link(_)
+        | Response::Done => Err(unexpected("status")),
+    }
 }
 
 /// Always a list, so that a script need not care how many mounts there are.
-fn print_list(reports: Vec<(String, Result<StatusReport, Failure>)>) -> Outcome {
+fn print_list(reports: Vec<(String, Result<AnyStatus, Failure>)>) -> Outcome {
     #[derive(Serialize)]
     #[serde(untagged)]
     enum Row {
-        Alive(Box<StatusReport>),
+        Alive(AnyStatus),
         Dead { mountpoint: String, error: String },
     }
     let rows: Vec<Row> = reports
         .into_iter()
         .map(|(mountpoint, report)| match report {
-            Ok(report) => Row::Alive(Box::new(report)),
+            Ok(report) => Row::Alive(report),
             Err(failure) => Row::Dead { mountpoint, error: failure.message },
         })
         .collect();

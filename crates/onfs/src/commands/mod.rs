@@ -2,6 +2,7 @@
 
 mod ask;
 mod bench;
+mod cluster;
 mod config;
 mod conflicts;
 mod directories;
@@ -13,7 +14,9 @@ mod inspect;
 mod link;
 mod ls;
 mod mount;
+mod node;
 mod plan;
+mod server;
 mod settings;
 mod stage;
 mod tree;
@@ -48,6 +51,9 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Policy(command) => directories::policy(command),
         Command::Quota(command) => directories::quota(command),
         Command::Memory(command) => directories::memory(command),
+        Command::Cluster(command) => cluster::cluster(&command),
+        Command::Server(args) => server::server(&args),
+        Command::Node(command) => node::node(&command),
         Command::Bench(args) => bench::bench(&args),
         Command::Fsck(args) => fsck::fsck(&args),
         Command::Config(command) => config::config(&command),

@@ -1,12 +1,13 @@
 //! `onfs mount` and `mount.onfs`.
 
-use std::io::Write;
+use std::{io::Write, path::Path};
 
-use super::settings::{resolve, settings};
+use super::settings::{resolve, settings, wrong};
 use crate::{
     args::MountArgs,
-    config::{Config, Host, Settings},
-    daemon::{self, Ready},
+    assemble::{self, StartContext},
+    config::{Config, Entry, Host, MountConfig, REMOTE_SECTIONS, RemoteConfig, Settings},
+    daemon::{self, Duty, Ready},
     exit::{Failure, Outcome, system_text},
     locate,
     mount_call::HelperCall,
@@ -16,26 +17,71 @@ use crate::{
 pub fn mount(args: &MountArgs) -> Outcome {
     if args.daemon_child || args.foreground {
         let ready = if args.daemon_child { Ready::Parent } else { Ready::Foreground };
-        let ended = prepared(args).and_then(|(_, config)| daemon::run(&config, ready));
+        let ended = prepared(args).and_then(|(_, wanted)| wanted.serve(ready));
         return ended.map_err(|failure| ready.failed(failure));
     }
-    let (settings, config) = prepared(args)?;
-    launch(&settings, &config)?;
-    render::print(&format!("mounted at {}: {}\n", config.mount.mountpoint.display(), tiers(&config)))
+    let (settings, wanted) = prepared(args)?;
+    launch(&settings, &wanted)?;
+    render::print(&format!("mounted at {}: {}\n", wanted.mount().mountpoint.display(), wanted.what()))
 }
 
 /// What mount(8) calls: silent when it works.
 pub fn mount_helper(call: &HelperCall) -> Outcome {
-    let (settings, config) = prepared(&call.mount)?;
-    if call.fake { Ok(()) } else { launch(&settings, &config).map(drop) }
+    let (settings, wanted) = prepared(&call.mount)?;
+    if call.fake { Ok(()) } else { launch(&settings, &wanted).map(drop) }
+}
+
+/// What is to be mounted.
+enum Wanted {
+    /// Tiers of this machine.
+    Own(Box<Config>),
+    Cluster(Box<RemoteConfig>),
+}
+
+impl Wanted {
+    fn mount(&self) -> &MountConfig {
+        match self {
+            Wanted::Own(config) => &config.mount,
+            Wanted::Cluster(config) => &config.mount,
+        }
+    }
+
+    fn what(&self) -> String {
+        match self {
+            Wanted::Own(config) => tiers(config),
+            Wanted::Cluster(config) => format!("cluster {}", config.source),
+        }
+    }
+
+    fn serve(&self, ready: Ready) -> Outcome {
+        let purpose = format!("mounted at {}", self.mount().mountpoint.display());
+        match self {
+            Wanted::Own(config) => {
+                let start = |context: StartContext<'_>| assemble::start(config, context);
+                let unprivileged = unprivileged(config);
+                let (mount, log) = (&config.mount, &config.log);
+                daemon::run(&Duty { mount, log, mounts: true, purpose, unprivileged, start: &start }, ready)
+            }
+            Wanted::Cluster(config) => {
+                let start = |context: StartContext<'_>| assemble::start_remote(config, context);
+                let unprivileged = others_shut_out(config.mount.allow_other);
+                let (mount, log) = (&config.mount, &config.log);
+                daemon::run(&Duty { mount, log, mounts: true, purpose, unprivileged, start: &start }, ready)
+            }
+        }
+    }
 }
 
 /// The whole configuration, checked before anything is started.
-fn prepared(args: &MountArgs) -> Outcome<(Settings, Config)> {
+fn prepared(args: &MountArgs) -> Outcome<(Settings, Wanted)> {
     let host = Host::detect();
-    let settings = settings(&args.config, &host)?;
-    let mountpoint = locate::absolute(&args.mountpoint).map_err(|error| {
-        let place = args.mountpoint.display();
+    let mut settings = settings(&args.config, &host)?;
+    let (source, place) = args.source_and_place()?;
+    if let Some(source) = source {
+        settings.apply_flag("mount.source", source, source).map_err(|error| wrong(&[error]))?;
+    }
+    let mountpoint = locate::absolute(place).map_err(|error| {
+        let place = place.display();
         let message = format!("{place}: {}", system_text(&error));
         match error.raw_os_error() {
             Some(libc::ENOENT) => Failure::usage(message).hint(format!("mkdir -p {place}")),
@@ -43,12 +89,29 @@ fn prepared(args: &MountArgs) -> Outcome<(Settings, Config)> {
             _ => Failure::failed(message),
         }
     })?;
+    let remote = RemoteConfig::resolve(&settings, &host, &mountpoint).map_err(|error| wrong(&[error]))?;
+    if let Some(remote) = remote {
+        RemoteConfig::refuse_flags(&settings).map_err(|error| wrong(&[error]))?;
+        return Ok((settings, Wanted::Cluster(Box::new(remote))));
+    }
     let config = resolve(&settings, &host, &mountpoint)?;
-    Ok((settings, config))
+    Ok((settings, Wanted::Own(Box::new(config))))
 }
 
-fn launch(settings: &Settings, config: &Config) -> Outcome<u32> {
-    daemon::launch(settings, &config.mount.mountpoint, config.mount.start_deadline, &mut |note| {
+fn launch(settings: &Settings, wanted: &Wanted) -> Outcome<u32> {
+    let mount = wanted.mount();
+    let concerns = |entry: &Entry| match wanted {
+        Wanted::Own(_) => true,
+        Wanted::Cluster(_) => REMOTE_SECTIONS.contains(&entry.setting.section),
+    };
+    let child = daemon::Child {
+        command: "mount",
+        settings,
+        concerns: &concerns,
+        mountpoint: Some(&mount.mountpoint),
+        deadline: mount.start_deadline,
+    };
+    daemon::launch(&child, &mut |note| {
         let _ = writeln!(std::io::stderr(), "onfs: {note}");
     })
 }
@@ -67,4 +130,26 @@ fn tiers(config: &Config) -> String {
         out.push_str(" alone: its data is lost at a reboot (--ssd DIR or --nearline DIR keep it)");
     }
     format!("{out}; state {}", config.mount.state.display())
+}
+
+/// What an ordinary user does without, said plainly.
+fn unprivileged(config: &Config) -> Vec<String> {
+    let mut lines = vec![format!(
+        "mounted by an ordinary user: no passthrough, and the memory tier shares {} with others instead of a tmpfs of its own",
+        config.memory.dir.display()
+    )];
+    lines.extend(others_shut_out(config.mount.allow_other));
+    lines
+}
+
+/// The same of any mount.
+fn others_shut_out(allow_other: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !allow_other {
+        lines.push("other users, root too, cannot look into this mount (allow_other is off)".into());
+    }
+    if !Path::new("/usr/bin/fusermount3").exists() && !Path::new("/bin/fusermount3").exists() {
+        lines.push("fusermount3 is not in its usual place: mounting needs it (package fuse3)".into());
+    }
+    lines
 }

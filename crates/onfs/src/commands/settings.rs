@@ -94,6 +94,8 @@ fn assignments(args: &ConfigArgs) -> Outcome<Vec<Assignment>> {
     own("metadata.url", args.metadata_url.clone(), "--metadata-url");
     let password_file = args.metadata_password_file.as_deref().map(absolute).transpose()?;
     own("metadata.password_file", password_file, "--metadata-password-file");
+    let cluster_key = args.cluster_key.as_deref().map(absolute).transpose()?;
+    own("cluster.key_file", cluster_key, "--cluster-key");
     own("mount.state", args.state.as_deref().map(absolute).transpose()?, "--state");
     for (tier, value) in [("ssd", &args.ssd), ("nearline", &args.nearline)] {
         let Some(value) = value else { continue };

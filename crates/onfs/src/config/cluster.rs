@@ -82,6 +82,17 @@ impl ServerConfig {
     }
 }
 
+impl ClusterConfig {
+    /// The cluster that is to be mounted, else the one that is configured.
+    pub fn resolve(settings: &Settings) -> Result<ClusterConfig, ConfigError> {
+        let reader = Reader(settings);
+        let Some(source) = reader.text("mount", "source")? else { return cluster(&reader) };
+        let origin = &reader.entry("mount", "source")?.origin;
+        let metadata = servers_of(source).map_err(|why| ConfigError::new(origin, why))?;
+        Ok(ClusterConfig { metadata, ..cluster(&reader)? })
+    }
+}
+
 impl RemoteConfig {
     /// `None` if the settings name no cluster to mount.
     pub fn resolve(
@@ -91,9 +102,7 @@ impl RemoteConfig {
     ) -> Result<Option<RemoteConfig>, ConfigError> {
         let reader = Reader(settings);
         let Some(source) = reader.text("mount", "source")? else { return Ok(None) };
-        let origin = &reader.entry("mount", "source")?.origin;
-        let servers = servers_of(source).map_err(|why| ConfigError::new(origin, why))?;
-        let cluster = ClusterConfig { metadata: servers, ..cluster(&reader)? };
+        let cluster = ClusterConfig::resolve(settings)?;
         let mount = mount(&reader, host, mountpoint)?;
         if mount.state.starts_with(mountpoint) {
             let why =

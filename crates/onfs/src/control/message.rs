@@ -8,6 +8,7 @@ use types::{Errno, TierId};
 use super::{
     access::Peer,
     ahead::{PlanReport, RunReport},
+    cluster::{ClusterMountReport, ServerReport},
     ledger::{ConflictReport, EntryReport, GateReport, ListReport, RootsReport},
     report::{DirPolicyReport, FileReport, MemoryReport, MoveReport, QuotaReport, StatusReport},
 };
@@ -297,6 +298,9 @@ impl Request {
 #[serde(tag = "is", content = "report", rename_all = "kebab-case")]
 pub enum Response {
     Status(Box<StatusReport>),
+    /// Of status, on a mount of a cluster, and of a server.
+    ClusterMount(Box<ClusterMountReport>),
+    Server(Box<ServerReport>),
     File(Box<FileReport>),
     /// Of migrate, flush, prefetch, pin and unpin.
     Moved(MoveReport),

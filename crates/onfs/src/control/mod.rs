@@ -11,6 +11,7 @@
 mod access;
 mod ahead;
 mod client;
+mod cluster;
 mod frame;
 mod held;
 mod ledger;
@@ -28,6 +29,7 @@ mod weigh;
 pub use access::{Owner, Peer};
 pub use ahead::{GroupReport, PlanReport, RunReport, RunState, ScoreReport};
 pub use client::{CallError, Client};
+pub use cluster::{ClusterMountReport, NodeReport, ServerReport};
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
 pub use ledger::{
     ConflictReport, DataState, EntryReport, Finding, GateReport, LinkReport, LinkState, ListReport, Reason,

@@ -38,10 +38,11 @@ struct State {
 }
 
 impl Lifecycle {
-    /// To be called when it has just been mounted.
-    pub fn new(running: Running, mountpoint: &Path, stop_deadline: Duration) -> Arc<Lifecycle> {
+    /// To be called when it has just been mounted, if it has a mount point.
+    pub fn new(running: Running, mountpoint: Option<&Path>, stop_deadline: Duration) -> Arc<Lifecycle> {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let mount_id = mounts::onfs_at(mountpoint).ok().flatten().map(|mount| mount.id);
+        let mount_id =
+            mountpoint.and_then(|place| mounts::onfs_at(place).ok().flatten()).map(|mount| mount.id);
         Arc::new(Lifecycle { running, mount_id, stop_deadline, state, changed })
     }
 
@@ -138,7 +139,7 @@ impl Lifecycle {
 
     fn holders(&self) -> String {
         let all = mounts::mounts().unwrap_or_default();
-        let Some(mount) = all.iter().find(|m| Some(m.id) == self.mount_id) else {
+        let Some(mount) = self.mount_id.and_then(|id| all.iter().find(|m| m.id == id)) else {
             return String::new();
         };
         let found = holders(mount, &[std::process::id()]);

@@ -12,8 +12,8 @@ mod run;
 mod state;
 mod supervisor;
 
-pub use launch::launch;
+pub use launch::{Child, launch};
 pub use lifecycle::Lifecycle;
 pub use ready::{Message, Ready};
-pub use run::run;
+pub use run::{Duty, run};
 pub use state::{StateLock, prepare};

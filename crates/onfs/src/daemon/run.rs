@@ -18,8 +18,8 @@ use super::{
     state::{StateLock, prepare},
 };
 use crate::{
-    assemble::{StartContext, start},
-    config::Config,
+    assemble::StartContext,
+    config::{LogConfig, MountConfig},
     control::{Limits, SOCKET_NAME, Server, ServerOptions},
     exit::{Exit, Failure, Outcome},
     locate::{self, Health},
@@ -34,39 +34,62 @@ const OPEN_FILES: u64 = 1 << 20;
 /// Dead mounts that may lie on top of each other.
 const DEAD_MOUNTS_MAX: usize = 16;
 
-/// Mounts, serves, and returns after the end. `ready` hears of the start; the caller passes a failure on.
-pub fn run(config: &Config, ready: Ready) -> Outcome {
-    let state = &config.mount.state;
+/// Starts what a daemon is there for.
+pub type Start<'a> = &'a dyn Fn(StartContext<'_>) -> Result<Running, StartError>;
+
+/// What the daemon is there for.
+pub struct Duty<'a> {
+    pub mount: &'a MountConfig,
+    pub log: &'a LogConfig,
+    /// It has a mount point; a server has none.
+    pub mounts: bool,
+    /// For messages about whose the state is.
+    pub purpose: String,
+    /// What an ordinary user does without.
+    pub unprivileged: Vec<String>,
+    pub start: Start<'a>,
+}
+
+impl Duty<'_> {
+    fn mountpoint(&self) -> Option<&Path> {
+        self.mounts.then_some(self.mount.mountpoint.as_path())
+    }
+}
+
+/// Starts, serves, and returns after the end. `ready` hears of the start; the caller passes a failure on.
+pub fn run(duty: &Duty<'_>, ready: Ready) -> Outcome {
+    let state = &duty.mount.state;
     // Before anything is created.
-    if locate::health(&config.mount.mountpoint) == Health::Alive {
-        living_mountpoint(&config.mount.mountpoint)?;
+    if let Some(mountpoint) = duty.mountpoint()
+        && locate::health(mountpoint) == Health::Alive
+    {
+        living_mountpoint(mountpoint)?;
     }
     if ready == Ready::Parent {
         // A session of its own: the terminal's signals are not for the daemon. Fails only for a group's leader.
         let _ = rustix::process::setsid();
     }
-    prepare(state, config.mount.allow_other)?;
+    prepare(state, duty.mount.allow_other)?;
     // What the daemon creates from here on holds the files of all users.
     rustix::process::umask(Mode::from_raw_mode(0o077));
-    let mountpoint = &config.mount.mountpoint;
-    let lock = StateLock::acquire(state, &format!("mounted at {}", mountpoint.display()))?;
+    let lock = StateLock::acquire(state, &duty.purpose)?;
     let default_log = (ready == Ready::Parent).then(|| state.join("onfs.log"));
-    let log = Log::start(&config.log, default_log)?;
+    let log = Log::start(duty.log, default_log)?;
     let note = |text: &str| {
         tracing::warn!("{text}");
         ready.note(text);
     };
-    clear_mountpoint(mountpoint, &note)?;
+    duty.mountpoint().map_or(Ok(()), |mountpoint| clear_mountpoint(mountpoint, &note))?;
     raise_open_files();
     if !rustix::process::geteuid().is_root() {
-        unprivileged(config).iter().for_each(|text| note(text));
+        duty.unprivileged.iter().for_each(|text| note(text));
     }
     // Below the mount point's own file system the daemon would keep it busy.
     std::env::set_current_dir("/").map_err(|e| Failure::failed(format!("/: {e}")))?;
 
-    let (running, server, life) = start_all(config, &note)?;
+    let (running, server, life) = start_all(duty, &note)?;
     let signals = watch_signals(&life, &log)?;
-    tracing::info!(mountpoint = %mountpoint.display(), version = env!("CARGO_PKG_VERSION"), "mounted");
+    tracing::info!(purpose = duty.purpose, version = env!("CARGO_PKG_VERSION"), "started");
     if ready == Ready::Parent {
         log.take_standard_error();
     }
@@ -82,14 +105,14 @@ pub fn run(config: &Config, ready: Ready) -> Outcome {
 }
 
 /// The file system, and the control socket before it; when the socket fails, the file system is taken away again.
-fn start_all(config: &Config, note: &dyn Fn(&str)) -> Outcome<(Running, Server, Arc<Lifecycle>)> {
-    let socket = config.mount.state.join(SOCKET_NAME);
+fn start_all(duty: &Duty<'_>, note: &dyn Fn(&str)) -> Outcome<(Running, Server, Arc<Lifecycle>)> {
+    let socket = duty.mount.state.join(SOCKET_NAME);
     let owner_uid = rustix::process::getuid().as_raw();
     let context = StartContext { control_socket: &socket, owner_uid, note: &mut |text| note(text) };
-    let running = start(config, context).map_err(of_start)?;
-    let life = Lifecycle::new(running.clone(), &config.mount.mountpoint, config.mount.stop_deadline);
+    let running = (duty.start)(context).map_err(of_start)?;
+    let life = Lifecycle::new(running.clone(), duty.mountpoint(), duty.mount.stop_deadline);
     let options =
-        ServerOptions { socket, open_to_all: config.mount.allow_other, owner_uid, limits: Limits::default() };
+        ServerOptions { socket, open_to_all: duty.mount.allow_other, owner_uid, limits: Limits::default() };
     match Server::start(options, life.clone()) {
         Ok(server) => Ok((running, server, life)),
         Err(error) => {
@@ -149,21 +172,6 @@ fn living_mountpoint(mountpoint: &Path) -> Outcome {
             .hint(format!("onfs umount {place}")));
     }
     if mountpoint.is_dir() { Ok(()) } else { Err(Failure::usage(format!("{place}: not a directory"))) }
-}
-
-/// What an ordinary user does without, said plainly.
-fn unprivileged(config: &Config) -> Vec<String> {
-    let mut lines = vec![format!(
-        "mounted by an ordinary user: no passthrough, and the memory tier shares {} with others instead of a tmpfs of its own",
-        config.memory.dir.display()
-    )];
-    if !config.mount.allow_other {
-        lines.push("other users, root too, cannot look into this mount (allow_other is off)".into());
-    }
-    if !Path::new("/usr/bin/fusermount3").exists() && !Path::new("/bin/fusermount3").exists() {
-        lines.push("fusermount3 is not in its usual place: mounting needs it (package fuse3)".into());
-    }
-    lines
 }
 
 /// As many open files as the system allows; fewer only cost speed.

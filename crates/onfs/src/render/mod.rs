@@ -2,8 +2,10 @@
 //!
 //! Invariant: pure text in, text out; only [`out`] and [`progress`] write anywhere.
 
+mod cluster;
 mod file;
 mod ledger;
+mod mounts;
 pub mod out;
 mod plan;
 pub mod progress;
@@ -13,11 +15,13 @@ mod status;
 pub mod table;
 pub mod units;
 
+pub use cluster::{cluster_mount, nodes, server};
 pub use file::file;
 pub use ledger::{conflicts, entries, gate, roots};
+pub use mounts::{AnyStatus, mount_list};
 pub use out::{json, print};
 pub use plan::{plan, plans, run, runs};
 pub use progress::Meter;
 pub use reports::{bench, fsck, memory, moved, policy, quotas};
 pub use stage::stage;
-pub use status::{mount_list, status};
+pub use status::status;

@@ -28,39 +28,6 @@ pub fn status(report: &StatusReport) -> String {
     out
 }
 
-/// One line per mount.
-pub fn mount_list(mounts: &[(String, Result<StatusReport, String>)]) -> String {
-    let mut table = Table::new(&[
-        ("mount point", Align::Left),
-        ("pid", Align::Right),
-        ("up", Align::Left),
-        ("used in memory / ssd / nearline", Align::Left),
-        ("only in memory", Align::Right),
-        ("state", Align::Left),
-    ]);
-    for (mountpoint, status) in mounts {
-        match status {
-            Ok(s) => {
-                let used: Vec<String> = s.tiers.iter().map(|t| bytes(t.used_bytes)).collect();
-                let state = if s.warnings.is_empty() { "ok" } else { "see warnings" };
-                table.row([
-                    mountpoint.clone(),
-                    s.pid.to_string(),
-                    span(s.uptime_ms),
-                    used.join(" / "),
-                    bytes(s.dirty_bytes),
-                    state.into(),
-                ]);
-            }
-            Err(error) => {
-                let dash = || "-".to_owned();
-                table.row([mountpoint.clone(), dash(), dash(), dash(), dash(), error.clone()]);
-            }
-        }
-    }
-    table.render(0)
-}
-
 fn head(s: &StatusReport) -> String {
     let passthrough = if s.passthrough { "yes" } else { "no" };
     let budget = &s.memory_budget;
@@ -122,7 +89,7 @@ fn reason(what: &str, why: &str) -> String {
     if why.is_empty() { what.to_owned() } else { format!("{what} ({why})") }
 }
 
-fn tiers(tiers: &[TierReport]) -> String {
+pub(super) fn tiers(tiers: &[TierReport]) -> String {
     let right = Align::Right;
     let mut table = Table::new(&[
         ("tier", Align::Left),

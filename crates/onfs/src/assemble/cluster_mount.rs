@@ -1,0 +1,193 @@
+//! A mount of a cluster: the client and the kernel's session, and nothing stored here.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use fuse::{Session, UnmountError as FuseUnmount};
+use parking_lot::RwLock;
+use remote::{Remote, RemoteOptions, ServerStatus};
+use types::Errno;
+use wire::{
+    connection::Window,
+    handshake::{Identity, Roles, Versions},
+    key::ClusterKey,
+};
+
+use super::{StartContext, mount_options, refusals::of_mount};
+use crate::{
+    config::{ClusterConfig, RemoteConfig, id_text},
+    control::{
+        ClusterMountReport, ControlError, ControlHandler, ErrorCode, MoveReport, NodeReport, Peer,
+        ProgressSink, Request, Response,
+    },
+    running::{MountedFs, Running, StartError, UnmountError},
+};
+
+/// Makes a session at the cluster's metadata server, mounts, and serves.
+pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<Running, StartError> {
+    let key = key_of(&config.cluster)?;
+    let cluster = config.cluster.id.unwrap_or_else(|| key.cluster_id());
+    let credentials = credentials(cluster, key, client_number()?, Roles::CLIENT);
+    let mut options = RemoteOptions::new(config.cluster.metadata.clone(), credentials);
+    options.host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+    options.control_socket = Some(context.control_socket.to_owned());
+    options.no_atime = config.mount.flags.no_atime;
+    options.workers = config.mount.workers as usize;
+    options.data_workers = config.mount.workers as usize * 2;
+    let remote =
+        Remote::start(options).map_err(|error| StartError::Failed(format!("{}: {error}", config.source)))?;
+    let mut wanted = mount_options(&config.mount);
+    wanted.fsname.clone_from(&config.source);
+    let session = match Session::mount(&wanted, remote.clone()) {
+        Ok(session) => session,
+        Err(error) => {
+            remote.shutdown();
+            return Err(of_mount(error));
+        }
+    };
+    let parts = Parts { remote, session, config: config.clone(), cluster, began: Instant::now() };
+    let fs = Arc::new(ClusterMount { parts: RwLock::new(Some(Arc::new(parts))) });
+    Ok(Running { handler: fs.clone(), fs })
+}
+
+/// The key, which all of a cluster have.
+pub(crate) fn key_of(cluster: &ClusterConfig) -> Result<ClusterKey, StartError> {
+    net::key_file::read(&cluster.key_file).map_err(|error| StartError::Config(error.to_string()))
+}
+
+/// What this process says of itself.
+pub(crate) fn credentials(cluster: [u8; 16], key: ClusterKey, node: u64, roles: Roles) -> net::Credentials {
+    let me = Identity {
+        cluster,
+        node,
+        roles,
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+        versions: Versions::OURS,
+        // The connection says its own.
+        takes: Window { requests: 0, bytes: 0 },
+    };
+    net::Credentials { me, key }
+}
+
+/// A client is in no map: any number above those of nodes does.
+pub(crate) fn client_number() -> Result<u64, StartError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| StartError::Failed(format!("random numbers: {error}")))?;
+    Ok(u64::from_le_bytes(bytes) | 1 << 63)
+}
+
+struct Parts {
+    remote: Arc<Remote>,
+    session: Session,
+    config: RemoteConfig,
+    cluster: [u8; 16],
+    began: Instant,
+}
+
+struct ClusterMount {
+    /// `None` after the end.
+    parts: RwLock<Option<Arc<Parts>>>,
+}
+
+impl ClusterMount {
+    fn parts(&self) -> Option<Arc<Parts>> {
+        self.parts.read().clone()
+    }
+}
+
+impl MountedFs for ClusterMount {
+    /// Every write was answered by its servers: here nothing is left to be made safe.
+    fn flush_all(&self, _: bool, _: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        Ok(MoveReport::default())
+    }
+
+    fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
+        let Some(parts) = self.parts() else { return Ok(()) };
+        match parts.session.unmount(lazy) {
+            Ok(()) | Err(FuseUnmount::NotMounted(_)) => Ok(()),
+            Err(FuseUnmount::Busy(_)) => Err(UnmountError::Busy),
+            Err(error) => Err(UnmountError::Failed(error.to_string())),
+        }
+    }
+
+    fn abort(&self) {
+        if let Some(parts) = self.parts() {
+            parts.session.abort();
+        }
+    }
+
+    fn wait(&self) {
+        if let Some(parts) = self.parts() {
+            parts.session.run();
+        }
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        if let Some(parts) = self.parts.write().take() {
+            parts.remote.shutdown();
+        }
+        Ok(())
+    }
+}
+
+impl ControlHandler for ClusterMount {
+    fn handle(&self, _: &Peer, request: Request, _: &mut dyn ProgressSink) -> Result<Response, ControlError> {
+        let Some(parts) = self.parts() else {
+            return Err(ControlError::errno("the file system", Errno::ENODEV));
+        };
+        if let Request::Status {} = request {
+            return Ok(Response::ClusterMount(Box::new(parts.report())));
+        }
+        let why = format!("{}: not on a mount of a cluster", request.name());
+        Err(ControlError::new(ErrorCode::BadRequest, why))
+    }
+}
+
+impl Parts {
+    fn report(&self) -> ClusterMountReport {
+        let status = self.remote.status();
+        let servers = std::iter::once(&status.metadata).chain(&status.data);
+        ClusterMountReport {
+            mountpoint: self.session.mountpoint().display().to_string(),
+            state_dir: self.config.mount.state.display().to_string(),
+            source: self.config.source.clone(),
+            cluster: id_text(self.cluster),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ms: millis(self.began.elapsed()),
+            session: status.session.clone(),
+            sessions_lost: status.sessions_lost,
+            map_epoch: status.map_epoch,
+            open_files: status.open_files as u64,
+            known_inodes: status.references as u64,
+            warnings: servers.clone().filter_map(warning).collect(),
+            servers: servers.map(node).collect(),
+        }
+    }
+}
+
+fn node(server: &ServerStatus) -> NodeReport {
+    NodeReport {
+        node: server.node,
+        name: server.name.clone(),
+        addresses: server.addresses.clone(),
+        state: match (&server.away, server.up) {
+            (Some(_), _) => "away".to_owned(),
+            (None, true) => "up".to_owned(),
+            (None, false) => "down".to_owned(),
+        },
+        in_flight: server.in_flight,
+        ..NodeReport::default()
+    }
+}
+
+fn warning(server: &ServerStatus) -> Option<String> {
+    let (since, why) = server.away.as_ref()?;
+    Some(format!("{} has not answered for {} s: {why}", server.name, since.as_secs()))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

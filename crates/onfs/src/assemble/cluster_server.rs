@@ -1,0 +1,215 @@
+//! A server of a cluster: the stores, the services over them, and no kernel.
+
+use std::{
+    ops::ControlFlow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use net::{Bounds, Server, Tuning};
+use parking_lot::{Condvar, Mutex};
+use types::Errno;
+use wire::handshake::Roles;
+
+use super::{
+    StartContext,
+    cluster_mount::{credentials, key_of},
+    cluster_roles::{Serving, first_records},
+    report::own_tiers,
+    stores::{Closing, Opening, Stores},
+};
+use crate::{
+    config::{NodeConfig, ServerConfig, id_text},
+    control::{
+        ControlError, ControlHandler, ErrorCode, MoveReport, Peer, Progress, ProgressSink, Request, Response,
+        ServerReport,
+    },
+    mounts,
+    running::{MountedFs, Running, StartError, UnmountError},
+};
+
+/// Connections are ended in order for so long.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// Opens the stores, recovers, and serves. Returns when it can be reached.
+pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<Running, StartError> {
+    let key = key_of(&config.cluster)?;
+    let cluster = config.cluster.id.unwrap_or_else(|| key.cluster_id());
+    let credentials = credentials(cluster, key, config.node.id, roles(&config.node));
+    let mut first = None;
+    let mut make_first = first_records(&mut first);
+    let opening = Opening { owner_uid: context.owner_uid, buffers: 0, first: &mut make_first };
+    let stores = Stores::open(&config.stores, opening, context.note)?;
+    drop(make_first);
+    let serving = match Serving::start(config, &credentials, &stores, first) {
+        Ok(serving) => serving,
+        Err(error) => {
+            stores.give_up();
+            return Err(error);
+        }
+    };
+    let listen = &config.node.listen;
+    let server =
+        Server::start(listen, credentials.clone(), serving.handler(), Tuning::default(), Bounds::default());
+    let server = match server {
+        Ok(server) => server,
+        Err(error) => {
+            serving.shutdown();
+            drop(serving);
+            stores.give_up();
+            return Err(StartError::Failed(format!("{listen}: cannot listen there: {error}")));
+        }
+    };
+    serving.report(config, credentials);
+    stores.ds().release();
+    let parts = Parts { stores, serving, server, config: config.clone(), cluster, began: Instant::now() };
+    let fs = Arc::new(Serves {
+        parts: Mutex::new(Some(parts)),
+        ended: Mutex::new(false),
+        changed: Condvar::new(),
+    });
+    Ok(Running { handler: fs.clone(), fs })
+}
+
+fn roles(node: &NodeConfig) -> Roles {
+    let mut roles = Roles::default();
+    if node.metadata {
+        roles = roles.and(Roles::MDS);
+    }
+    if node.data {
+        roles = roles.and(Roles::DS);
+    }
+    roles
+}
+
+struct Parts {
+    stores: Stores,
+    serving: Serving,
+    server: Server,
+    config: ServerConfig,
+    cluster: [u8; 16],
+    began: Instant,
+}
+
+/// A server seen as what the daemon supervises: its "mount" is that it serves.
+struct Serves {
+    /// `None` after the end.
+    parts: Mutex<Option<Parts>>,
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Serves {
+    fn end(&self) {
+        *self.ended.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+fn gone() -> ControlError {
+    ControlError::errno("the server", Errno::ENODEV)
+}
+
+impl MountedFs for Serves {
+    fn flush_all(&self, _: bool, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
+        let (ds, mds) = {
+            let parts = self.parts.lock();
+            let stores = &parts.as_ref().ok_or_else(gone)?.stores;
+            (stores.ds(), stores.mds.clone())
+        };
+        let (files, total) = ds.dirty();
+        let (mut done, mut stopped) = (0, None);
+        let left = ds.flush_all(&mut |bytes| {
+            done += bytes;
+            match progress.report(Progress { done, total: total.max(done), ..Progress::default() }) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    stopped = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        if let Some(error) = stopped {
+            return Err(error);
+        }
+        let left = left.map_err(|errno| {
+            ControlError::new(ErrorCode::DataAtRisk, format!("making data safe: {errno}"))
+        })?;
+        mds.sync().map_err(|errno| ControlError::errno("making metadata durable", errno))?;
+        let (at_risk_bytes, transient_bytes) = (left.bytes, left.transient);
+        let files_done = files.saturating_sub(ds.dirty().0);
+        Ok(MoveReport { files_done, bytes: done, at_risk_bytes, transient_bytes, ..MoveReport::default() })
+    }
+
+    fn unmount(&self, _: bool) -> Result<(), UnmountError> {
+        self.end();
+        Ok(())
+    }
+
+    fn abort(&self) {
+        self.end();
+    }
+
+    fn wait(&self) {
+        let mut ended = self.ended.lock();
+        while !*ended {
+            self.changed.wait(&mut ended);
+        }
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        let Some(parts) = self.parts.lock().take() else { return Ok(()) };
+        let Parts { stores, serving, server, config, .. } = parts;
+        server.close(LEAVE);
+        serving.shutdown();
+        drop(serving);
+        let ds = stores.ds();
+        let Stores { store, mds, linked, tiers } = stores;
+        drop(tiers);
+        Closing { store, mds, ds, linked, state: config.stores.mount.state }.close(|| true)
+    }
+}
+
+impl ControlHandler for Serves {
+    fn handle(&self, _: &Peer, request: Request, _: &mut dyn ProgressSink) -> Result<Response, ControlError> {
+        if let Request::Status {} = request {
+            let parts = self.parts.lock();
+            return parts.as_ref().map(|parts| Response::Server(Box::new(parts.report()))).ok_or_else(gone);
+        }
+        let why = format!("{}: a server has no mount; ask on a client", request.name());
+        Err(ControlError::new(ErrorCode::BadRequest, why))
+    }
+}
+
+impl Parts {
+    fn report(&self) -> ServerReport {
+        let NodeConfig { id, name, metadata, data, address, .. } = &self.config.node;
+        let ds = self.stores.ds();
+        let (dirty_files, dirty_bytes) = ds.dirty();
+        let roles = [(*metadata, "metadata"), (*data, "data")];
+        let meta = self.stores.store.stats();
+        let mut warnings: Vec<String> =
+            meta.read_only.iter().map(|why| format!("metadata is read-only: {why}")).collect();
+        warnings.extend(self.serving.warnings());
+        ServerReport {
+            node: *id,
+            name: name.clone(),
+            roles: roles.iter().filter(|(has, _)| *has).map(|(_, name)| (*name).to_owned()).collect(),
+            listen: self.server.address().to_string(),
+            address: address.to_string(),
+            cluster: id_text(self.cluster),
+            state_dir: self.config.stores.mount.state.display().to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            connections: self.server.connections() as u64,
+            tiers: own_tiers(&ds, &mounts::mounts().unwrap_or_default()),
+            dirty_bytes,
+            dirty_files,
+            inodes: self.stores.mds.statfs_usage().inodes,
+            sessions: self.serving.sessions(),
+            objects_in_use: self.serving.objects_in_use(),
+            warnings,
+        }
+    }
+}
