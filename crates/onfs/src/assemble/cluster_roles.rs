@@ -1,18 +1,26 @@
 //! What a server serves: the services of its roles, over its stores.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use ds::FirstRecord;
 use kv::MetaStore;
 use mds::Mds;
-use net::{Credentials, Handler};
+use net::{Address, Client, Credentials, Handler, Target, Tuning};
+use parking_lot::Mutex;
+use proto::control::NodeReport;
 use serve::{
-    DataService,
+    DataService, MetadataService, Services,
     data::{DataOptions, FirstRecords, first_record},
+    metadata::MetadataOptions,
+    reporting::Reporter,
 };
+use wire::{handshake::Wish, schema::Lane};
 
 use super::stores::Stores;
-use crate::{config::ServerConfig, running::StartError};
+use crate::{
+    config::{NodeConfig, ServerConfig},
+    running::StartError,
+};
 
 /// Objects are known by the service's own records, so their first ones are its to commit.
 pub(super) fn first_records(
@@ -27,46 +35,96 @@ pub(super) fn first_records(
 }
 
 pub(super) struct Serving {
-    data: Arc<DataService>,
+    services: Arc<Services>,
+    /// Of a node with data, while it serves.
+    reporter: Mutex<Option<Reporter>>,
 }
 
 impl Serving {
     pub fn start(
-        config: &ServerConfig,
-        _: &Credentials,
+        node: &NodeConfig,
+        credentials: &Credentials,
         stores: &Stores,
         first: Option<Arc<FirstRecords>>,
     ) -> Result<Serving, StartError> {
-        if config.node.metadata {
-            return Err(StartError::Config("node.roles: metadata are not served by this version".to_owned()));
+        let failed = |error: io::Error| StartError::Failed(format!("the services: {error}"));
+        let mut services = Services { metadata: None, data: None };
+        if let (true, Some(first)) = (node.data, first) {
+            let options = DataOptions::default();
+            let data = DataService::start(stores.ds(), stores.store.clone(), first, options);
+            services.data = Some(data.map_err(failed)?);
         }
-        let failed = |error: std::io::Error| StartError::Failed(format!("the data service: {error}"));
-        let first = first.ok_or_else(|| StartError::Failed("the tiers asked for no records".to_owned()))?;
-        let data = DataService::start(stores.ds(), stores.store.clone(), first, DataOptions::default());
-        Ok(Serving { data: data.map_err(failed)? })
+        if node.metadata {
+            let (mds, store) = (stores.mds.clone(), stores.store.clone());
+            let options = MetadataOptions::default();
+            match MetadataService::start(mds, store, credentials.clone(), options) {
+                Ok(metadata) => services.metadata = Some(metadata),
+                Err(error) => {
+                    services.data.iter().for_each(|data| data.shutdown());
+                    return Err(failed(error));
+                }
+            }
+        }
+        Ok(Serving { services: Arc::new(services), reporter: Mutex::default() })
     }
 
     pub fn handler(&self) -> Arc<dyn Handler> {
-        self.data.clone()
+        self.services.clone()
     }
 
-    /// Tells the metadata server of this one, from now on.
-    pub fn report(&self, _: &ServerConfig, _: Credentials) {}
+    /// Tells the metadata server of this node's data, from now on. `own` is where this process listens.
+    pub fn report(&self, config: &ServerConfig, credentials: Credentials, own: Address) -> io::Result<()> {
+        let Some(data) = &self.services.data else { return Ok(()) };
+        let node = &config.node;
+        let address =
+            if node.metadata { own } else { config.cluster.metadata.first().cloned().unwrap_or(own) };
+        struct Silent;
+        impl Handler for Silent {
+            fn asked(&self, _: net::Incoming, reply: net::Reply) {
+                drop(reply);
+            }
+        }
+        let to = Client::new(Target {
+            address,
+            wish: Wish { lane: Lane::Control, node: None },
+            credentials,
+            handler: Arc::new(Silent),
+            tuning: Tuning::default(),
+        });
+        let about = NodeReport {
+            node: node.id,
+            name: node.name.clone(),
+            rack: node.rack.clone().unwrap_or_default(),
+            addresses: vec![node.address.to_string()],
+            ..NodeReport::default()
+        };
+        *self.reporter.lock() = Some(Reporter::start(data.clone(), to, about)?);
+        Ok(())
+    }
 
     /// Settles what is open, and ends.
     pub fn shutdown(&self) {
-        self.data.shutdown();
+        drop(self.reporter.lock().take());
+        self.services.metadata.iter().for_each(|metadata| metadata.shutdown());
+        self.services.data.iter().for_each(|data| data.shutdown());
     }
 
+    /// Data servers that the metadata server does not hear.
     pub fn warnings(&self) -> Vec<String> {
-        Vec::new()
+        let nodes = self.services.metadata.iter().flat_map(|metadata| metadata.nodes().status());
+        let away = nodes.filter(|node| node.away);
+        away.map(|node| {
+            let seconds = node.heard.as_secs();
+            format!("data server {} ({}) was last heard {seconds} s ago", node.report.node, node.report.name)
+        })
+        .collect()
     }
 
     pub fn sessions(&self) -> u64 {
-        0
+        self.services.metadata.as_ref().map_or(0, |metadata| metadata.in_use().0 as u64)
     }
 
     pub fn objects_in_use(&self) -> u64 {
-        self.data.in_use() as u64
+        self.services.data.as_ref().map_or(0, |data| data.in_use() as u64)
     }
 }

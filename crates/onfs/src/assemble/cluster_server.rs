@@ -41,7 +41,7 @@ pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<
     let opening = Opening { owner_uid: context.owner_uid, buffers: 0, first: &mut make_first };
     let stores = Stores::open(&config.stores, opening, context.note)?;
     drop(make_first);
-    let serving = match Serving::start(config, &credentials, &stores, first) {
+    let serving = match Serving::start(&config.node, &credentials, &stores, first) {
         Ok(serving) => serving,
         Err(error) => {
             stores.give_up();
@@ -60,7 +60,13 @@ pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<
             return Err(StartError::Failed(format!("{listen}: cannot listen there: {error}")));
         }
     };
-    serving.report(config, credentials);
+    if let Err(error) = serving.report(config, credentials, server.address()) {
+        server.close(LEAVE);
+        serving.shutdown();
+        drop(serving);
+        stores.give_up();
+        return Err(StartError::Failed(format!("the thread that reports: {error}")));
+    }
     stores.ds().release();
     let parts = Parts { stores, serving, server, config: config.clone(), cluster, began: Instant::now() };
     let fs = Arc::new(Serves {
