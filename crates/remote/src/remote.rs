@@ -240,13 +240,15 @@ impl Remote {
     /// One look of the keeper.
     fn tick(&self, renewed: &mut Instant) {
         self.give_back();
-        if renewed.elapsed() < *self.renew.read() {
+        // Copied: making a session in place of a lost one sets it.
+        let every = *self.renew.read();
+        if renewed.elapsed() < every {
             return;
         }
         *renewed = Instant::now();
         let session = self.session();
         let renew = control::Renew { head: Some(session.head()) };
-        match self.ask_control(&renew, *self.renew.read()) {
+        match self.ask_control(&renew, every) {
             Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => self.fetch_map(),
             Ok(_) => {}
             Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {

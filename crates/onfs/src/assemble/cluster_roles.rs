@@ -2,6 +2,10 @@
 
 use std::{io, sync::Arc};
 
+use cluster::{
+    map::{Epoch, NodeId},
+    node::{Node, NodeState, RACK},
+};
 use ds::FirstRecord;
 use kv::MetaStore;
 use mds::Mds;
@@ -14,13 +18,30 @@ use serve::{
     metadata::MetadataOptions,
     reporting::Reporter,
 };
-use wire::{handshake::Wish, schema::Lane};
+use wire::{
+    handshake::{Roles, Wish},
+    schema::Lane,
+};
 
 use super::stores::Stores;
 use crate::{
     config::{NodeConfig, ServerConfig},
     running::StartError,
 };
+
+/// This node, as the map has it before it reported anything.
+fn in_map(node: &NodeConfig) -> Node {
+    let rack = node.rack.iter().map(|rack| (RACK.to_owned(), rack.clone()));
+    Node {
+        id: NodeId(node.id),
+        name: node.name.clone(),
+        addresses: vec![node.address.to_string()],
+        roles: Roles::MDS,
+        labels: rack.collect(),
+        state: NodeState::Up,
+        joined: Epoch(1),
+    }
+}
 
 /// Objects are known by the service's own records, so their first ones are its to commit.
 pub(super) fn first_records(
@@ -56,7 +77,7 @@ impl Serving {
         }
         if node.metadata {
             let (mds, store) = (stores.mds.clone(), stores.store.clone());
-            let options = MetadataOptions::default();
+            let options = MetadataOptions { me: Some(in_map(node)), ..MetadataOptions::default() };
             match MetadataService::start(mds, store, credentials.clone(), options) {
                 Ok(metadata) => services.metadata = Some(metadata),
                 Err(error) => {
