@@ -110,7 +110,7 @@ impl Site {
         store.close().unwrap();
     }
 
-    fn address(&self) -> Address {
+    pub fn address(&self) -> Address {
         let path: PathBuf = self.dir.path().join("socket");
         format!("unix:{}", path.display()).parse().unwrap()
     }
