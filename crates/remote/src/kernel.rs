@@ -136,7 +136,7 @@ fn reply_xattr(call: Call, out: Xattr) {
 }
 
 impl Remote {
-    /// The table of what concerns names and inodes; the rest is open files' ([`Remote::serve_open`]).
+    /// Longer than a function should be: it is the table of all operations, one arm each, and nothing else.
     fn serve(&self, call: Call) {
         let header = *call.header();
         let at = match Ino::from_raw(header.node) {
@@ -213,44 +213,6 @@ impl Remote {
             Operation::Readdirplus(args) => self.serve_listing(call, at, args, true),
             Operation::Fsyncdir { .. } => finish(call, self.fsync_dir(at), reply_ok),
             Operation::Statfs => finish(call, self.statfs(), |call, out| call.reply_statfs(&out)),
-            Operation::Open { .. }
-            | Operation::Create(_)
-            | Operation::Tmpfile(_)
-            | Operation::Read(_)
-            | Operation::Write(_)
-            | Operation::Release(_)
-            | Operation::Fsync { .. }
-            | Operation::Fallocate { .. }
-            | Operation::Lseek { .. }
-            | Operation::Ioctl(_) => self.serve_open(call, at),
-            // Locks and permissions are the kernel's; copies it makes itself; the rest is other file systems', or was answered before.
-            Operation::Forget { .. }
-            | Operation::BatchForget(_)
-            | Operation::Flush { .. }
-            | Operation::Opendir { .. }
-            | Operation::Releasedir(_)
-            | Operation::Access { .. }
-            | Operation::Getlk(_)
-            | Operation::Setlk(_)
-            | Operation::Setlkw(_)
-            | Operation::CopyFileRange(_)
-            | Operation::Poll { .. }
-            | Operation::Interrupt { .. }
-            | Operation::Bmap { .. }
-            | Operation::Syncfs
-            | Operation::Destroy
-            | Operation::Unknown(_) => call.reply_error(Errno::ENOSYS),
-        }
-    }
-
-    /// What concerns open files.
-    fn serve_open(&self, call: Call, at: Ino) {
-        let header = *call.header();
-        let operation = match call.operation() {
-            Ok(operation) => operation,
-            Err(error) => return call.reply_error(error),
-        };
-        match operation {
             Operation::Open { flags, kill_suidgid: _ } => {
                 let opened = Access::from_flags(flags).and_then(|access| self.open(at, access));
                 finish(call, opened, |call, file| call.reply_open(&open_out(&file)));
@@ -299,31 +261,12 @@ impl Remote {
                 finish(call, found, |call, at| call.reply_lseek(at));
             }
             Operation::Ioctl(_) => call.reply_error(Errno::ENOTTY),
-            Operation::Lookup { .. }
-            | Operation::Forget { .. }
+            // Locks and permissions are the kernel's; copies it makes itself; the rest is other file systems', or was answered before.
+            Operation::Forget { .. }
             | Operation::BatchForget(_)
-            | Operation::Getattr { .. }
-            | Operation::Statx { .. }
-            | Operation::Setattr(_)
-            | Operation::Readlink
-            | Operation::Symlink { .. }
-            | Operation::Mknod { .. }
-            | Operation::Mkdir { .. }
-            | Operation::Unlink { .. }
-            | Operation::Rmdir { .. }
-            | Operation::Rename { .. }
-            | Operation::Link { .. }
-            | Operation::Statfs
             | Operation::Flush { .. }
             | Operation::Opendir { .. }
-            | Operation::Readdir(_)
-            | Operation::Readdirplus(_)
             | Operation::Releasedir(_)
-            | Operation::Fsyncdir { .. }
-            | Operation::Setxattr(_)
-            | Operation::Getxattr { .. }
-            | Operation::Listxattr { .. }
-            | Operation::Removexattr { .. }
             | Operation::Access { .. }
             | Operation::Getlk(_)
             | Operation::Setlk(_)
