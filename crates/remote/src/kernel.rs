@@ -23,6 +23,8 @@ use crate::{
 /// Bytes of an entry of a listing beside its name, with attributes and without.
 const PLUS_HEAD: usize = 128 + 24;
 const PLAIN_HEAD: usize = 24;
+/// `st_blksize`.
+const PIECE: u32 = 128 << 10;
 /// `f_bsize`.
 const BLOCK: u64 = 4096;
 /// As many as inode numbers allow; what is used is taken off.
@@ -49,6 +51,8 @@ impl Filesystem for Remote {
             | Capabilities::DIRECT_IO_ALLOW_MMAP;
         config.max_write = 1 << 20;
         config.time_granularity_ns = 1;
+        // Without a page cache nobody reads ahead: programs that go by it ask for fewer and larger pieces.
+        config.block_size = PIECE;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use net::{
     Address, Answered, Call, CallError, Client, Credentials, Handler, Incoming, Reply, Target, Tuning,
 };
 use parking_lot::Mutex;
-use proto::Method;
+use proto::{Method, Reason};
 use types::Errno;
 use wire::{
     frame::{Body, Verdict},
@@ -26,6 +26,9 @@ use wire::{
 
 /// Between two attempts that failed at once.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Between two attempts at a server that says that it cannot yet.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 /// Whoever comes while a server is known to be away waits so long for it and no longer.
 const AWAY_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -71,10 +74,17 @@ pub(crate) enum Stop {
 impl Stop {
     pub(crate) fn errno(&self) -> Errno {
         match self {
+            // Who could not for so long is as good as away.
+            Stop::Fault { fault, .. } if fault.errno == Errno::EAGAIN.raw() => Errno::EIO,
             Stop::Fault { fault, .. } => Errno::from_raw(fault.errno),
             Stop::Silent(_) => Errno::EIO,
         }
     }
+}
+
+/// The same server may say yes a little later. For a data server that is away the metadata server has waited already.
+fn comes_later(fault: &Fault) -> bool {
+    Retry::try_from(fault.retry) == Ok(Retry::After) && Reason::of(fault) != Reason::DataServerAway
 }
 
 /// Nobody asks a client anything.
@@ -158,6 +168,7 @@ impl Line {
         let end = Instant::now() + waits.longest;
         let mut give_up = Instant::now() + patience;
         let mut again = false;
+        let (mut able_by, mut pause) = (None, PAUSE_FIRST);
         loop {
             let why = match self.attempt(asking, give_up, end) {
                 Ok(answered) if answered.header.verdict == Verdict::Done => {
@@ -167,13 +178,15 @@ impl Line {
                 Ok(answered) if answered.header.verdict == Verdict::Fault => {
                     self.heard();
                     let fault = proto::fault::read(&answered.meta);
-                    let after = Duration::from_millis(fault.after_ms.clamp(10, 5000).into());
-                    let later = Retry::try_from(fault.retry) == Ok(Retry::After);
-                    if !later || Instant::now() + after >= end {
+                    let now = Instant::now();
+                    // It is there, only not able to.
+                    let until = *able_by.get_or_insert(now + waits.patience);
+                    let after = pause.max(Duration::from_millis(fault.after_ms.min(5000).into()));
+                    if !comes_later(&fault) || now + after >= until.min(end) {
                         return Err(Stop::Fault { fault: Box::new(fault), again });
                     }
-                    // It is there, only not able to.
-                    give_up = Instant::now() + after + waits.patience;
+                    give_up = now + after + waits.patience;
+                    pause = (pause * 2).min(PAUSE_LONGEST);
                     thread::sleep(after);
                     continue;
                 }
