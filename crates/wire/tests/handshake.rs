@@ -223,6 +223,15 @@ fn keys_are_read_and_not_shown() {
     assert_eq!(ClusterKey::parse(&text.replace("07", "é")), Err(NoKey));
 }
 
+/// Goal: the identity that follows from a key never changes, or clients of a cluster were strangers to it. Method: golden bytes.
+#[test]
+fn an_identity_follows_from_the_key() {
+    let key = ClusterKey::new(std::array::from_fn(|i| i as u8 * 7));
+    let digits: String = key.cluster_id().iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(digits, "4180a874409183a176f6664b9c64c014");
+    assert_ne!(key.cluster_id(), ClusterKey::new([1; 32]).cluster_id());
+}
+
 #[test]
 fn fuzz_wire_handshake() {
     let (mut a, mut b) = sides();
