@@ -106,10 +106,20 @@ impl Remote {
         }
     }
 
-    /// `EBADF`: no such opening. `EIO`: lost with its session.
+    /// `EBADF`: no such opening. `EIO`: lost with its session, and the file is no more or cannot be opened now.
     pub fn file(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
         let file = self.openings.get(number).ok_or(Errno::EBADF)?;
-        if file.lost.load(Ordering::Acquire) { Err(Errno::EIO) } else { Ok(file) }
+        if file.lost.load(Ordering::Acquire) {
+            let opened = self.look(|head| metadata::Open {
+                head: Some(head),
+                ino: file.ino.get(),
+                opening: number,
+                write: file.access.write,
+            });
+            opened.map_err(|_| Errno::EIO)?;
+            file.lost.store(false, Ordering::Release);
+        }
+        Ok(file)
     }
 
     fn made(

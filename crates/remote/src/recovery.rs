@@ -61,7 +61,7 @@ impl Remote {
     fn hold_all(&self, session: &Arc<Session>) -> Result<(), Errno> {
         for some in self.references.all().chunks(BATCH_MAX) {
             let hold = metadata::Hold { head: Some(session.head()), references: some.to_vec() };
-            self.ask_in(&hold)?;
+            self.ask_in(&hold).map_err(|stop| stop.errno())?;
         }
         Ok(())
     }
@@ -77,10 +77,12 @@ impl Remote {
                 write: file.access.write,
             };
             match self.ask_in(&open) {
-                Ok(_) => {}
-                Err(Errno::EIO) => return Err(Errno::EIO),
-                Err(error) => {
-                    tracing::warn!(ino = file.ino.get(), %error, "an open file is lost with its session");
+                Ok(_) => file.lost.store(false, Ordering::Release),
+                Err(Stop::Silent(_)) => return Err(Errno::EIO),
+                // Also one whose data server is away: it must not keep the others from going on.
+                Err(Stop::Fault { fault, .. }) => {
+                    let (ino, errno) = (file.ino.get(), Errno::from_raw(fault.errno));
+                    tracing::warn!(ino, %errno, "an open file is lost with its session");
                     file.lost.store(true, Ordering::Release);
                     lost += 1;
                 }
@@ -90,14 +92,15 @@ impl Remote {
     }
 
     /// In a session that is not yet the mount's.
-    fn ask_in<R: Request>(&self, request: &R) -> Result<R::Answer, Errno> {
+    fn ask_in<R: Request>(&self, request: &R) -> Result<R::Answer, Stop> {
         let asking = Asking {
             method: R::METHOD,
             meta: request.encode_to_vec().into(),
             body: Body::default(),
             answer_bytes_max: 0,
         };
-        let answered = self.metadata.ask(&asking, self.waits()).map_err(|stop| stop.errno())?;
-        R::Answer::decode(answered.meta.as_slice()).map_err(|_| Errno::EIO)
+        let answered = self.metadata.ask(&asking, self.waits())?;
+        let unread = |_| Stop::Silent("an answer that makes no sense".to_owned());
+        R::Answer::decode(answered.meta.as_slice()).map_err(unread)
     }
 }

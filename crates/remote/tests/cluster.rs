@@ -211,3 +211,23 @@ fn listings_and_references_add_up() {
     a.shutdown();
     b.shutdown();
 }
+
+/// A file whose data server is away when the session is made anew kept the whole mount from a session.
+#[test]
+fn regression_a_file_out_of_reach_does_not_keep_a_session_from_being_made() {
+    let mut site = Site::new(2);
+    let a = client(&site, 900);
+    let file = create(&a, "f");
+    write_all(&a, &file, 0, &pattern(SAU_BYTES as usize + 9, 3));
+    a.fsync(&file).unwrap();
+    site.kill_data(0);
+    site.kill();
+    site.start();
+    until("a new session", || a.status().sessions_lost == 1);
+    a.mkdir(CALLER, root("d"), 0o755).unwrap();
+    site.start_data(0);
+    site.wait_for(2);
+    until("the file is open again", || a.file(file.number).is_ok());
+    assert!(read_all(&a, &file, SAU_BYTES as usize + 9) == pattern(SAU_BYTES as usize + 9, 3));
+    a.shutdown();
+}
