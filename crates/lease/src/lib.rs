@@ -25,7 +25,11 @@
 //!
 //! It refuses to know: files, descriptors, what a version is made of. Bound: one small record per inode that is open,
 //! or whose last cached version is remembered, until [`Arbiter::forget`].
+//!
+//! Beside it, and called by nobody yet: [`coherence`], who of several clients may keep what.
 #![forbid(unsafe_code)]
+
+pub mod coherence;
 
 use std::collections::BTreeMap;
 

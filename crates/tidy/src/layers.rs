@@ -14,7 +14,6 @@ const LAYERS: [&[&str]; 5] = [
     &["types"],
     &[
         "namespace",
-        "lease",
         "layout",
         "link",
         "tier",
@@ -25,6 +24,7 @@ const LAYERS: [&[&str]; 5] = [
         "wire",
         "cluster",
         "proto",
+        "lease",
     ],
     &["net", "kv", "store", "fuse", "backend", "bucket", "pg"],
     &["mds", "ds", "linked", "client", "serve", "remote", "coord", "monitor"],
