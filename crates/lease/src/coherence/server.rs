@@ -1,0 +1,559 @@
+//! The server's side: whose sessions live, what they hold and wait for, and what is asked back.
+//!
+//! An event machine: [`Server::handle`] and [`Server::handle_deadline`], then [`Server::poll_effect`] until there is none. The shell
+//! hands in each operation and each request for a lock once, however often it came (I-SESSION-2), and answers it by the effect. What a
+//! grant is about is read after the grant was made and sent in one message with it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use cluster::tenure::{Terms, Time};
+use proto::SessionId;
+use types::Ino;
+
+use super::{
+    locks::{LockLimits, LockRequest, Locks, Outcome, Owner},
+    message::{Had, Joined, Life, Party, Saying, Telling},
+    ranges::Range,
+    rights::{Claim, Key, Rights},
+    table::{Recall, Table},
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// A recall is said again after `beat_every`; when we ourselves were called late, verdicts wait for `suspect_after`.
+    pub terms: Terms,
+    /// A session that says nothing for so long is given up.
+    pub silence: Time,
+    /// A recall that is not answered for so long ends the session. Enough to write back what a client may keep.
+    pub recall: Time,
+    /// For so long nothing is written back after somebody looked: what is looked at often is not flushed each time.
+    pub rest: Time,
+    pub sessions: usize,
+    /// All leases of all sessions: some 200 bytes each. The oldest are recalled when seven eighths are there.
+    pub leases: usize,
+    pub operations: usize,
+    /// Keys of one operation: those of a rename, and some.
+    pub claims: usize,
+    pub locks: LockLimits,
+}
+
+/// What is known of earlier lives, from a durable place. A life begins when the one before can say nothing more: it has ended, or its
+/// right to the slots has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Past {
+    pub life: Life,
+    /// The earliest life whose grants can still stand: the one before ours whose [`Effect::EndGrace`] was carried out last, or the
+    /// first. Sessions of it and of later ones may come back.
+    pub from: Life,
+    /// Sessions that were fenced since then. They may not.
+    pub fenced: BTreeSet<SessionId>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    Said {
+        by: Party,
+        saying: Saying,
+    },
+    /// An operation claims what it is about; an opening does until the file is closed.
+    Begin {
+        by: Party,
+        operation: u64,
+        claims: Vec<(Key, Claim)>,
+    },
+    /// Of what waits, too: then there is no answer.
+    End {
+        by: Party,
+        operation: u64,
+    },
+    Lock {
+        by: Party,
+        number: u64,
+        request: LockRequest,
+    },
+    Unlock {
+        by: Party,
+        number: u64,
+        owner: Owner,
+        ino: Ino,
+        range: Range,
+    },
+    /// Of the request with that number.
+    Cancel {
+        by: Party,
+        number: u64,
+    },
+    /// It unmounts, has written back everything and lets go of all.
+    Leave(Party),
+    /// [`Effect::Fence`] is carried out.
+    Fenced(SessionId),
+    /// [`Effect::EndGrace`] is carried out.
+    GraceEnded,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// We have just begun, or have as many as we can: to be asked again.
+    Later,
+    TooMany,
+    Gone,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    Tell {
+        to: SessionId,
+        telling: Telling,
+    },
+    Begun {
+        by: Party,
+        operation: u64,
+    },
+    NotBegun {
+        by: Party,
+        operation: u64,
+        why: Refused,
+    },
+    Lock {
+        by: Party,
+        number: u64,
+        outcome: Outcome,
+    },
+    /// Its verdict: durably, and so that no server takes a write of it any more.
+    Fence(SessionId),
+    /// What it had is free.
+    Over(SessionId),
+    /// Durably: earlier lives' sessions may come back no more, and what was fenced before this life may be forgotten. And no server
+    /// takes a write under a number of an earlier life: who did not come back may not know it yet.
+    EndGrace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    Alive,
+    Condemned,
+    Fenced,
+}
+
+struct Session {
+    joined: Joined,
+    /// By which number it came here.
+    before: Joined,
+    heard: Time,
+    granted: Time,
+    standing: Standing,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Timer {
+    Grace,
+    Session(SessionId),
+    Recall(SessionId, Key),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Grace {
+    Runs,
+    /// The shell was told.
+    Ends,
+    Ended,
+}
+
+pub struct Server {
+    limits: Limits,
+    past: Past,
+    grace: Grace,
+    joins: u64,
+    sessions: BTreeMap<SessionId, Session>,
+    table: Table,
+    locks: Locks,
+    /// One for each session and each recall. Some come too early: what they are about has moved on.
+    timers: BTreeSet<(Time, Timer)>,
+    /// We were called late: until then nobody is condemned, who may have said what we did not hear.
+    patient_until: Time,
+    effects: VecDeque<Effect>,
+}
+
+impl Server {
+    pub fn new(limits: Limits, past: Past, now: Time) -> Server {
+        let (table, locks) = (Table::new(past.life), Locks::new(limits.locks));
+        let timers = BTreeSet::from([(limits.terms.ended_at(now), Timer::Grace)]);
+        Server {
+            limits,
+            joins: past.life.first_number(),
+            past,
+            grace: Grace::Runs,
+            sessions: BTreeMap::new(),
+            table,
+            locks,
+            timers,
+            patient_until: Time::ZERO,
+            effects: VecDeque::new(),
+        }
+    }
+
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Who has what is not known yet: looks at locks wait, too.
+    pub fn in_grace(&self) -> bool {
+        self.grace != Grace::Ended
+    }
+
+    /// `F_GETLK` asks them.
+    pub fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
+    pub fn is_alive(&self, party: Party) -> bool {
+        let session = self.sessions.get(&party.session);
+        session.is_some_and(|s| s.joined == party.joined && s.standing == Standing::Alive)
+    }
+
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        while let Some((session, number, outcome)) = self.locks.poll_answer() {
+            if let Some(found) = self.sessions.get(&session) {
+                let by = Party { session, joined: found.joined };
+                self.effects.push_back(Effect::Lock { by, number, outcome });
+            }
+        }
+        self.effects.pop_front()
+    }
+
+    pub fn handle(&mut self, now: Time, input: Input) {
+        self.notice_lateness(now);
+        match input {
+            Input::Said { by, saying: Saying::Join { number, life, had } } => {
+                self.join(now, by, number, (life, had));
+            }
+            Input::Said { by, saying } => {
+                if self.is_alive(by) {
+                    self.said(now, by, saying);
+                } else {
+                    self.tell_stranger(by);
+                }
+            }
+            Input::Begin { by, operation, claims } => self.begin(now, by, operation, &claims),
+            Input::End { by, operation } => {
+                if self.is_alive(by) {
+                    self.table.end(by.session, operation);
+                }
+            }
+            Input::Lock { by, number, request } => self.lock(by, number, request),
+            Input::Unlock { by, number, owner, ino, range } => {
+                let outcome = if !self.is_alive(by) || owner.session != by.session {
+                    Outcome::Gone
+                } else if self.locks.unlock(owner, ino, range) {
+                    Outcome::Granted
+                } else {
+                    Outcome::TooMany
+                };
+                self.effects.push_back(Effect::Lock { by, number, outcome });
+            }
+            Input::Cancel { by, number } => {
+                if self.is_alive(by) {
+                    self.locks.cancel(by.session, number);
+                }
+            }
+            Input::Leave(by) => {
+                if self.is_alive(by) {
+                    self.end_session(by.session);
+                }
+            }
+            Input::Fenced(session) => {
+                if let Some(found) = self.sessions.get_mut(&session)
+                    && found.standing == Standing::Condemned
+                {
+                    found.standing = Standing::Fenced;
+                    self.judge(now, session);
+                }
+            }
+            Input::GraceEnded => {
+                if self.grace == Grace::Ends {
+                    self.grace = Grace::Ended;
+                    self.past.from = self.past.life;
+                    self.past.fenced.clear();
+                }
+            }
+        }
+    }
+
+    /// When something happens by itself, at the earliest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    pub fn handle_deadline(&mut self, now: Time) {
+        self.notice_lateness(now);
+        while let Some((at, timer)) = self.timers.pop_first() {
+            if at > now {
+                self.timers.insert((at, timer));
+                break;
+            }
+            match timer {
+                Timer::Grace => {
+                    self.grace = Grace::Ends;
+                    self.effects.push_back(Effect::EndGrace);
+                }
+                Timer::Session(session) => self.judge(now, session),
+                Timer::Recall(session, key) => self.remind(now, session, key),
+            }
+        }
+    }
+
+    fn notice_lateness(&mut self, now: Time) {
+        let late =
+            self.next_deadline().is_some_and(|at| now.saturating_sub(at) > self.limits.terms.suspect_after);
+        if late && now >= self.patient_until {
+            self.patient_until = now.saturating_add(self.limits.terms.suspect_after);
+        }
+    }
+
+    fn tell(&mut self, to: SessionId, telling: Telling) {
+        self.effects.push_back(Effect::Tell { to, telling });
+    }
+
+    /// Whoever does not live here under that number: he was given up, or never came to this life.
+    fn tell_stranger(&mut self, by: Party) {
+        let joined = by.joined;
+        let life = self.past.life;
+        let telling = if Life::of(joined.0) == life {
+            Telling::Gone { joined }
+        } else {
+            Telling::Rejoin { joined, life }
+        };
+        self.tell(by.session, telling);
+    }
+
+    fn join(&mut self, now: Time, by: Party, number: u64, (life, had): (Life, Had)) {
+        if life != self.past.life {
+            return self.tell_stranger(by);
+        }
+        let before = by.joined;
+        match self.sessions.get_mut(&by.session) {
+            // It says it again, or it comes late.
+            Some(session) if session.standing == Standing::Alive && session.before == before => {
+                session.heard = now;
+                session.granted = now;
+            }
+            Some(session) if session.standing == Standing::Alive => return,
+            Some(_) => return self.tell(by.session, Telling::Gone { joined: before }),
+            None => {
+                let new = before == Joined::default() && had.is_empty();
+                if new && self.sessions.len() >= self.limits.sessions {
+                    return;
+                }
+                if !new && !self.may_come_back(by, &had) {
+                    return self.tell(by.session, Telling::Gone { joined: before });
+                }
+                self.joins += 1;
+                let session = Session {
+                    joined: Joined(self.joins),
+                    before,
+                    heard: now,
+                    granted: now,
+                    standing: Standing::Alive,
+                };
+                self.sessions.insert(by.session, session);
+                let silent = now.saturating_add(self.limits.silence);
+                self.timers.insert((silent, Timer::Session(by.session)));
+                self.table.restore(by.session, &had);
+                for lock in &had.locks {
+                    self.locks.restore(lock);
+                }
+            }
+        }
+        if let Some(session) = self.sessions.get(&by.session) {
+            let joined = session.joined;
+            let leases = self.table.of_session(by.session);
+            self.tell(by.session, Telling::Joined { before, joined, number, leases });
+        }
+    }
+
+    /// With all that it had, or not at all: nothing was granted since that could be in the way, if all said what is true.
+    fn may_come_back(&self, by: Party, had: &Had) -> bool {
+        let life = Life::of(by.joined.0);
+        let in_time = self.in_grace() && life >= self.past.from && life < self.past.life;
+        let limits = &self.limits;
+        let room = self.sessions.len() < limits.sessions
+            && self.table.leases() + had.leases.len() <= limits.leases
+            && self.table.operations() + had.claims.len() <= limits.operations
+            && had.claims.iter().all(|(_, claims)| claims.len() <= limits.claims)
+            && had.locks.iter().all(|lock| lock.owner.session == by.session);
+        in_time
+            && room
+            && !self.past.fenced.contains(&by.session)
+            && self.table.fits(by.session, had)
+            && self.locks.fit(by.session, &had.locks)
+    }
+
+    fn said(&mut self, now: Time, by: Party, saying: Saying) {
+        let Some(session) = self.sessions.get_mut(&by.session) else { return };
+        session.heard = now;
+        let joined = by.joined;
+        match saying {
+            Saying::Join { .. } => (),
+            Saying::Renew { number } => {
+                session.granted = now;
+                self.tell(by.session, Telling::Renewed { joined, number });
+            }
+            Saying::Want { request, key, rights } => {
+                let (rights, number) = self.want(now, by.session, &key, rights);
+                self.tell(by.session, Telling::Granted { joined, request, key, rights, number });
+            }
+            Saying::Returned { key, number, keeps } => {
+                if self.table.returned(by.session, &key, number, keeps) {
+                    self.begin_waiting(&key);
+                }
+            }
+        }
+    }
+
+    fn want(&mut self, now: Time, session: SessionId, key: &Key, rights: Rights) -> (Rights, u64) {
+        let mut rights = self.table.grantable(now, session, key, rights);
+        let is_new = self.table.holding(session, key).is_none();
+        if self.in_grace() || (is_new && self.table.leases() >= self.limits.leases) {
+            rights = Rights::NONE;
+        }
+        let granted = self.table.grant(session, key, rights);
+        let mark = self.limits.leases - self.limits.leases / 8;
+        if self.table.leases() >= mark
+            && let Some((session, key)) = self.table.oldest().cloned()
+        {
+            self.recall(now, session, key, Rights::NONE);
+        }
+        granted
+    }
+
+    fn begin(&mut self, now: Time, by: Party, operation: u64, claims: &[(Key, Claim)]) {
+        let known = self.table.has_begun(by.session, operation);
+        let why = if !self.is_alive(by) {
+            Some(Refused::Gone)
+        } else if claims.len() > self.limits.claims {
+            Some(Refused::TooMany)
+        } else if known.is_none() && (self.in_grace() || self.table.operations() >= self.limits.operations) {
+            Some(Refused::Later)
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return self.effects.push_back(Effect::NotBegun { by, operation, why });
+        }
+        match known {
+            Some(true) => return self.effects.push_back(Effect::Begun { by, operation }),
+            Some(false) => return,
+            None => (),
+        }
+        let rest = now.saturating_add(self.limits.rest);
+        for way in self.table.begin((by.session, operation), claims, rest) {
+            self.recall(now, way.session, way.key, way.keeps);
+        }
+        if self.table.try_begin(by.session, operation) {
+            self.effects.push_back(Effect::Begun { by, operation });
+        }
+    }
+
+    fn lock(&mut self, by: Party, number: u64, request: LockRequest) {
+        let outcome = if !self.is_alive(by) || request.owner.session != by.session {
+            Outcome::Gone
+        } else if self.in_grace() {
+            Outcome::Later
+        } else {
+            return self.locks.lock(number, request);
+        };
+        self.effects.push_back(Effect::Lock { by, number, outcome });
+    }
+
+    fn recall(&mut self, now: Time, session: SessionId, key: Key, keeps: Rights) {
+        let again = now.saturating_add(self.limits.terms.beat_every);
+        let deadline = now.saturating_add(self.limits.recall);
+        let recall = Recall { keeps, again, deadline };
+        if let Some(number) = self.table.recall(session, &key, recall) {
+            self.say_recall(session, key.clone(), keeps, number);
+            self.timers.insert((again.min(deadline), Timer::Recall(session, key)));
+        }
+    }
+
+    /// Who is condemned is not asked: what he has is free when he is over.
+    fn say_recall(&mut self, to: SessionId, key: Key, keeps: Rights, number: u64) {
+        let alive = self.sessions.get(&to).filter(|session| session.standing == Standing::Alive);
+        if let Some(joined) = alive.map(|session| session.joined) {
+            self.tell(to, Telling::Recall { joined, key, keeps, number });
+        }
+    }
+
+    fn remind(&mut self, now: Time, session: SessionId, key: Key) {
+        let recall = self.table.holding(session, &key).and_then(|holding| holding.recall);
+        let alive = self.sessions.get(&session).is_some_and(|s| s.standing == Standing::Alive);
+        let Some(mut recall) = recall.filter(|_| alive) else { return };
+        let deadline = recall.deadline.max(self.patient_until);
+        if now >= deadline {
+            return self.condemn(session);
+        }
+        if now >= recall.again {
+            recall.again = now.saturating_add(self.limits.terms.beat_every);
+            if let Some((number, keeps)) = self.table.recall_again(session, &key, recall.again) {
+                self.say_recall(session, key.clone(), keeps, number);
+            }
+        }
+        self.timers.insert((recall.again.min(deadline), Timer::Recall(session, key)));
+    }
+
+    fn condemn(&mut self, session: SessionId) {
+        let Some(found) = self.sessions.get_mut(&session).filter(|s| s.standing == Standing::Alive) else {
+            return;
+        };
+        found.standing = Standing::Condemned;
+        self.locks.stop_waiting(session);
+        self.timers.insert((self.limits.terms.ended_at(found.granted), Timer::Session(session)));
+        self.effects.push_back(Effect::Fence(session));
+    }
+
+    /// Condemns who is silent, and ends who is fenced and whose term is over.
+    fn judge(&mut self, now: Time, id: SessionId) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        match session.standing {
+            Standing::Alive => {
+                let silent = session.heard.saturating_add(self.limits.silence).max(self.patient_until);
+                if now >= silent {
+                    self.condemn(id);
+                } else {
+                    self.timers.insert((silent, Timer::Session(id)));
+                }
+            }
+            // The shell says when.
+            Standing::Condemned => (),
+            Standing::Fenced => {
+                let ended = self.limits.terms.ended_at(session.granted);
+                if now >= ended {
+                    self.end_session(id);
+                } else {
+                    self.timers.insert((ended, Timer::Session(id)));
+                }
+            }
+        }
+    }
+
+    fn end_session(&mut self, id: SessionId) {
+        self.sessions.remove(&id);
+        if self.in_grace() {
+            self.past.fenced.insert(id);
+        }
+        self.locks.release(id);
+        self.effects.push_back(Effect::Over(id));
+        for key in self.table.forget(id) {
+            self.begin_waiting(&key);
+        }
+    }
+
+    fn begin_waiting(&mut self, key: &Key) {
+        for (session, operation) in self.table.begin_waiting(key) {
+            let alive = self.sessions.get(&session).filter(|s| s.standing == Standing::Alive);
+            if let Some(joined) = alive.map(|session| session.joined) {
+                let by = Party { session, joined };
+                self.effects.push_back(Effect::Begun { by, operation });
+            }
+        }
+    }
+}
