@@ -48,7 +48,7 @@ pub const LIMITS: Limits = Limits {
     locks: LockLimits { locks: 60, session_locks: 20, waiters: 8 },
 };
 const CLIENT: ClientLimits =
-    ClientLimits { terms: TERMS, stop_before: Duration::from_millis(60), leases: 3, wants: 2 };
+    ClientLimits { terms: TERMS, stop_before: Duration::from_millis(1), leases: 3, wants: 2 };
 
 /// A simulation that finds nothing must not be one that sees nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
