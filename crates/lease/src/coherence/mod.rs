@@ -12,7 +12,8 @@
 //!
 //! - I-CLEASE-1: at no true time two clients use rights that conflict, nor a right that a running operation of another client
 //!   excludes, as long as clocks gain or lose no more than stated and what is fenced cannot write.
-//! - I-CLEASE-2: an operation begins after at most one recall for each key, its deadline, and the term and the fence of who did not answer it.
+//! - I-CLEASE-2: an operation begins when what is in its way is given back, or else after the recall's deadline and the term and the
+//!   fence of who did not answer it. Others can ask the same holder for more meanwhile, and the deadline with it: twice at the most.
 //! - I-CLEASE-3: recalls come from beginning operations and from a table that is full, never from somebody's wish for a lease: as long
 //!   as the same files are open nothing is recalled, and while more than one node has a file open for writing nobody keeps anything of it.
 //! - I-CLEASE-4: what a session has is free for others only after its last term has ended by our clock, drift included, and after
