@@ -31,7 +31,7 @@ pub use channel::{Call, CallError, Channel, Tuning};
 pub use client::{Client, Credentials, Target, connect};
 pub use greet::ConnectError;
 pub use link::{Answered, Pending, Reply};
-pub use reader::{Handler, Incoming};
+pub use reader::{Handler, Incoming, NobodyAnswers};
 pub use server::{Bounds, Server};
 
 /// Random bytes of the kernel's.

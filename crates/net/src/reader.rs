@@ -32,6 +32,15 @@ pub trait Handler: Send + Sync {
     }
 }
 
+/// Of a side that only asks: who asks it is told that nobody answers.
+pub struct NobodyAnswers;
+
+impl Handler for NobodyAnswers {
+    fn asked(&self, _: Incoming, reply: Reply) {
+        drop(reply);
+    }
+}
+
 /// A request of the peer's.
 pub struct Incoming {
     pub header: Header,

@@ -12,9 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use net::{
-    Address, Answered, Call, CallError, Client, Credentials, Handler, Incoming, Reply, Target, Tuning,
-};
+use net::{Address, Answered, Call, CallError, Client, Credentials, NobodyAnswers, Target, Tuning};
 use parking_lot::Mutex;
 use proto::{Method, Reason};
 use types::Errno;
@@ -87,15 +85,6 @@ fn comes_later(fault: &Fault) -> bool {
     Retry::try_from(fault.retry) == Ok(Retry::After) && Reason::of(fault) != Reason::DataServerAway
 }
 
-/// Nobody asks a client anything.
-pub(crate) struct Unasked;
-
-impl Handler for Unasked {
-    fn asked(&self, _: Incoming, reply: Reply) {
-        drop(reply);
-    }
-}
-
 /// What all lines of a mount have in common.
 #[derive(Clone)]
 pub(crate) struct Common {
@@ -125,7 +114,7 @@ impl Line {
                 address: address.clone(),
                 wish,
                 credentials: common.credentials.clone(),
-                handler: Arc::new(Unasked),
+                handler: Arc::new(NobodyAnswers),
                 tuning: common.tuning,
             })
         };

@@ -15,9 +15,7 @@ use cluster::{
     Change, ClusterMap, Node, NodeId, NodeState,
     placement::{Measure, Measures},
 };
-use net::{
-    Address, Answered, Call, CallError, Client, Credentials, Handler, Incoming, Reply, Target, Tuning,
-};
+use net::{Address, Answered, Call, CallError, Client, Credentials, NobodyAnswers, Target, Tuning};
 use parking_lot::Mutex;
 use prost::Message;
 use proto::{Request, control::NodeReport};
@@ -32,13 +30,6 @@ use crate::answer::No;
 
 /// How long a connection to a data server is waited for.
 const CONNECTING_MAX: Duration = Duration::from_millis(300);
-
-/// Data servers ask nobody on these connections.
-struct NobodyAsks;
-
-impl Handler for NobodyAsks {
-    fn asked(&self, _: Incoming, _: Reply) {}
-}
 
 struct Known {
     report: NodeReport,
@@ -126,7 +117,7 @@ impl Nodes {
             address: address.clone(),
             wish: Wish { lane: Lane::Data, node: Some(node) },
             credentials: self.credentials.clone(),
-            handler: Arc::new(NobodyAsks),
+            handler: Arc::new(NobodyAnswers),
             tuning,
         })
     }

@@ -9,7 +9,7 @@ use cluster::{
 use ds::FirstRecord;
 use kv::MetaStore;
 use mds::Mds;
-use net::{Address, Client, Credentials, Handler, Target, Tuning};
+use net::{Address, Client, Credentials, Handler, NobodyAnswers, Target, Tuning};
 use parking_lot::Mutex;
 use proto::control::NodeReport;
 use serve::{
@@ -99,17 +99,11 @@ impl Serving {
         let node = &config.node;
         let address =
             if node.metadata { own } else { config.cluster.metadata.first().cloned().unwrap_or(own) };
-        struct Silent;
-        impl Handler for Silent {
-            fn asked(&self, _: net::Incoming, reply: net::Reply) {
-                drop(reply);
-            }
-        }
         let to = Client::new(Target {
             address,
             wish: Wish { lane: Lane::Control, node: None },
             credentials,
-            handler: Arc::new(Silent),
+            handler: Arc::new(NobodyAnswers),
             tuning: Tuning::default(),
         });
         let about = NodeReport {

@@ -1,7 +1,6 @@
 //! A server of a cluster: the stores, the services over them, and no kernel.
 
 use std::{
-    ops::ControlFlow,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,12 +15,13 @@ use super::{
     cluster_mount::{credentials, key_of},
     cluster_roles::{Serving, first_records},
     report::own_tiers,
+    saving::save_all,
     stores::{Closing, Opening, Stores},
 };
 use crate::{
     config::{NodeConfig, ServerConfig, id_text},
     control::{
-        ControlError, ControlHandler, ErrorCode, MoveReport, Peer, Progress, ProgressSink, Request, Response,
+        ControlError, ControlHandler, ErrorCode, MoveReport, Peer, ProgressSink, Request, Response,
         ServerReport,
     },
     mounts,
@@ -123,28 +123,7 @@ impl MountedFs for Serves {
             let stores = &parts.as_ref().ok_or_else(gone)?.stores;
             (stores.ds(), stores.mds.clone())
         };
-        let (files, total) = ds.dirty();
-        let (mut done, mut stopped) = (0, None);
-        let left = ds.flush_all(&mut |bytes| {
-            done += bytes;
-            match progress.report(Progress { done, total: total.max(done), ..Progress::default() }) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    stopped = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
-        });
-        if let Some(error) = stopped {
-            return Err(error);
-        }
-        let left = left.map_err(|errno| {
-            ControlError::new(ErrorCode::DataAtRisk, format!("making data safe: {errno}"))
-        })?;
-        mds.sync().map_err(|errno| ControlError::errno("making metadata durable", errno))?;
-        let (at_risk_bytes, transient_bytes) = (left.bytes, left.transient);
-        let files_done = files.saturating_sub(ds.dirty().0);
-        Ok(MoveReport { files_done, bytes: done, at_risk_bytes, transient_bytes, ..MoveReport::default() })
+        save_all((&ds, &mds), || {}, progress)
     }
 
     fn unmount(&self, _: bool) -> Result<(), UnmountError> {

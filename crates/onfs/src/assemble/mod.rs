@@ -21,6 +21,7 @@ mod policy;
 mod quota;
 mod refusals;
 mod report;
+mod saving;
 mod site;
 mod standing;
 mod stores;

@@ -1,6 +1,6 @@
 //! The running file system: flushing, unmounting, and its orderly end.
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use fuse::UnmountError as FuseUnmount;
 use parking_lot::{Mutex, RwLock};
@@ -9,10 +9,11 @@ use types::Errno;
 use super::{
     link::drain,
     parts::{Parts, failed},
+    saving::save_all,
     stores::Closing,
 };
 use crate::{
-    control::{ControlError, ErrorCode, MoveReport, Progress, ProgressSink},
+    control::{ControlError, MoveReport, ProgressSink},
     running::{MountedFs, UnmountError},
 };
 
@@ -40,31 +41,7 @@ impl Mounted {
     /// Everything is in a persistent tier of ours, where there is one, and durable there.
     pub fn save_all(&self, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
         let parts = self.parts()?;
-        let (files_done, total) = parts.ds.dirty();
-        let mut done = 0;
-        let mut stopped = None;
-        let at_risk = parts.ds.flush_all(&mut |bytes| {
-            done += bytes;
-            let progress = progress.report(Progress { done, total: total.max(done), ..Progress::default() });
-            match progress {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    stopped = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
-        });
-        if let Some(error) = stopped {
-            return Err(error);
-        }
-        let left = at_risk.map_err(|errno| {
-            ControlError::new(ErrorCode::DataAtRisk, format!("making data safe: {errno}"))
-        })?;
-        parts.client.settle_closed();
-        parts.mds.sync().map_err(|errno| failed("making metadata durable", errno))?;
-        let files_done = files_done.saturating_sub(parts.ds.dirty().0);
-        let (at_risk_bytes, transient_bytes) = (left.bytes, left.transient);
-        Ok(MoveReport { files_done, bytes: done, at_risk_bytes, transient_bytes, ..MoveReport::default() })
+        save_all((&parts.ds, &parts.mds), || parts.client.settle_closed(), progress)
     }
 }
 

@@ -6,7 +6,7 @@ use cluster::{
     map::ClusterMap,
     node::{Node, NodeState},
 };
-use net::{Call, Client, Handler, Incoming, Reply, Target, Tuning};
+use net::{Call, Client, NobodyAnswers, Target, Tuning};
 use prost::Message;
 use proto::{Request, control};
 use wire::{
@@ -47,14 +47,6 @@ pub fn node(command: &NodeCommand) -> Outcome {
     if output.json { render::json(&reports) } else { render::print(&render::nodes(&reports)) }
 }
 
-struct Silent;
-
-impl Handler for Silent {
-    fn asked(&self, _: Incoming, reply: Reply) {
-        drop(reply);
-    }
-}
-
 /// The map of the first metadata server that answers.
 fn ask(cluster: &ClusterConfig) -> Outcome<ClusterMap> {
     let key = key_of(cluster).map_err(start_failure)?;
@@ -66,7 +58,7 @@ fn ask(cluster: &ClusterConfig) -> Outcome<ClusterMap> {
             address: address.clone(),
             wish: Wish { lane: Lane::Control, node: None },
             credentials: credentials.clone(),
-            handler: std::sync::Arc::new(Silent),
+            handler: std::sync::Arc::new(NobodyAnswers),
             tuning: Tuning::default(),
         });
         let mut call = Call::new(
