@@ -5,10 +5,11 @@
 mod harness;
 
 use ds::{DataServer, Object, OpenKind};
+use fuzzing::Ending;
 use harness::{Site, ino, linked::LinkedDir};
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use types::{Errno, TierId};
 
@@ -19,6 +20,8 @@ const WRITERS: usize = 3;
 /// Of each writer, at least, and versions that are published meanwhile.
 const ROUNDS: u64 = 1000;
 const VERSIONS: u64 = 8;
+/// Where two processors do much else, versions are rare.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Random(u64);
 
@@ -74,11 +77,16 @@ fn run(memory: u64, ssd: bool) {
         object
     });
     let over = AtomicBool::new(false);
-    let is_enough = || dir.published.load(Ordering::Relaxed) >= VERSIONS;
+    let until = Instant::now() + PATIENCE;
+    let is_enough = || {
+        let is_late = over.load(Ordering::Acquire) || Instant::now() > until;
+        is_late || dir.published.load(Ordering::Relaxed) >= VERSIONS
+    };
     let written: Vec<Vec<(usize, u64)>> = std::thread::scope(|scope| {
         for object in &objects {
             let (dir, over) = (&dir, &over);
             scope.spawn(move || {
+                let _ending = Ending(over);
                 while !over.load(Ordering::Acquire) {
                     match ds::Linked::publish(&**dir, object.ino(), &|| over.load(Ordering::Acquire)) {
                         Ok(()) | Err(Errno::EBUSY | Errno::EINTR) => {}
@@ -87,6 +95,7 @@ fn run(memory: u64, ssd: bool) {
                 }
             });
             scope.spawn(move || {
+                let _ending = Ending(over);
                 let mut random = Random(object.ino().get());
                 while !over.load(Ordering::Acquire) {
                     let to = TierId::ALL[random.below(3)];

@@ -8,11 +8,13 @@
 //! `FUZZ_CASES` cases of each format, or of `FUZZ_FORMAT` alone, are run, beginning at `FUZZ_FIRST`, from the seed
 //! `FUZZ_SEED`. Seed and number make a case; a failure prints them.
 
+mod ending;
 mod memory;
 mod mutate;
 
 use std::str::FromStr;
 
+pub use ending::Ending;
 use mutate::{Random, mutate};
 
 /// When `FUZZ_CASES` says nothing: enough to notice what is plainly wrong.

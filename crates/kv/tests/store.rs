@@ -7,7 +7,7 @@ use std::{
     ops::ControlFlow,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -135,13 +135,13 @@ fn readers_never_see_an_older_value_while_checkpoints_run() {
     const ROUNDS: u64 = 4000;
     let done: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let key = |n: u64| [n.to_be_bytes().as_slice(), b"I"].concat();
-    let running = AtomicU64::new(1);
+    let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for reader in 0..2 {
-            let (store, done, running) = (&store, &done, &running);
+            let (store, done, ended) = (&store, &done, &ended);
             scope.spawn(move || {
                 let mut n = reader;
-                while running.load(Ordering::Acquire) == 1 {
+                while !ended.load(Ordering::Acquire) {
                     n = (n + 1) % KEYS;
                     let floor = done[n as usize].load(Ordering::Acquire);
                     let point = store.get(&key(n)).unwrap().map_or(0, |v| number(&v));
@@ -157,12 +157,13 @@ fn readers_never_see_an_older_value_while_checkpoints_run() {
                 }
             });
         }
-        let (store_ref, running_ref) = (&store, &running);
+        let (store_ref, ended_ref) = (&store, &ended);
         scope.spawn(move || {
-            while running_ref.load(Ordering::Acquire) == 1 {
+            while !ended_ref.load(Ordering::Acquire) {
                 store_ref.checkpoint().unwrap();
             }
         });
+        let _ending = fuzzing::Ending(&ended);
         for round in 1.. {
             let n = round % KEYS;
             let mut writes = WriteSet::new();
@@ -173,7 +174,6 @@ fn readers_never_see_an_older_value_while_checkpoints_run() {
                 break;
             }
         }
-        running.store(0, Ordering::Release);
     });
 }
 

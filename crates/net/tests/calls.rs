@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fuzzing::Ending;
 use net::{Bounds, Call, CallError, Client, Server, Target, Tuning, connect};
 use prost::Message;
 use support::*;
@@ -277,6 +278,7 @@ fn callers_live_through_a_server_that_comes_and_goes() {
                 }
             });
         }
+        let _ending = Ending(&ending);
         let mut server = first;
         for n in 0..6 {
             let before = answered.load(SeqCst);
@@ -291,6 +293,5 @@ fn callers_live_through_a_server_that_comes_and_goes() {
             server =
                 Server::start(&address, credentials(1, 1), methods, tuning(), Bounds::default()).unwrap();
         }
-        ending.store(true, SeqCst);
     });
 }

@@ -23,6 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fuzzing::Ending;
 use onfs::control::{
     ConflictReport, DataState, EntryReport, ErrorCode, FileRef, GateReport, LinkState, MoveReport, Peer,
     Reason, Request, Response, RootsReport, StatusReport,
@@ -163,8 +164,9 @@ fn a_file_that_moves_while_a_gate_looks_is_not_missed() {
                 fs::rename(site.path("d/z/f"), site.path("d/a/f")).unwrap();
             }
         });
+        let ending = Ending(&stop);
         let looks = (0..50).map(|_| site.gate(&["d"], 0)).collect::<Vec<_>>();
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         for look in looks {
             assert_eq!(
                 look.findings.iter().map(|f| f.reason).collect::<Vec<_>>(),

@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fuzzing::Ending;
 use onfs::stage::StageReport;
 use proptest::prelude::*;
 
@@ -278,8 +279,9 @@ fn a_source_that_changes_is_not_called_copied() {
                     file.write_all(b"x").unwrap();
                 }
             });
+            let ending = Ending(&stop);
             let (code, report) = run(&["stage-out", "-T"], &from, &to);
-            stop.store(true, Ordering::SeqCst);
+            drop(ending);
             assert_eq!((code, report.complete, report.failed_count), (6, false, 1), "{report:?}");
             assert!(report.failed[0].path.ends_with(name) && report.failed[0].message.contains("changes"));
         });

@@ -336,10 +336,10 @@ fn regression_a_created_object_is_new_while_others_are_removed() {
                 store.remove(ino(n)).unwrap();
             }
         });
+        let _ending = fuzzing::Ending(&done);
         for n in 1..20_000 {
             let object = store.open_object(ino(n), true).unwrap().unwrap();
             assert!(object.newly_created(), "object {n}");
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
