@@ -178,6 +178,28 @@ fn what_was_synced_survives_the_loss_of_memory_and_the_rest_is_an_error() {
     }
 }
 
+/// Goal: what is removed stays removed. Method: looks at objects that a kill left live, beside their removal; what a look had opened was
+/// settled later, and had its record again.
+#[test]
+fn regression_a_look_beside_a_removal_leaves_nothing() {
+    let mut site = DataSite::started(1);
+    for round in 0..8 {
+        let objects: Vec<u64> = (0..50).map(|n| 2 + 50 * round + n).collect();
+        let client = site.client();
+        objects.iter().for_each(|n| write(&client, *n, 0, b"x"));
+        site.restart();
+        let (client, other) = (site.client(), site.client());
+        for n in &objects {
+            std::thread::scope(|scope| {
+                scope.spawn(|| attr(&other, *n));
+                remove(&client, *n);
+            });
+        }
+        until("all are closed", || site.service().in_use() == 0);
+        objects.iter().for_each(|n| assert!(!attr(&client, *n).known, "object {n}"));
+    }
+}
+
 #[test]
 fn the_time_of_the_last_write_is_told_until_somebody_has_it() {
     let mut site = DataSite::started(1);

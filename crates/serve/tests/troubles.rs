@@ -65,6 +65,35 @@ fn a_cut_that_fails_half_way_is_finished_before_anything_else() {
     assert!(again.read(ino, &layout, 3 * UNIT) == expected);
 }
 
+/// Goal: what a cut took away does not come back, wherever the power is cut. Method: bytes that are durable everywhere, a cut, and
+/// each server in turn without what it had not made durable.
+#[test]
+fn regression_a_cut_survives_the_power_cut_of_each_server() {
+    let mut site = Site::new(3);
+    let session = site.session();
+    let ino = session.create("f", 1).unwrap().ino;
+    let layout = session.begin(ino, 1).unwrap();
+    let bytes = vec![7; 3 * UNIT as usize];
+    session.write(ino, &layout, 0, &bytes);
+    session.sync(ino, &layout);
+    session.set_size(ino, UNIT + 5, false).unwrap();
+    for n in 0..3 {
+        site.power_cut_data(n);
+    }
+    assert_eq!(session.attr(ino).unwrap().size, UNIT + 5);
+    site.power_cut();
+    let again = Session::over(&site, SessionId(7000));
+    again.mount();
+    again.open(ino, 1, true).unwrap();
+    assert_eq!(again.attr(ino).unwrap().size, UNIT + 5);
+    again.begin(ino, 1).unwrap();
+    again.write(ino, &layout, 3 * UNIT - 1, b"x");
+    let mut expected = bytes;
+    expected[UNIT as usize + 5..].fill(0);
+    expected[3 * UNIT as usize - 1] = b'x';
+    assert!(again.read(ino, &layout, 3 * UNIT) == expected);
+}
+
 /// A server that is started again soon is waited for, by those who come later when they are told to.
 #[test]
 fn short_restarts_are_no_errors() {

@@ -77,12 +77,21 @@ impl DataService {
         Ok(())
     }
 
-    /// The metadata server has the size, and the time, already.
+    /// The metadata server has the size, and the time, already. It forgets a cut that was answered, so that is durable before.
     pub(super) fn truncate(&self, asked: &asked::Truncate) -> Outcome {
         let object = the(asked.object.as_ref())?;
         if asked.size > i64::MAX as u64 {
             return Err(Errno::EFBIG.into());
         }
+        let done = self.resize(asked, object)?;
+        if !asked.grow_only && !self.is_nothing(object)? {
+            let ino = proto::attr::ino(object.ino)?;
+            self.store.sync().map_err(|error| refused(ino, &error))?;
+        }
+        Ok(done)
+    }
+
+    fn resize(&self, asked: &asked::Truncate, object: &asked::Object) -> Outcome {
         self.alone(object, |state, there| {
             let known = state.record.is_some();
             if asked.grow_only && asked.size <= there.size() || !known && asked.size == 0 {

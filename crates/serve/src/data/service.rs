@@ -392,19 +392,26 @@ impl DataService {
 
     /// What is stored of an object goes, with its bytes.
     pub(super) fn remove(&self, ino: Ino) -> Result<(), No> {
-        // First: who has not begun by now does not begin any more, and who has is in the table.
+        // First: who has not begun by now does not begin any more.
         self.removed.add(ino);
-        let held = self.table.get(ino);
-        let mut state = held.as_ref().map(|held| held.state.write());
-        if let Some(state) = &mut state
-            && !state.gone
-        {
+        loop {
+            // Its place even when nobody uses it: who comes meanwhile would find what is being removed, and settle it later.
+            let held = self.place(ino)?;
+            let mut state = held.state.write();
+            if state.gone {
+                continue;
+            }
             if let Some(object) = state.object.take() {
                 self.ds.close(&object, USE);
             }
+            let removed = self.remove_alone(ino);
             state.gone = true;
             self.table.remove(ino);
+            return removed;
         }
+    }
+
+    fn remove_alone(&self, ino: Ino) -> Result<(), No> {
         self.ds.remove(ino)?;
         self.first.pending.lock().remove(&ino);
         let mut writes = WriteSet::new();

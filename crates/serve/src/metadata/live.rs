@@ -258,6 +258,8 @@ impl MetadataService {
         let Some(placed) = state.placed.clone() else { return Ok(()) };
         let (Some(cut), Some(striped)) = (placed.cut, placed.striped()) else { return Ok(()) };
         let left: Vec<usize> = (0..striped.count()).filter(|n| cut.stripes >> n & 1 == 1).collect();
+        // Or a power cut here would bring the size back of what is cut there.
+        self.mds.sync()?;
         let object = Some(placed.object(file.ino));
         let asked: Vec<_> = left
             .iter()

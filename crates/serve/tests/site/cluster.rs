@@ -10,14 +10,14 @@ use std::{
 };
 
 use cluster::striping::Striped;
-use kv::{MetaStore, MetaStoreOptions};
+use kv::MetaStore;
 use mds::{Mds, MdsOptions};
 use net::{Address, Bounds, Client, Server, Tuning};
 use proto::{
     Head, Layout, Request, SessionId,
     attr::{Attr, Caller, Changes},
     control::{Mount, Mounted, NodeReport},
-    data::{Object, Read, Write},
+    data::{Object, Read, Sync, Write},
     metadata::*,
 };
 use serve::{
@@ -28,7 +28,7 @@ use serve::{
 use types::Errno;
 use wire::schema::{Fault, Lane};
 
-use super::{DataSite, ask, client_to, credentials, until};
+use super::{DataSite, ask, client_to, credentials, state::State, until};
 
 pub const META: u64 = 100;
 
@@ -41,6 +41,7 @@ struct Running {
 
 pub struct Site {
     dir: tempfile::TempDir,
+    state: State,
     pub options: MetadataOptions,
     running: Option<Running>,
     pub data: Vec<DataSite>,
@@ -67,7 +68,7 @@ impl Site {
         let dir = tempfile::tempdir().unwrap();
         let data: Vec<DataSite> = (1..=data).map(DataSite::started).collect();
         let reporters = data.iter().map(|_| None).collect();
-        let mut site = Site { dir, options, running: None, data, reporters };
+        let mut site = Site { dir, state: State::new(), options, running: None, data, reporters };
         site.start();
         for n in 0..site.data.len() {
             site.report(n);
@@ -81,9 +82,7 @@ impl Site {
     }
 
     pub fn start(&mut self) {
-        let path = self.dir.path().join("meta");
-        std::fs::create_dir_all(&path).unwrap();
-        let store = Arc::new(MetaStore::open_default(&path, MetaStoreOptions::default()).unwrap());
+        let store = self.state.open(&self.dir.path().join("meta"));
         let mds = Arc::new(Mds::new(store.clone(), MdsOptions::default()).unwrap());
         let service =
             MetadataService::start(mds.clone(), store.clone(), credentials(META), self.options.clone())
@@ -101,13 +100,26 @@ impl Site {
 
     /// Ends without a word to anybody, as a kill does.
     pub fn kill(&mut self) {
+        self.state.kill();
+        self.stop();
+    }
+
+    /// Its machine dies, and what was not made durable is gone.
+    pub fn power_cut(&mut self) {
+        self.state.power_cut();
+        self.stop();
+        self.start();
+        self.wait_for(self.data.len());
+    }
+
+    fn stop(&mut self) {
         let Running { mds, store, service, server } = self.running.take().unwrap();
         // First, or what is due would be done meanwhile.
         service.shutdown();
         drop(server);
         drop(service);
         drop(mds);
-        store.close().unwrap();
+        let _ = store.close();
     }
 
     pub fn address(&self) -> Address {
@@ -139,6 +151,15 @@ impl Site {
     pub fn kill_data(&mut self, n: usize) {
         self.reporters[n] = None;
         self.data[n].kill();
+    }
+
+    /// The machine of a data server dies.
+    pub fn power_cut_data(&mut self, n: usize) {
+        self.reporters[n] = None;
+        self.data[n].power_cut();
+        self.report(n);
+        let node = self.data[n].node;
+        until("it reports", || self.service().nodes().measures().contains_key(&cluster::NodeId(node)));
     }
 
     pub fn start_data(&mut self, n: usize) {
@@ -274,6 +295,13 @@ impl Session {
                 let write = Write { offset: write.offset + (at as u64) * (4 << 20), ..write };
                 assert_eq!(ask(client, &write, chunk, 0).unwrap().0.bytes as usize, chunk.len());
             }
+        }
+    }
+
+    pub fn sync(&self, ino: u64, layout: &Layout) {
+        let object = Some(Object { ino, generation: layout.generation });
+        for node in &layout.stripes {
+            ask(self.data(*node), &Sync { object }, &[], 0).unwrap();
         }
     }
 

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 pub mod cluster;
+#[path = "../../../kv/tests/support/fault_disk.rs"]
+mod fault_disk;
+pub mod state;
 
 use std::{
     path::PathBuf,
@@ -11,13 +14,14 @@ use std::{
 };
 
 use ds::{DataServer, DeviceTier, DsOptions, KvMaps, Nearline};
-use kv::{MetaStore, MetaStoreOptions};
+use kv::MetaStore;
 use net::{Address, Bounds, Call, Client, Credentials, Handler, Incoming, Reply, Server, Target, Tuning};
 use proto::Request;
 use serve::{
     DataService,
     data::{DataOptions, first_record},
 };
+use state::State;
 use store::{Faults, FsUuid, MemoryTier, MemoryTierOptions, MemoryTierState, TierStore, TierStoreOptions};
 use types::{Ino, LocalId, TierId, UgsdId};
 use wire::{
@@ -127,6 +131,7 @@ struct Running {
 pub struct DataSite {
     pub node: u64,
     dir: tempfile::TempDir,
+    state: State,
     instance: Option<store::InstanceId>,
     generation: u32,
     pub memory: u64,
@@ -142,6 +147,7 @@ impl DataSite {
         DataSite {
             node,
             dir: tempfile::tempdir_in(shared_root()).unwrap(),
+            state: State::new(),
             instance: None,
             generation: 0,
             memory: 64 << 20,
@@ -182,8 +188,7 @@ impl DataSite {
         };
         let memory_store = open(TierId::Memory, memory.path());
         let ssd = DeviceTier { store: open(TierId::Ssd, &self.path("ssd")), limit: Some(1 << 30) };
-        let store =
-            Arc::new(MetaStore::open_default(&self.path("meta"), MetaStoreOptions::default()).unwrap());
+        let store = self.state.open(&self.path("meta"));
         let first = first_record(&store);
         let ds = DataServer::start(DsOptions {
             memory: Some((memory, memory_store)),
@@ -227,13 +232,18 @@ impl DataSite {
 
     /// Ends without settling or flushing anything, as a kill does.
     pub fn kill(&mut self) {
+        self.state.kill();
+        self.stop();
+    }
+
+    fn stop(&mut self) {
         let Running { ds, store, service, server } = self.running.take().unwrap();
         drop(server);
         service.abandon();
         drop(service);
         ds.shutdown();
         drop(ds);
-        store.close().unwrap();
+        let _ = store.close();
     }
 
     pub fn restart(&mut self) {
@@ -244,6 +254,14 @@ impl DataSite {
     /// The memory tier is gone.
     pub fn reboot(&mut self) {
         self.kill();
+        let _ = std::fs::remove_dir_all(self.dir.path().join("shared"));
+        self.start();
+    }
+
+    /// The memory tier is gone, and of what it was to remember all that was not made durable.
+    pub fn power_cut(&mut self) {
+        self.state.power_cut();
+        self.stop();
         let _ = std::fs::remove_dir_all(self.dir.path().join("shared"));
         self.start();
     }
