@@ -15,7 +15,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fuse::{
@@ -180,7 +180,12 @@ impl Mounted {
 
     /// Unmounts, and checks that the session ends.
     fn finish(self) {
-        self.session.unmount(false).unwrap();
+        let until = Instant::now() + PATIENCE;
+        // What was closed may be told to the mount a moment later.
+        while let Err(error) = self.session.unmount(false) {
+            assert!(matches!(error, UnmountError::Busy(_)) && Instant::now() < until, "{error}");
+            thread::sleep(Duration::from_millis(5));
+        }
         self.check_ended();
     }
 

@@ -97,7 +97,7 @@ fn regression_a_cut_survives_the_power_cut_of_each_server() {
 /// A server that is started again soon is waited for, by those who come later when they are told to.
 #[test]
 fn short_restarts_are_no_errors() {
-    let mut site = Site::new(3);
+    let mut site = Site::with(3, MetadataOptions { node_silence: Duration::from_secs(30), ..options() });
     let session = site.session();
     let ino = session.create("f", 1).unwrap().ino;
     let layout = session.begin(ino, 1).unwrap();
