@@ -19,7 +19,7 @@ use crate::{
     policy::PolicyChange,
 };
 
-pub use cluster::{ClusterCommand, NodeCommand, ServerArgs};
+pub use cluster::{ClusterCommand, DemoArgs, NodeCommand, ServerArgs};
 pub use ledger::{ConflictsArgs, ConflictsCommand, GateArgs, LinkCommand, LsArgs};
 pub use output::Output;
 
@@ -95,6 +95,8 @@ pub enum Command {
     /// Show the nodes of a cluster
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Bring a whole cluster up on this machine, use it, show it, and take it down
+    Demo(DemoArgs),
     /// Measure a directory, on ONFS or not
     Bench(BenchArgs),
     /// Check, and repair, the state of a file system that is not mounted

@@ -11,6 +11,7 @@ pub mod commands;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod demo;
 pub mod docs;
 pub mod exit;
 pub mod holders;

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
+use types::ByteSize;
 
 use super::{ConfigArgs, Output};
+use crate::demo::NODES_MAX;
 
 #[derive(Subcommand, Debug)]
 pub enum ClusterCommand {
@@ -38,4 +40,31 @@ pub enum NodeCommand {
         #[command(flatten)]
         output: Output,
     },
+}
+
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Data servers, each with memory and SSD
+    #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
+    pub data: u32,
+    /// Clients that mount the cluster
+    #[arg(long, value_name = "NUMBER", default_value_t = 2, value_parser = value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
+    pub clients: u32,
+    /// Memory tier of each data server
+    #[arg(long, value_name = "SIZE", default_value = "128MiB")]
+    pub memory: ByteSize,
+    /// Bytes that each client writes at a time
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub size: ByteSize,
+    /// Small files that each client makes
+    #[arg(long, value_name = "NUMBER", default_value_t = 500)]
+    pub files: u32,
+    /// Leave it up, without a workload, until this command is ended
+    #[arg(long)]
+    pub hold: bool,
+    /// Only take down what demos that were killed have left
+    #[arg(long, conflicts_with = "hold")]
+    pub clean: bool,
+    #[command(flatten)]
+    pub output: Output,
 }

@@ -85,7 +85,7 @@ fn is_socket(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
-fn status_of(socket: &Path) -> Outcome<AnyStatus> {
+pub(super) fn status_of(socket: &Path) -> Outcome<AnyStatus> {
     let mut client = connect(socket)?;
     match call(&mut client, Request::Status {}, Some(SHORT), &mut |_| {})? {
         Response::Status(report) => Ok(AnyStatus::Own(report)),

@@ -5,6 +5,7 @@ mod bench;
 mod cluster;
 mod config;
 mod conflicts;
+mod demo;
 mod directories;
 mod files;
 mod fsck;
@@ -54,6 +55,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Cluster(command) => cluster::cluster(&command),
         Command::Server(args) => server::server(&args),
         Command::Node(command) => node::node(&command),
+        Command::Demo(args) => demo::demo(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Fsck(args) => fsck::fsck(&args),
         Command::Config(command) => config::config(&command),

@@ -3,6 +3,7 @@
 //! Invariant: pure text in, text out; only [`out`] and [`progress`] write anywhere.
 
 mod cluster;
+mod demo;
 mod file;
 mod ledger;
 mod mounts;
@@ -16,6 +17,7 @@ pub mod table;
 pub mod units;
 
 pub use cluster::{cluster_mount, nodes, server};
+pub use demo::demo;
 pub use file::file;
 pub use ledger::{conflicts, entries, gate, roots};
 pub use mounts::{AnyStatus, mount_list};

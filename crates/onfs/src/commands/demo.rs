@@ -1,0 +1,131 @@
+//! `onfs demo`.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::inspect::status_of;
+use crate::{
+    args::DemoArgs,
+    control::SOCKET_NAME,
+    demo::{Amount, Cluster, DemoReport, Network, Plan, Role, Sizes, Stored, Workload, clean},
+    exit::{Failure, Outcome, system_text},
+    render::{self, AnyStatus},
+};
+
+/// Sockets have short paths, and a tier of memory is no place for an SSD.
+const PARENT: &str = "/var/tmp";
+
+/// How to use one that is held.
+#[derive(Debug, Serialize)]
+struct Held {
+    dir: PathBuf,
+    source: String,
+    cluster_key: PathBuf,
+    mounts: Vec<PathBuf>,
+    namespaces: Vec<String>,
+}
+
+pub fn demo(args: &DemoArgs) -> Outcome {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::usage("the demo needs root: it makes network namespaces and mounts"));
+    }
+    if args.clean {
+        let removed = clean(Path::new(PARENT))?;
+        return removed.iter().try_for_each(|name| render::print(&format!("removed {name}\n")));
+    }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, interrupted.clone())
+            .map_err(|error| Failure::failed(error.to_string()))?;
+    }
+    let mut say = |text: &str| {
+        if interrupted.load(Ordering::SeqCst) {
+            return Err(Failure::failed("interrupted; the demo was taken down"));
+        }
+        // Progress, which nobody has to read.
+        let _ = writeln!(io::stderr(), "demo: {text}");
+        Ok(())
+    };
+    let sizes = Sizes { data: args.data, clients: args.clients, memory: args.memory };
+    let prefix = Network::prefix();
+    let plan = Plan::new(&Path::new(PARENT).join(prefix.trim_end_matches('-')), &prefix, sizes);
+    let cluster = Cluster::up(plan, &mut say)?;
+    if args.hold {
+        show_held(&cluster, args)?;
+        while !interrupted.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        return cluster.down();
+    }
+    let report = use_it(&cluster, args, &mut say)?;
+    say("taking it down")?;
+    cluster.down()?;
+    if args.output.json { render::json(&report) } else { render::print(&render::demo(&report)) }
+}
+
+fn use_it(cluster: &Cluster, args: &DemoArgs, say: &mut dyn FnMut(&str) -> Outcome) -> Outcome<DemoReport> {
+    let amount = Amount { size: args.size.0, files: args.files };
+    let workload = Workload { mounts: cluster.mountpoints(), amount };
+    let failed = |error: io::Error| Failure::failed(format!("the workload: {}", system_text(&error)));
+    let mut ended = None;
+    let run = workload.run(&mut |part| {
+        say(part).map_err(|failure| {
+            ended = Some(failure);
+            io::ErrorKind::Interrupted.into()
+        })
+    });
+    let mut rows = match (run, ended) {
+        (_, Some(failure)) => return Err(failure),
+        (run, None) => run.map_err(failed)?,
+    };
+    let servers = stored(&cluster.plan)?;
+    say("each removes its own")?;
+    rows.push(workload.remove().map_err(failed)?);
+    Ok(DemoReport { workload: rows, servers })
+}
+
+fn stored(plan: &Plan) -> Outcome<Vec<Stored>> {
+    let tiers = plan.of(Role::Data).map(|host| {
+        let tiers = match status_of(&plan.state(host).join(SOCKET_NAME))? {
+            AnyStatus::Server(report) => report.tiers,
+            AnyStatus::Own(_) | AnyStatus::Cluster(_) => Vec::new(),
+        };
+        Ok(Stored { name: host.name.clone(), tiers })
+    });
+    tiers.collect()
+}
+
+fn show_held(cluster: &Cluster, args: &DemoArgs) -> Outcome {
+    let plan = &cluster.plan;
+    let held = Held {
+        dir: plan.dir.clone(),
+        source: plan.source(),
+        cluster_key: plan.key(),
+        mounts: cluster.mountpoints(),
+        namespaces: plan.hosts.iter().map(|host| plan.namespace(host)).collect(),
+    };
+    if args.output.json {
+        return render::json(&held);
+    }
+    let mounts: Vec<_> = held.mounts.iter().map(|mount| format!("  {}\n", mount.display())).collect();
+    render::print(&format!(
+        "mounted at\n{}on each host: nsenter --net=/run/netns/NAME COMMAND, with NAME of\n  {}\n\
+         the nodes: nsenter --net=/run/netns/{} onfs node list --cluster-key {} {}\n\
+         it is taken down when this command ends (Ctrl-C)\n",
+        mounts.concat(),
+        held.namespaces.join(" "),
+        held.namespaces.first().map_or("", String::as_str),
+        held.cluster_key.display(),
+        held.source,
+    ))
+}

@@ -1,0 +1,20 @@
+//! What a demo came to.
+
+use serde::Serialize;
+
+use super::workload::WorkloadRow;
+use crate::control::TierReport;
+
+#[derive(Debug, Serialize)]
+pub struct DemoReport {
+    pub workload: Vec<WorkloadRow>,
+    /// Where the data were when all was written and read.
+    pub servers: Vec<Stored>,
+}
+
+/// The tiers of a data server.
+#[derive(Debug, Serialize)]
+pub struct Stored {
+    pub name: String,
+    pub tiers: Vec<TierReport>,
+}
