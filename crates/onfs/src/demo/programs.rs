@@ -11,12 +11,13 @@ use crate::exit::{Failure, Outcome};
 pub fn done(command: &mut Command) -> Outcome<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
+    let output = output.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
             let hint = "Debian: apt install iproute2 util-linux";
             Failure::failed(format!("{name} is not installed, and the demo needs it")).hint(hint)
+        } else {
+            Failure::failed(format!("{name}: {error}"))
         }
-        _ => Failure::failed(format!("{name}: {error}")),
     })?;
     if output.status.success() {
         return Ok(output);
