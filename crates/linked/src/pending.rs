@@ -27,6 +27,8 @@ pub(crate) struct Pending {
     looks: BTreeMap<u64, Touched>,
     /// What steps that are being made have to do with: a look that begins now may find it as it was before, or after.
     flying: BTreeMap<Ino, Touched>,
+    /// Files whose version is there and recorded, and whose object is being told so.
+    pub telling: BTreeSet<Ino>,
     looks_made: u64,
 }
 
@@ -66,6 +68,7 @@ impl Pending {
             latest: BTreeMap::new(),
             looks: BTreeMap::new(),
             flying: BTreeMap::new(),
+            telling: BTreeSet::new(),
             looks_made: 0,
         };
         moments.into_iter().for_each(|ino| pending.set_moment(ino, now));

@@ -130,6 +130,9 @@ impl Linked {
         };
         let batch: Vec<Made> = batch.into_iter().map(|(entry, result)| (entry, settled(result))).collect();
         let now = self.now();
+        let is_published = |(_, result): &&Made| result.as_ref().is_ok_and(|done| done.published.is_some());
+        let published: Vec<Ino> = batch.iter().filter(is_published).map(|(entry, _)| entry.ino).collect();
+        self.ledger.lock().telling.extend(&published);
         let recorded = self.ledger.alter(false, |pending| {
             let entries = batch
                 .iter()
@@ -144,6 +147,9 @@ impl Linked {
                 self.put_off(now, batch.iter().map(|(entry, _)| entry));
             }
         }
+        // Whoever waited for it finds it everywhere.
+        self.ledger.lock().telling.retain(|ino| !published.contains(ino));
+        self.ledger.turned.notify_all();
     }
 
     /// They are tried again; what is stored of them is as it was.

@@ -112,8 +112,10 @@ impl Linked {
             let ended = {
                 let mut pending = self.ledger.lock();
                 let before = left.len();
-                left.retain(|waiting| !waiting.is_over(&pending.log));
-                let flies = left.iter().any(|waiting| pending.log.is_in_flight(waiting.ino));
+                let is_told = |ino: &Ino| pending.telling.contains(ino);
+                left.retain(|waiting| !waiting.is_over(&pending.log) || is_told(&waiting.ino));
+                let flies =
+                    left.iter().any(|waiting| pending.log.is_in_flight(waiting.ino) || is_told(&waiting.ino));
                 if flies || left.len() < before {
                     moved = Instant::now();
                 }
