@@ -21,7 +21,7 @@ const WRITERS: usize = 3;
 const ROUNDS: u64 = 1000;
 const VERSIONS: u64 = 8;
 /// Where two processors do much else, versions are rare.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Random(u64);
 
@@ -112,6 +112,8 @@ fn run(memory: u64, ssd: bool) {
         over.store(true, Ordering::Release);
         done.into_iter().map(|values| values.unwrap()).collect()
     });
+    let published = dir.published.load(Ordering::Relaxed);
+    assert!(published >= VERSIONS, "{published} versions in {PATIENCE:?}");
     for (n, object) in objects.iter().enumerate() {
         server.close(object, RW);
         let mut want = vec![0; BLOCKS * BLOCK];

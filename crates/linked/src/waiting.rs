@@ -112,10 +112,10 @@ impl Linked {
             let ended = {
                 let mut pending = self.ledger.lock();
                 let before = left.len();
-                let is_told = |ino: &Ino| pending.telling.contains(ino);
-                left.retain(|waiting| !waiting.is_over(&pending.log) || is_told(&waiting.ino));
+                let telling = |waiting: &Waiting| pending.telling.contains(&waiting.ino);
+                left.retain(|waiting| !waiting.is_over(&pending.log) || telling(waiting));
                 let flies =
-                    left.iter().any(|waiting| pending.log.is_in_flight(waiting.ino) || is_told(&waiting.ino));
+                    left.iter().any(|waiting| pending.log.is_in_flight(waiting.ino) || telling(waiting));
                 if flies || left.len() < before {
                     moved = Instant::now();
                 }

@@ -12,7 +12,7 @@ use std::{
 use mds::{Mds, MdsOptions};
 use net::{Bounds, Handler, Incoming, Reply, Server, Tuning};
 use proto::{
-    Head, Reason, SessionId,
+    Head, Layout, Reason, SessionId,
     control::{Mount, NodeReport},
     data::{Object, Read, Write},
     metadata::{BeginWrite, Close, Create, Forget, GetAttr, Reference, Unlink},
@@ -28,6 +28,18 @@ use types::Errno;
 use wire::schema::Lane;
 
 const UNIT: u64 = 4 << 20;
+
+/// A file of three units was cut to one and 5 bytes: behind them there is nothing, also when it grows again.
+fn is_cut(session: &Session, ino: u64, layout: &Layout, bytes: Vec<u8>) {
+    session.open(ino, 1, true).unwrap();
+    assert_eq!(session.attr(ino).unwrap().size, UNIT + 5);
+    session.begin(ino, 1).unwrap();
+    session.write(ino, layout, 3 * UNIT - 1, b"x");
+    let mut expected = bytes;
+    expected[UNIT as usize + 5..].fill(0);
+    expected[3 * UNIT as usize - 1] = b'x';
+    assert!(session.read(ino, layout, 3 * UNIT) == expected);
+}
 
 #[test]
 fn a_cut_that_fails_half_way_is_finished_before_anything_else() {
@@ -55,14 +67,7 @@ fn a_cut_that_fails_half_way_is_finished_before_anything_else() {
     site.wait_for(3);
     let again = Session::over(&site, SessionId(5000));
     again.mount();
-    again.open(ino, 1, true).unwrap();
-    assert_eq!(again.attr(ino).unwrap().size, UNIT + 5);
-    again.begin(ino, 1).unwrap();
-    again.write(ino, &layout, 3 * UNIT - 1, b"x");
-    let mut expected = bytes;
-    expected[UNIT as usize + 5..].fill(0);
-    expected[3 * UNIT as usize - 1] = b'x';
-    assert!(again.read(ino, &layout, 3 * UNIT) == expected);
+    is_cut(&again, ino, &layout, bytes);
 }
 
 /// Goal: what a cut took away does not come back, wherever the power is cut. Method: bytes that are durable everywhere, a cut, and
@@ -84,14 +89,7 @@ fn regression_a_cut_survives_the_power_cut_of_each_server() {
     site.power_cut();
     let again = Session::over(&site, SessionId(7000));
     again.mount();
-    again.open(ino, 1, true).unwrap();
-    assert_eq!(again.attr(ino).unwrap().size, UNIT + 5);
-    again.begin(ino, 1).unwrap();
-    again.write(ino, &layout, 3 * UNIT - 1, b"x");
-    let mut expected = bytes;
-    expected[UNIT as usize + 5..].fill(0);
-    expected[3 * UNIT as usize - 1] = b'x';
-    assert!(again.read(ino, &layout, 3 * UNIT) == expected);
+    is_cut(&again, ino, &layout, bytes);
 }
 
 /// A server that is started again soon is waited for, by those who come later when they are told to.

@@ -6,10 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    mount::{UnmountFlags, unmount},
-    process::{Pid, Signal, kill_process},
-};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::network::{PREFIX, all, delete, processes};
 use crate::{
@@ -62,7 +59,7 @@ fn remove(dir: &Path) -> Outcome<bool> {
     // What is mounted on another one first.
     places.sort_by_key(|place| std::cmp::Reverse(place.components().count()));
     for place in places {
-        unmount(&place, UnmountFlags::DETACH).map_err(|error| failed(error.into()))?;
+        mounts::detach(&place, true).map_err(failed)?;
     }
     match fs::remove_dir_all(dir) {
         Ok(()) => Ok(true),

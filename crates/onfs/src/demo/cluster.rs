@@ -7,10 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    mount::{UnmountFlags, unmount},
-    process::{Pid, Signal, kill_process, test_kill_process},
-};
+use rustix::process::{Signal, kill_process, test_kill_process};
 
 use super::{
     network::{Network, on},
@@ -19,8 +16,9 @@ use super::{
     programs::done,
 };
 use crate::{
-    control::NodeReport,
+    control::{Client, NodeReport, SOCKET_NAME},
     exit::{Exit, Failure, Outcome, system_text},
+    mounts,
 };
 
 /// For all servers to be in the map, and for each to end.
@@ -150,7 +148,7 @@ impl Cluster {
         }
         let ended = done(Command::new(&self.program).args(["umount", "--timeout", "60s"]).arg(&place));
         if ended.is_err() {
-            let _ = unmount(&place, UnmountFlags::DETACH);
+            let _ = mounts::detach(&place, true);
             end_process(&self.plan.state(host));
         }
         ended.map(drop)
@@ -162,7 +160,7 @@ impl Cluster {
         // The memory tier stays for a server that comes again.
         let memory = state.join("memory");
         if is_mounted(&memory) {
-            let _ = unmount(&memory, UnmountFlags::DETACH);
+            let _ = mounts::detach(&memory, true);
         }
         if ended {
             Ok(())
@@ -180,9 +178,9 @@ impl Drop for Cluster {
 
 /// `false`: it had to be killed.
 fn end_process(state: &Path) -> bool {
-    let text = fs::read_to_string(state.join("onfs.pid")).unwrap_or_default();
-    let pid = text.lines().next().and_then(|line| line.parse().ok()).and_then(Pid::from_raw);
-    let Some(pid) = pid.filter(|pid| test_kill_process(*pid).is_ok()) else { return true };
+    // As the kernel knows who listens there: a number in a file may be another's by now.
+    let listens = Client::connect(&state.join(SOCKET_NAME)).ok();
+    let Some(pid) = listens.and_then(|client| client.daemon_pid()) else { return true };
     let _ = kill_process(pid, Signal::TERM);
     let end = Instant::now() + PATIENCE;
     while test_kill_process(pid).is_ok() {
@@ -196,7 +194,7 @@ fn end_process(state: &Path) -> bool {
 }
 
 fn is_mounted(place: &Path) -> bool {
-    crate::mounts::mounts().is_ok_and(|all| all.iter().any(|one| one.mountpoint == place))
+    mounts::mounts().is_ok_and(|all| all.iter().any(|one| one.mountpoint == place))
 }
 
 fn failed(what: &Path, error: &io::Error) -> Failure {

@@ -21,9 +21,9 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         // Never into something that is still mounted below it.
-        let below = crate::mounts::mounts()
+        let is_free = crate::mounts::mounts()
             .is_ok_and(|all| !all.iter().any(|one| one.mountpoint.starts_with(&self.0)));
-        if below {
+        if is_free {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
