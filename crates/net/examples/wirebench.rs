@@ -236,7 +236,7 @@ fn credentials(node: u64) -> Credentials {
         versions: Versions::OURS,
         takes: Window::default(),
     };
-    Credentials { me, key: ClusterKey::new([5; 32]) }
+    Credentials { me, key: ClusterKey::new([5; 32]), tls: None }
 }
 
 fn serve_wire() -> Result<()> {

@@ -50,6 +50,17 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// The name or number, without brackets; what the certificate of who listens there is to have. None on this machine.
+    pub(crate) fn host(&self) -> Option<&str> {
+        match self {
+            Address::Tcp(text) => {
+                let host = text.rsplit_once(':').map_or(text.as_str(), |(host, _)| host);
+                Some(host.trim_start_matches('[').trim_end_matches(']'))
+            }
+            Address::Unix(_) => None,
+        }
+    }
+
     fn resolve(&self) -> io::Result<Vec<SockAddr>> {
         match self {
             Address::Tcp(text) => Ok(text.to_socket_addrs()?.map(SockAddr::from).collect()),
@@ -120,6 +131,10 @@ mod tests {
         for good in ["node7:7400", "10.0.0.1:1", "[::1]:7400", "unix:/run/onfs/7.sock"] {
             assert_eq!(good.parse::<Address>().map(|a| a.to_string()), Ok(good.to_owned()));
         }
+        let host = |text: &str| text.parse::<Address>().unwrap().host().map(str::to_owned);
+        assert_eq!(host("node7:7400").as_deref(), Some("node7"));
+        assert_eq!(host("[::1]:7400").as_deref(), Some("::1"));
+        assert_eq!(host("unix:/run/7"), None);
         for bad in ["", "node7", ":7", "node:", "node:70000", "::1:7400", "[::1:7", "unix:", "unix:run"] {
             assert_eq!(bad.parse::<Address>(), Err(NoAddress(bad.to_owned())), "{bad}");
         }

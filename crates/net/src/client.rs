@@ -19,6 +19,7 @@ use crate::{
     greet::{ConnectError, greet},
     link::Answered,
     reader::Handler,
+    tls::Tls,
     transport::{SocketStream, Transport},
 };
 
@@ -31,6 +32,8 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(5);
 pub struct Credentials {
     pub me: Identity,
     pub key: ClusterKey,
+    /// With it each TCP connection is TLS, and none is without. Unix sockets stay as they are: their bytes leave no machine.
+    pub tls: Option<Arc<Tls>>,
 }
 
 impl Credentials {
@@ -50,7 +53,12 @@ pub fn connect(
 ) -> Result<Channel, ConnectError> {
     let begun = Instant::now();
     let socket = address.connect(tuning.connect_wait)?;
-    let transport: Box<dyn Transport> = Box::new(SocketStream::new(socket, tuning.waits())?);
+    let socket = SocketStream::new(socket, tuning.waits())?;
+    let left = tuning.connect_wait.saturating_sub(begun.elapsed());
+    let transport: Box<dyn Transport> = match (&credentials.tls, address.host()) {
+        (Some(tls), Some(host)) => Box::new(tls.connect(socket, host, left)?),
+        (None, _) | (_, None) => Box::new(socket),
+    };
     let me = credentials.identity(tuning);
     let handshake = Handshake::initiate(me, credentials.key.clone(), wish, crate::random()?);
     let left = tuning.connect_wait.saturating_sub(begun.elapsed());
@@ -134,9 +142,8 @@ impl Client {
                         state.why = error.to_string();
                         let pause = state.redial.failed(self.started.elapsed(), number());
                         tracing::warn!(address = %self.target.address, %error, ?pause, "no connection");
-                        // Waiting does not put a wrong key right.
-                        let hopeless = matches!(&error, ConnectError::Handshake(e) if !e.may_pass());
-                        if hopeless {
+                        // Waiting does not put a wrong key or certificate right.
+                        if !error.may_pass() {
                             return Err(self.without(&state));
                         }
                     }

@@ -10,15 +10,23 @@ use wire::{
     Decoder, Encoder, Piece,
     frame::{Body, FrameError, HANDSHAKE_VERSION, HEADER_LEN, Header, Limits, Place, SumKey},
     handshake::{Handshake, HandshakeError, HandshakeMessage, Session},
+    schema::Reason,
 };
 
-use crate::transport::{Transport, is_wait_over};
+use crate::{
+    tls::{TlsTrouble, begins_tls},
+    transport::{Transport, is_wait_over},
+};
 
 /// Why there is no connection.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     #[error("{0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
+    #[error(transparent)]
+    Tls(#[from] TlsTrouble),
+    #[error("the peer speaks TLS and this node does not: both need cluster.tls_ca_file, cluster.tls_certificate_file and cluster.tls_key_file")]
+    OnlyTls,
     #[error("the peer does not speak this protocol, or the bytes are damaged: {0}")]
     Frame(#[from] FrameError),
     #[error(transparent)]
@@ -27,6 +35,28 @@ pub enum ConnectError {
     Slow(Duration),
     #[error("the peer closed the connection during the handshake")]
     Closed,
+}
+
+impl ConnectError {
+    /// Trying again soon is of use: nothing has to be put right by somebody.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            ConnectError::Io(_) | ConnectError::Frame(_) | ConnectError::Slow(_) | ConnectError::Closed => true,
+            ConnectError::Handshake(error) => error.may_pass(),
+            ConnectError::Tls(trouble) => trouble.may_pass(),
+            ConnectError::OnlyTls => false,
+        }
+    }
+}
+
+impl From<io::Error> for ConnectError {
+    /// What TLS has to say comes in a stream's errors.
+    fn from(error: io::Error) -> ConnectError {
+        match error.downcast::<TlsTrouble>() {
+            Ok(trouble) => ConnectError::Tls(trouble),
+            Err(error) => ConnectError::Io(error),
+        }
+    }
 }
 
 /// A stream whose sides know each other.
@@ -52,6 +82,7 @@ pub(crate) fn greet(
     let _ = tell(transport, &mut encoder, handshake.poll_output());
     let mut frame: Option<(Header, Vec<u8>, Vec<u8>)> = None;
     let mut buffer = [0; 2048];
+    let mut is_first = true;
     loop {
         let got = match transport.receive(&mut [IoSliceMut::new(&mut buffer)]) {
             Ok(0) => return Err(ConnectError::Closed),
@@ -64,6 +95,10 @@ pub(crate) fn greet(
             return Err(ConnectError::Slow(wait));
         }
         let mut bytes = &buffer[..got];
+        if is_first && begins_tls(bytes) {
+            return Err(ConnectError::OnlyTls);
+        }
+        is_first = is_first && got == 0;
         loop {
             let (used, piece) = decoder.take(bytes)?;
             match piece {
@@ -116,10 +151,10 @@ fn bytes_of(encoder: &mut Encoder, message: HandshakeMessage) -> Vec<u8> {
     bytes
 }
 
-/// Turns somebody away who has said nothing yet.
-pub(crate) fn turn_away(transport: &dyn Transport, text: &str) {
+/// Turns somebody away who has said nothing yet, in clear.
+pub(crate) fn turn_away(transport: &dyn Transport, reason: Reason, text: &str) {
     let mut encoder = Encoder::new(Place::first(HANDSHAKE_VERSION, SumKey::OPEN));
     // He is told if that costs nothing.
-    let _ = tell(transport, &mut encoder, Some(wire::handshake::busy(text)));
+    let _ = tell(transport, &mut encoder, Some(wire::handshake::refusal(reason, text)));
     transport.close();
 }

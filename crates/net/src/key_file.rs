@@ -1,4 +1,4 @@
-//! The file with the cluster key: made for its owner alone, and refused when anybody else can read it.
+//! The file with the cluster key, and others with secrets: made for their owner alone, and refused when anybody else can read them.
 
 use std::{
     fs::OpenOptions,
@@ -28,8 +28,14 @@ pub enum KeyFileError {
     Text { path: PathBuf, source: NoKey },
 }
 
-/// Reads the key. What is checked is the file that was opened, not the name.
+/// Reads the key.
 pub fn read(path: &Path) -> Result<ClusterKey, KeyFileError> {
+    let text = secret(path, FILE_MAX)?;
+    ClusterKey::parse(&text).map_err(|source| KeyFileError::Text { path: path.to_path_buf(), source })
+}
+
+/// The text of a file that nobody else may read, its first `most` bytes. What is checked is the file that was opened, not the name.
+pub(crate) fn secret(path: &Path, most: u64) -> Result<String, KeyFileError> {
     let path_buf = || path.to_path_buf();
     let io = |source| KeyFileError::Io { path: path_buf(), source };
     // A pipe must not hold us up.
@@ -48,18 +54,38 @@ pub fn read(path: &Path) -> Result<ClusterKey, KeyFileError> {
         return Err(KeyFileError::Owner { path: path_buf(), owner: meta.uid() });
     }
     let mut text = String::new();
-    file.take(FILE_MAX).read_to_string(&mut text).map_err(io)?;
-    ClusterKey::parse(&text).map_err(|source| KeyFileError::Text { path: path_buf(), source })
+    file.take(most).read_to_string(&mut text).map_err(io)?;
+    Ok(text)
 }
 
 /// Makes a key and its file, which must not be there yet.
 pub fn create(path: &Path) -> Result<ClusterKey, KeyFileError> {
-    let io = |source| KeyFileError::Io { path: path.to_path_buf(), source };
-    let key = ClusterKey::new(crate::random::<KEY_LEN>().map_err(io)?);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
-    file.write_all(key.to_text().as_bytes()).map_err(io)?;
-    file.sync_all().map_err(io)?;
+    let random = crate::random::<KEY_LEN>();
+    let key = ClusterKey::new(random.map_err(|source| KeyFileError::Io { path: path.to_path_buf(), source })?);
+    write_new(path, &key.to_text(), 0o600)?;
     Ok(key)
+}
+
+/// A file that was not there.
+pub(crate) fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), KeyFileError> {
+    let io = |source| KeyFileError::Io { path: path.to_path_buf(), source };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(io)?;
+    file.write_all(text.as_bytes()).map_err(io)?;
+    file.sync_all().map_err(io)
+}
+
+/// A file in place of one that may be there: whoever reads it finds the one or the other.
+pub(crate) fn write_anew(path: &Path, text: &str, mode: u32) -> Result<(), KeyFileError> {
+    let io = |source| KeyFileError::Io { path: path.to_path_buf(), source };
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+        Ok(()) | Err(_) => (),
+    }
+    write_new(&new, text, mode)?;
+    std::fs::rename(&new, path).map_err(io)
 }
 
 #[cfg(test)]

@@ -14,7 +14,11 @@ use std::{
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockAddr, Socket};
-use wire::{frame::Limits, handshake::Handshake};
+use wire::{
+    frame::Limits,
+    handshake::{Handshake, RolesTaken},
+    schema::Reason,
+};
 
 use crate::{
     address::Address,
@@ -22,6 +26,7 @@ use crate::{
     client::Credentials,
     greet::{ConnectError, greet, turn_away},
     reader::Handler,
+    tls::{self, Tls, TlsTrouble},
     transport::{SocketStream, Transport},
 };
 
@@ -47,6 +52,8 @@ struct Shared {
     handler: Arc<dyn Handler>,
     tuning: Tuning,
     bounds: Bounds,
+    /// It listens on TCP, so its credentials' TLS is for all who come.
+    on_tcp: bool,
     ending: AtomicBool,
     strangers: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
@@ -93,6 +100,7 @@ impl Server {
             handler,
             tuning,
             bounds,
+            on_tcp: address.host().is_some(),
             ending: AtomicBool::new(false),
             strangers: Arc::default(),
             connections: Arc::default(),
@@ -167,12 +175,15 @@ impl Drop for Server {
 fn listen(shared: &Arc<Shared>, socket: &Socket) {
     let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
     while !shared.ending.load(SeqCst) {
+        if let Some(tls) = &shared.credentials.tls {
+            tls.look();
+        }
         let mut fds = [PollFd::new(socket, PollFlags::IN)];
         if !matches!(poll(&mut fds, Some(&tick)), Ok(1)) {
             continue;
         }
         match socket.accept() {
-            Ok((stream, _)) => admit(shared, stream),
+            Ok((stream, from)) => admit(shared, stream, shown(&from)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
             Err(error) => {
                 // Who gave up already, or no descriptors: the others wait in the kernel's queue.
@@ -183,38 +194,77 @@ fn listen(shared: &Arc<Shared>, socket: &Socket) {
     }
 }
 
+/// Where a peer comes from, for the log.
+fn shown(from: &SockAddr) -> String {
+    from.as_socket().map_or_else(|| "this machine".to_owned(), |tcp| tcp.to_string())
+}
+
 /// Gives a stream a thread, if there is a place.
-fn admit(shared: &Arc<Shared>, stream: Socket) {
-    let transport = match SocketStream::new(stream, shared.tuning.waits()) {
-        Ok(transport) => Box::new(transport),
+fn admit(shared: &Arc<Shared>, stream: Socket, from: String) {
+    let socket = match SocketStream::new(stream, shared.tuning.waits()) {
+        Ok(socket) => socket,
         Err(error) => return tracing::debug!(%error, "a connection was gone at once"),
     };
     let stranger = Place::take(&shared.strangers, shared.bounds.strangers);
     let connection = Place::take(&shared.connections, shared.bounds.connections);
     let (Some(stranger), Some(connection)) = (stranger, connection) else {
-        return turn_away(transport.as_ref(), "as many connections as it takes");
+        return match shared.tls() {
+            Some(_) => tls::turn_away(&socket),
+            None => turn_away(&socket, Reason::Busy, "as many connections as it takes"),
+        };
     };
     let for_thread = shared.clone();
     let served = thread::Builder::new()
         .name("net-serve".into())
-        .spawn(move || serve(&for_thread, transport, stranger, connection));
+        .spawn(move || serve(&for_thread, socket, &from, stranger, connection));
     if let Err(error) = served {
         tracing::warn!(%error, "no thread for a connection");
     }
 }
 
-fn serve(shared: &Shared, transport: Box<SocketStream>, stranger: Place, connection: Place) {
+impl Shared {
+    fn tls(&self) -> Option<&Arc<Tls>> {
+        self.credentials.tls.as_ref().filter(|_| self.on_tcp)
+    }
+
+    /// The stream as it goes on, and what its peer may be. `None`: it was turned away.
+    fn secure(&self, socket: SocketStream, from: &str) -> Option<(Box<dyn Transport>, RolesTaken)> {
+        let Some(tls) = self.tls() else { return Some((Box::new(socket), RolesTaken::All)) };
+        match tls.accept(socket, self.tuning.connect_wait) {
+            Ok(stream) => {
+                let roles = tls::roles(&stream, from);
+                Some((Box::new(stream), roles))
+            }
+            Err((error, socket)) => {
+                tracing::warn!(from, %error, "a peer was refused");
+                match error {
+                    TlsTrouble::Plain => turn_away(&socket, Reason::Tls, tls::WANTED),
+                    _ => socket.close(),
+                }
+                None
+            }
+        }
+    }
+}
+
+fn serve(shared: &Shared, socket: SocketStream, from: &str, stranger: Place, connection: Place) {
+    let begun = Instant::now();
+    let Some((transport, roles)) = shared.secure(socket, from) else { return };
     let greeted = crate::random().map_err(ConnectError::from).and_then(|nonce| {
         let me = shared.credentials.identity(&shared.tuning);
-        let handshake = Handshake::respond(me, shared.credentials.key.clone(), nonce);
+        let handshake = Handshake::respond(me, shared.credentials.key.clone(), nonce).takes(roles);
         let limits: Limits = shared.tuning.limits;
-        greet(transport.as_ref(), handshake, limits, shared.tuning.connect_wait)
+        let left = shared.tuning.connect_wait.saturating_sub(begun.elapsed());
+        greet(transport.as_ref(), handshake, limits, left)
     });
     drop(stranger);
     let greeted = match greeted {
         Ok(greeted) => greeted,
         Err(error) => {
-            tracing::warn!(%error, "a peer was refused");
+            tracing::warn!(from, %error, "a peer was refused");
+            if let ConnectError::OnlyTls = error {
+                return turn_away(transport.as_ref(), Reason::Tls, "this node speaks without TLS");
+            }
             return transport.close();
         }
     };

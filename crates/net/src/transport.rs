@@ -1,6 +1,6 @@
-//! Streams of bytes between two processes: TCP and Unix sockets behind one trait.
+//! Streams of bytes between two processes: TCP and Unix sockets, and TLS over them ([`crate::tls`]), behind one trait.
 //!
-//! RDMA can be a third: `send` posts the parts to a ring of registered buffers and gives back how many it took; `receive` takes
+//! RDMA can be another: `send` posts the parts to a ring of registered buffers and gives back how many it took; `receive` takes
 //! from the ring of those that arrived, in order; both are what libfabric's message endpoints offer. What it would gain beyond that, bodies
 //! put straight into the caller's buffer, fits where a body's place is known before its bytes come
 //! ([`wire::connection::BodyFor`]).
@@ -16,7 +16,8 @@ use socket2::Socket;
 /// A stream in both directions. One thread receives, one at a time sends, any may close.
 pub trait Transport: Send + Sync {
     /// Sends from the front of `parts`; how many bytes. Without `wait` only what needs no waiting (else `WouldBlock`); with it, an
-    /// error of that kind means that not a byte could be sent for the time given when the stream was made.
+    /// error of that kind means that not a byte could be sent for the time given when the stream was made. What was not taken comes first in
+    /// the next call: it may be on its way already in another form.
     fn send(&self, parts: &[IoSlice<'_>], wait: bool) -> io::Result<usize>;
     /// Fills the front of `into` with what is there, at least a byte; 0 is the end. `WouldBlock` after a tick without a byte.
     fn receive(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;

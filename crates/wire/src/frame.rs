@@ -348,6 +348,11 @@ impl Head {
     }
 }
 
+/// Can these be the first bytes of a frame, at least four of them?
+pub fn is_ours(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC.to_le_bytes())
+}
+
 /// The bytes of a header for this meta and body, which the caller has held against the limits.
 pub fn encode(place: &Place, header: &Header, meta: &[u8], body: &Body) -> [u8; HEADER_LEN] {
     let mut bytes = [0; HEADER_LEN];

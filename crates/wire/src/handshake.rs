@@ -135,6 +135,8 @@ pub enum HandshakeError {
     Key,
     #[error("node {found} answered in place of node {wanted}")]
     Node { wanted: u64, found: u64 },
+    #[error("the peer says that it is a server, with a certificate for clients: sign one without --client for it")]
+    Role,
     #[error("the peer refuses the connection: {text}")]
     Refused { reason: Option<Reason>, text: String },
 }
@@ -159,6 +161,9 @@ impl HandshakeError {
             ),
             HandshakeError::Key => (Reason::Key, "the cluster keys differ".to_owned()),
             HandshakeError::Node { wanted, .. } => (Reason::Node, format!("node {wanted} was wanted")),
+            HandshakeError::Role => {
+                (Reason::Tls, "a server needs a certificate that was made without --client".to_owned())
+            }
         };
         Some(Refusal { reason: reason.into(), text })
     }
@@ -194,8 +199,17 @@ enum State {
 pub struct Handshake {
     me: Identity,
     key: ClusterKey,
+    /// What the peer may say that it is.
+    roles: RolesTaken,
     state: State,
     output: Option<HandshakeMessage>,
+}
+
+/// What a certificate allows its holder to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RolesTaken {
+    All,
+    ClientOnly,
 }
 
 /// What an initiator wants.
@@ -223,11 +237,16 @@ impl Handshake {
         };
         let message = HandshakeMessage::new(Kind::Hello, &hello);
         let state = State::Welcome { hello: message.meta.clone(), wanted: wish.node, lane: wish.lane };
-        Handshake { me, key, state, output: Some(message) }
+        Handshake { me, key, roles: RolesTaken::All, state, output: Some(message) }
     }
 
     pub fn respond(me: Identity, key: ClusterKey, nonce: [u8; NONCE_LEN]) -> Handshake {
-        Handshake { me, key, state: State::Hello { nonce }, output: None }
+        Handshake { me, key, roles: RolesTaken::All, state: State::Hello { nonce }, output: None }
+    }
+
+    /// Refuses a peer that says that it is more.
+    pub fn takes(self, roles: RolesTaken) -> Handshake {
+        Handshake { roles, ..self }
     }
 
     /// The next frame to send, in version [`HANDSHAKE_VERSION`](crate::frame::HANDSHAKE_VERSION) with [`SumKey::OPEN`]; after an error too.
@@ -340,6 +359,9 @@ impl Handshake {
                 build: shown(&hello.build, BUILD_MAX),
             }
         })?;
+        if self.roles == RolesTaken::ClientOnly && !Roles::CLIENT.has(Roles(hello.roles)) {
+            return Err(HandshakeError::Role);
+        }
         let lane = Lane::try_from(hello.lane).map_err(|_| bad("lane"))?;
         if hello.nonce.len() != NONCE_LEN {
             return Err(bad("nonce length"));
@@ -379,11 +401,8 @@ impl Handshake {
 }
 
 /// The frame that turns somebody away who was not asked anything yet.
-pub fn busy(text: &str) -> HandshakeMessage {
-    HandshakeMessage::new(
-        Kind::Refusal,
-        &Refusal { reason: Reason::Busy.into(), text: shown(text, TEXT_MAX) },
-    )
+pub fn refusal(reason: Reason, text: &str) -> HandshakeMessage {
+    HandshakeMessage::new(Kind::Refusal, &Refusal { reason: reason.into(), text: shown(text, TEXT_MAX) })
 }
 
 fn refused(meta: &[u8]) -> HandshakeError {

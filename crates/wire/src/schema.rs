@@ -81,6 +81,8 @@ pub enum Reason {
     Node = 5,
     /// As many connections as it takes.
     Busy = 6,
+    /// One of us speaks in TLS, the other in clear.
+    Tls = 7,
 }
 
 /// From either side, in place of its next message.

@@ -83,7 +83,7 @@ pub fn credentials(node: u64, key: u8) -> Credentials {
         versions: Versions::OURS,
         takes: Window::default(),
     };
-    Credentials { me, key: ClusterKey::new([key; 32]) }
+    Credentials { me, key: ClusterKey::new([key; 32]), tls: None }
 }
 
 pub const WISH: Wish = Wish { lane: Lane::Data, node: Some(1) };

@@ -41,7 +41,7 @@ pub fn credentials(node: u64) -> Credentials {
         versions: Versions::OURS,
         takes: Window { requests: 64, bytes: 64 << 20 },
     };
-    Credentials { me, key: ClusterKey::new([7; 32]) }
+    Credentials { me, key: ClusterKey::new([7; 32]), tls: None }
 }
 
 /// Asks nobody anything.
