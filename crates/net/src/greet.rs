@@ -25,7 +25,9 @@ pub enum ConnectError {
     Io(io::Error),
     #[error(transparent)]
     Tls(#[from] TlsTrouble),
-    #[error("the peer speaks TLS and this node does not: both need cluster.tls_ca_file, cluster.tls_certificate_file and cluster.tls_key_file")]
+    #[error(
+        "the peer speaks TLS and this node does not: both need cluster.tls_ca_file, cluster.tls_certificate_file and cluster.tls_key_file"
+    )]
     OnlyTls,
     #[error("the peer does not speak this protocol, or the bytes are damaged: {0}")]
     Frame(#[from] FrameError),
@@ -41,7 +43,9 @@ impl ConnectError {
     /// Trying again soon is of use: nothing has to be put right by somebody.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            ConnectError::Io(_) | ConnectError::Frame(_) | ConnectError::Slow(_) | ConnectError::Closed => true,
+            ConnectError::Io(_) | ConnectError::Frame(_) | ConnectError::Slow(_) | ConnectError::Closed => {
+                true
+            }
             ConnectError::Handshake(error) => error.may_pass(),
             ConnectError::Tls(trouble) => trouble.may_pass(),
             ConnectError::OnlyTls => false,

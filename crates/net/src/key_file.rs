@@ -61,7 +61,8 @@ pub(crate) fn secret(path: &Path, most: u64) -> Result<String, KeyFileError> {
 /// Makes a key and its file, which must not be there yet.
 pub fn create(path: &Path) -> Result<ClusterKey, KeyFileError> {
     let random = crate::random::<KEY_LEN>();
-    let key = ClusterKey::new(random.map_err(|source| KeyFileError::Io { path: path.to_path_buf(), source })?);
+    let key =
+        ClusterKey::new(random.map_err(|source| KeyFileError::Io { path: path.to_path_buf(), source })?);
     write_new(path, &key.to_text(), 0o600)?;
     Ok(key)
 }

@@ -19,7 +19,7 @@ use crate::{
     policy::PolicyChange,
 };
 
-pub use cluster::{ClusterCommand, DemoArgs, NodeCommand, ServerArgs};
+pub use cluster::{CertificateArgs, ClusterCommand, DemoArgs, NodeCommand, ServerArgs, TlsArgs};
 pub use ledger::{ConflictsArgs, ConflictsCommand, GateArgs, LinkCommand, LsArgs};
 pub use output::Output;
 
@@ -155,6 +155,8 @@ pub struct ConfigArgs {
     /// File with the key of the cluster
     #[arg(long, value_name = "FILE")]
     pub cluster_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// How requests come from the kernel
     #[arg(long, value_name = "auto|io-uring|dev")]
     pub transport: Option<String>,

@@ -73,8 +73,8 @@ pub fn create_authority(dir: &Path, cluster: &str) -> Result<(), AuthorityError>
 pub fn sign(dir: &Path, wanted: &Wanted) -> Result<TlsFiles, AuthorityError> {
     let ca = dir.join(CA);
     let bad = |source| AuthorityError::Ca { path: ca.clone(), source };
-    let text = std::fs::read_to_string(&ca)
-        .map_err(|source| AuthorityError::Io { path: ca.clone(), source })?;
+    let text =
+        std::fs::read_to_string(&ca).map_err(|source| AuthorityError::Io { path: ca.clone(), source })?;
     let ca_key = KeyPair::from_pem(&key_file::secret(&dir.join(CA_KEY), FILE_MAX)?).map_err(bad)?;
     let issuer = Issuer::from_ca_cert_pem(&text, ca_key).map_err(bad)?;
     let key = KeyPair::generate()?;

@@ -188,11 +188,7 @@ enum Opened {
 }
 
 /// Moves opened bytes behind the first `got` ones of `into`.
-fn read_opened(
-    session: &mut Connection,
-    into: &mut [IoSliceMut<'_>],
-    got: &mut usize,
-) -> io::Result<Opened> {
+fn read_opened(session: &mut Connection, into: &mut [IoSliceMut<'_>], got: &mut usize) -> io::Result<Opened> {
     let mut skip = *got;
     for part in into {
         let mut from = skip.min(part.len());

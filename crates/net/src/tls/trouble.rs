@@ -34,10 +34,9 @@ impl TlsTrouble {
     pub fn may_pass(&self) -> bool {
         match self {
             TlsTrouble::Io(_) | TlsTrouble::Slow(_) | TlsTrouble::Closed | TlsTrouble::Busy => true,
-            TlsTrouble::Plain
-            | TlsTrouble::Theirs(_)
-            | TlsTrouble::Ours(_)
-            | TlsTrouble::Protocol(_) => false,
+            TlsTrouble::Plain | TlsTrouble::Theirs(_) | TlsTrouble::Ours(_) | TlsTrouble::Protocol(_) => {
+                false
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::{
+    net::TcpStream,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -12,7 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use net::{Address, Bounds, Call, Channel, Credentials, Handler, Incoming, Reply, Server, Tuning, connect};
+use net::{
+    Address, Bounds, Call, Channel, Credentials, Handler, Incoming, Reply, Server, Tuning, connect,
+    tls::{Purpose, Tls, TlsFiles, Wanted, create_authority, sign},
+};
+use rustls::{
+    ClientConnection, ServerConnection, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
 use wire::{
     connection::{Answer, Window},
     frame::{Body, Verdict},
@@ -86,6 +95,85 @@ pub fn credentials(node: u64, key: u8) -> Credentials {
     Credentials { me, key: ClusterKey::new([key; 32]), tls: None }
 }
 
+/// A CA of the test's own.
+pub struct Ca(pub tempfile::TempDir);
+
+pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl Ca {
+    pub fn new() -> Ca {
+        let dir = tempfile::tempdir().unwrap();
+        create_authority(dir.path(), "test").unwrap();
+        Ca(dir)
+    }
+
+    /// Each time under names of their own, so that they are no renewal of others.
+    pub fn files(&self, name: &str, purpose: Purpose, holds: Duration) -> TlsFiles {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        let wanted = Wanted { names: vec![name.to_owned()], purpose, holds, renew: false };
+        let made = sign(self.0.path(), &wanted).unwrap();
+        let place = |end: &str| self.0.path().join(format!("{}.{end}", LAST.fetch_add(1, SeqCst)));
+        let files = TlsFiles { ca: made.ca, certificate: place("crt"), key: place("key") };
+        std::fs::rename(&made.certificate, &files.certificate).unwrap();
+        std::fs::rename(&made.key, &files.key).unwrap();
+        files
+    }
+
+    pub fn tls(&self, name: &str, purpose: Purpose) -> Option<Arc<Tls>> {
+        Some(Tls::open(self.files(name, purpose, YEAR)).unwrap())
+    }
+
+    pub fn server(&self) -> Option<Arc<Tls>> {
+        self.tls("127.0.0.1", Purpose::Server)
+    }
+
+    pub fn client(&self) -> Option<Arc<Tls>> {
+        self.tls("client1", Purpose::Client)
+    }
+}
+
+fn certificates(path: &Path) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_file_iter(path).unwrap().map(Result::unwrap).collect()
+}
+
+pub fn tls_by_hand(stream: TcpStream, files: &TlsFiles) -> StreamOwned<ClientConnection, TcpStream> {
+    tls_by_hand_to("127.0.0.1", stream, files)
+}
+
+/// The client's side of TLS as rustls alone does it, with whatever certificate.
+pub fn tls_by_hand_to(
+    name: &'static str,
+    stream: TcpStream,
+    files: &TlsFiles,
+) -> StreamOwned<ClientConnection, TcpStream> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(certificates(&files.ca));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(
+            certificates(&files.certificate),
+            PrivateKeyDer::from_pem_file(&files.key).unwrap(),
+        )
+        .unwrap();
+    let session = ClientConnection::new(Arc::new(config), name.try_into().unwrap()).unwrap();
+    StreamOwned::new(session, stream)
+}
+
+/// A server's side that asks for no certificate.
+pub fn serve_by_hand(stream: TcpStream, files: &TlsFiles) -> StreamOwned<ServerConnection, TcpStream> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(certificates(&files.certificate), PrivateKeyDer::from_pem_file(&files.key).unwrap())
+        .unwrap();
+    StreamOwned::new(ServerConnection::new(Arc::new(config)).unwrap(), stream)
+}
+
 pub const WISH: Wish = Wish { lane: Lane::Data, node: Some(1) };
 
 /// Waits that a test can sit through.
@@ -105,13 +193,25 @@ pub fn tcp() -> Address {
 }
 
 pub fn server(tuning: Tuning, bounds: Bounds) -> (Server, Arc<Methods>) {
+    server_with(None, tuning, bounds)
+}
+
+pub fn server_with(tls: Option<Arc<Tls>>, tuning: Tuning, bounds: Bounds) -> (Server, Arc<Methods>) {
     let methods = Arc::new(Methods::default());
-    let server = Server::start(&tcp(), credentials(1, 1), methods.clone(), tuning, bounds).unwrap();
+    let credentials = Credentials { tls, ..credentials(1, 1) };
+    let server = Server::start(&tcp(), credentials, methods.clone(), tuning, bounds).unwrap();
     (server, methods)
 }
 
 pub fn client(server: &Server) -> Channel {
     connect(&server.address(), &credentials(2, 1), WISH, Arc::new(Methods::default()), &tuning()).unwrap()
+}
+
+/// A mount's: it says that it is a client.
+pub fn client_with(tls: Option<Arc<Tls>>) -> Credentials {
+    let mut credentials = Credentials { tls, ..credentials(2, 1) };
+    credentials.me.roles = Roles::CLIENT;
+    credentials
 }
 
 pub fn soon(wait: Duration) -> Instant {

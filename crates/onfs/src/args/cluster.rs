@@ -14,7 +14,45 @@ pub enum ClusterCommand {
     Init {
         /// A directory for both; nothing in it is overwritten
         dir: PathBuf,
+        /// Make a CA, too, and a certificate for this host: connections of the cluster are TLS
+        #[arg(long)]
+        tls: bool,
     },
+    /// Make a certificate and its key for a node or a client, signed by the cluster's CA
+    Certificate(CertificateArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct CertificateArgs {
+    /// Where ca.crt and ca.key are; the new files are put there
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// For a client: it can mount the cluster, and be no server
+    #[arg(long)]
+    pub client: bool,
+    /// How long it holds
+    #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = value_parser!(u32).range(1..=3650))]
+    pub days: u32,
+    /// In place of those that are there; a server takes new files without a restart
+    #[arg(long)]
+    pub renew: bool,
+    /// Names and addresses by which others reach it; the files are named after the first
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// The files of a node or client of a cluster with TLS.
+#[derive(Args, Debug, Clone, Default)]
+pub struct TlsArgs {
+    /// File with the certificates of the cluster's CA: its connections are TLS
+    #[arg(long, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+    /// File with the certificate of this node or client
+    #[arg(long, value_name = "FILE")]
+    pub tls_certificate: Option<PathBuf>,
+    /// File with its key
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -6,13 +6,13 @@ use std::{
 };
 
 use fuse::{Session, UnmountError as FuseUnmount};
+use net::tls::Tls;
 use parking_lot::RwLock;
 use remote::{Remote, RemoteOptions, ServerStatus};
 use types::Errno;
 use wire::{
     connection::Window,
     handshake::{Identity, Roles, Versions},
-    key::ClusterKey,
 };
 
 use super::{StartContext, mount_options, refusals::of_mount};
@@ -27,9 +27,8 @@ use crate::{
 
 /// Makes a session at the cluster's metadata server, mounts, and serves.
 pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<Running, StartError> {
-    let key = key_of(&config.cluster)?;
-    let cluster = config.cluster.id.unwrap_or_else(|| key.cluster_id());
-    let credentials = credentials(cluster, key, client_number()?, Roles::CLIENT);
+    let credentials = credentials(&config.cluster, client_number()?, Roles::CLIENT)?;
+    let cluster = credentials.me.cluster;
     let mut options = RemoteOptions::new(config.cluster.metadata.clone(), credentials);
     options.host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     options.control_socket = Some(context.control_socket.to_owned());
@@ -52,15 +51,18 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     Ok(Running { handler: fs.clone(), fs })
 }
 
-/// The key, which all of a cluster have.
-pub(crate) fn key_of(cluster: &ClusterConfig) -> Result<ClusterKey, StartError> {
-    net::key_file::read(&cluster.key_file).map_err(|error| StartError::Config(error.to_string()))
-}
-
-/// What this process says of itself.
-pub(crate) fn credentials(cluster: [u8; 16], key: ClusterKey, node: u64, roles: Roles) -> net::Credentials {
+/// What this process says of itself, and the files by which it proves it.
+pub(crate) fn credentials(
+    cluster: &ClusterConfig,
+    node: u64,
+    roles: Roles,
+) -> Result<net::Credentials, StartError> {
+    let key =
+        net::key_file::read(&cluster.key_file).map_err(|error| StartError::Config(error.to_string()))?;
+    let tls = cluster.tls.clone().map(Tls::open).transpose();
+    let tls = tls.map_err(|error| StartError::Config(error.to_string()))?;
     let me = Identity {
-        cluster,
+        cluster: cluster.id.unwrap_or_else(|| key.cluster_id()),
         node,
         roles,
         build: env!("CARGO_PKG_VERSION").to_owned(),
@@ -68,7 +70,7 @@ pub(crate) fn credentials(cluster: [u8; 16], key: ClusterKey, node: u64, roles: 
         // The connection says its own.
         takes: Window { requests: 0, bytes: 0 },
     };
-    net::Credentials { me, key }
+    Ok(net::Credentials { me, key, tls })
 }
 
 /// A client is in no map: any number above those of nodes does.

@@ -97,8 +97,10 @@ impl Serving {
     pub fn report(&self, config: &ServerConfig, credentials: Credentials, own: Address) -> io::Result<()> {
         let Some(data) = &self.services.data else { return Ok(()) };
         let node = &config.node;
-        let address =
-            if node.metadata { own } else { config.cluster.metadata.first().cloned().unwrap_or(own) };
+        let elsewhere = config.cluster.metadata.first().filter(|_| !node.metadata).cloned();
+        // Its certificate has the name by which others reach it, and not where it listens.
+        let here = if credentials.tls.is_some() { node.address.clone() } else { own };
+        let address = elsewhere.unwrap_or(here);
         let to = Client::new(Target {
             address,
             wish: Wish { lane: Lane::Control, node: None },

@@ -12,7 +12,7 @@ use wire::handshake::Roles;
 
 use super::{
     StartContext,
-    cluster_mount::{credentials, key_of},
+    cluster_mount::credentials,
     cluster_roles::{Serving, first_records},
     report::own_tiers,
     saving::save_all,
@@ -33,9 +33,8 @@ const LEAVE: Duration = Duration::from_secs(5);
 
 /// Opens the stores, recovers, and serves. Returns when it can be reached.
 pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<Running, StartError> {
-    let key = key_of(&config.cluster)?;
-    let cluster = config.cluster.id.unwrap_or_else(|| key.cluster_id());
-    let credentials = credentials(cluster, key, config.node.id, roles(&config.node));
+    let credentials = credentials(&config.cluster, config.node.id, roles(&config.node))?;
+    let cluster = credentials.me.cluster;
     let mut first = None;
     let mut make_first = first_records(&mut first);
     let opening = Opening { owner_uid: context.owner_uid, buffers: 0, first: &mut make_first };

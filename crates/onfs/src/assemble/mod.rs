@@ -30,7 +30,7 @@ mod tree;
 mod upward;
 
 pub use cluster_mount::start_remote;
-pub(crate) use cluster_mount::{client_number, credentials, key_of};
+pub(crate) use cluster_mount::{client_number, credentials};
 pub use cluster_server::start_server;
 pub use fsck::fsck;
 pub use metadata::has_metadata;

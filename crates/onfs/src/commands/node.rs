@@ -18,7 +18,7 @@ use wire::{
 use super::settings::{settings, wrong};
 use crate::{
     args::NodeCommand,
-    assemble::{client_number, credentials, key_of},
+    assemble::{client_number, credentials},
     config::{ClusterConfig, Host},
     control::NodeReport,
     exit::{Exit, Failure, Outcome},
@@ -49,9 +49,8 @@ pub fn node(command: &NodeCommand) -> Outcome {
 
 /// The map of the first metadata server that answers.
 fn ask(cluster: &ClusterConfig) -> Outcome<ClusterMap> {
-    let key = key_of(cluster).map_err(start_failure)?;
-    let id = cluster.id.unwrap_or_else(|| key.cluster_id());
-    let credentials = credentials(id, key, client_number().map_err(start_failure)?, Roles::CLIENT);
+    let number = client_number().map_err(start_failure)?;
+    let credentials = credentials(cluster, number, Roles::CLIENT).map_err(start_failure)?;
     let mut last = String::new();
     for address in &cluster.metadata {
         let client = Client::new(Target {

@@ -94,8 +94,14 @@ fn assignments(args: &ConfigArgs) -> Outcome<Vec<Assignment>> {
     own("metadata.url", args.metadata_url.clone(), "--metadata-url");
     let password_file = args.metadata_password_file.as_deref().map(absolute).transpose()?;
     own("metadata.password_file", password_file, "--metadata-password-file");
-    let cluster_key = args.cluster_key.as_deref().map(absolute).transpose()?;
-    own("cluster.key_file", cluster_key, "--cluster-key");
+    for (name, file, flag) in [
+        ("cluster.key_file", &args.cluster_key, "--cluster-key"),
+        ("cluster.tls_ca_file", &args.tls.tls_ca, "--tls-ca"),
+        ("cluster.tls_certificate_file", &args.tls.tls_certificate, "--tls-certificate"),
+        ("cluster.tls_key_file", &args.tls.tls_key, "--tls-key"),
+    ] {
+        own(name, file.as_deref().map(absolute).transpose()?, flag);
+    }
     own("mount.state", args.state.as_deref().map(absolute).transpose()?, "--state");
     for (tier, value) in [("ssd", &args.ssd), ("nearline", &args.nearline)] {
         let Some(value) = value else { continue };

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use net::Address;
+use net::{Address, tls::TlsFiles};
 
 use super::{
     error::ConfigError,
@@ -49,6 +49,8 @@ pub struct ClusterConfig {
     /// Without one it follows from the key.
     pub id: Option<[u8; 16]>,
     pub key_file: PathBuf,
+    /// With it all connections are TLS.
+    pub tls: Option<TlsFiles>,
     pub metadata: Vec<Address>,
 }
 
@@ -171,7 +173,26 @@ fn cluster(reader: &Reader<'_>) -> Result<ClusterConfig, ConfigError> {
         Some(Ok(list)) => list,
         None => Vec::new(),
     };
-    Ok(ClusterConfig { id, key_file, metadata })
+    Ok(ClusterConfig { id, key_file, tls: tls(reader)?, metadata })
+}
+
+/// All three files or none: a part of them is a mistake, and must not mean to go without.
+fn tls(reader: &Reader<'_>) -> Result<Option<TlsFiles>, ConfigError> {
+    const KEYS: [&str; 3] = ["tls_ca_file", "tls_certificate_file", "tls_key_file"];
+    let mut files = Vec::new();
+    for key in KEYS {
+        files.push(reader.path("cluster", key)?);
+    }
+    match <[_; 3]>::try_from(files) {
+        Ok([None, None, None]) => Ok(None),
+        Ok([Some(ca), Some(certificate), Some(key)]) => Ok(Some(TlsFiles { ca, certificate, key })),
+        Ok(some) => {
+            let missing = KEYS.iter().zip(&some).find(|(_, file)| file.is_none()).map_or("", |(key, _)| key);
+            let why = format!("TLS wants {} together", KEYS.map(|key| format!("cluster.{key}")).join(", "));
+            Err(ConfigError::new(&format!("cluster.{missing}"), why))
+        }
+        Err(_) => Ok(None),
+    }
 }
 
 fn parse_id(text: &str) -> Option<[u8; 16]> {
@@ -259,6 +280,21 @@ mod tests {
     const KEY: (&str, &str) = ("cluster.key_file", "/etc/onfs/key");
     const ID: (&str, &str) = ("node.id", "3");
 
+    const TLS: [(&str, &str); 3] = [
+        ("cluster.tls_ca_file", "/etc/onfs/ca.crt"),
+        ("cluster.tls_certificate_file", "/etc/onfs/host1.crt"),
+        ("cluster.tls_key_file", "/etc/onfs/host1.key"),
+    ];
+
+    #[test]
+    fn tls_has_three_files_or_none() {
+        assert_eq!(server(&[KEY, ID]).unwrap().cluster.tls, None);
+        let tls = server(&[KEY, ID, TLS[0], TLS[1], TLS[2]]).unwrap().cluster.tls.unwrap();
+        assert_eq!(tls.key, Path::new("/etc/onfs/host1.key"));
+        let mounted = remote(&[KEY, TLS[0], TLS[1], TLS[2], ("mount.source", "a:/")]).unwrap().unwrap();
+        assert_eq!(mounted.cluster.tls, Some(tls));
+    }
+
     #[test]
     fn a_server_has_a_number_a_key_and_an_address() {
         let config = server(&[KEY, ID]).unwrap();
@@ -286,6 +322,8 @@ mod tests {
             (&[KEY, ID, ("cluster.id", "12")], "32 hexadecimal"),
             (&[KEY, ID, ("node.listen", "a:b:c")], "node.listen"),
             (&[KEY, ID, ("nearline.link", "/srv/x")], "nearline.link"),
+            (&[KEY, ID, TLS[0], TLS[2]], "cluster.tls_certificate_file"),
+            (&[KEY, ID, TLS[1]], "cluster.tls_ca_file"),
         ];
         for (flags, want) in cases {
             let error = server(flags).unwrap_err();

@@ -40,6 +40,9 @@ const SHORT: &[(&str, &str)] = &[
     ("transport", "mount.transport"),
     ("log", "log.level"),
     ("cluster_key", "cluster.key_file"),
+    ("tls_ca", "cluster.tls_ca_file"),
+    ("tls_certificate", "cluster.tls_certificate_file"),
+    ("tls_key", "cluster.tls_key_file"),
 ];
 
 type Set = fn(&mut MountFlags);

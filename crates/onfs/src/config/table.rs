@@ -202,6 +202,14 @@ settings! {
         "The cluster's identity, 32 hexadecimal digits, the same on all nodes. `auto` follows from the key.";
     cluster.key_file: Kind::Path { or: Some("none") }, "none", Some("--cluster-key"),
         "File with the cluster key, which nobody else may read. Who has it may ask for everything.";
+    cluster.tls_ca_file: Kind::Path { or: Some("none") }, "none", Some("--tls-ca"),
+        "Certificates of the CAs that sign those of the cluster's nodes and clients (PEM). With the next two every TCP connection is \
+         TLS 1.3 with certificates on both sides, and none is without.";
+    cluster.tls_certificate_file: Kind::Path { or: Some("none") }, "none", Some("--tls-certificate"),
+        "The certificate of this node or client (PEM). A server's has the names by which others reach it. A new file is used for new \
+         connections.";
+    cluster.tls_key_file: Kind::Path { or: Some("none") }, "none", Some("--tls-key"),
+        "The key of the certificate (PEM), which nobody else may read.";
     cluster.metadata: Kind::Text { or: Some("none") }, "none", None,
         "Where the metadata server is, HOST:PORT: a server of data alone reports there.";
 

@@ -9,6 +9,7 @@ use proto::{
     },
 };
 use types::{Errno, Ino};
+use wire::handshake::{Peer, Roles};
 
 use super::MetadataService;
 use crate::answer::{Done, No, Outcome};
@@ -66,8 +67,12 @@ impl MetadataService {
         Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch() }))
     }
 
-    pub(super) fn node_report(&self, meta: &[u8]) -> Outcome {
+    /// Of a server about itself: with TLS only who has a server's certificate can say that it is one.
+    pub(super) fn node_report(&self, from: &Peer, meta: &[u8]) -> Outcome {
         let asked: NodeReport = proto::decode(meta)?;
+        if !from.roles.has(Roles::DS) || from.node != asked.node {
+            return Err(Errno::EPERM.into());
+        }
         let map_epoch = self.nodes.reported(&asked)?;
         Ok(Done::new(&NodeReported { map_epoch, again_ms: millis(self.options.report) }))
     }

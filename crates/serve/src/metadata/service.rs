@@ -190,7 +190,7 @@ impl MetadataService {
             Method::Unmount => self.unmount(meta),
             Method::Renew => self.of_session(meta, |_, asked| self.renew(asked)),
             Method::MapSince => self.map_since(meta, most),
-            Method::NodeReport => self.node_report(meta),
+            Method::NodeReport => self.node_report(incoming.peer(), meta),
             Method::Lookup => self.of_session(meta, |session, asked| self.lookup(session, asked)),
             Method::GetAttr => self.of_session(meta, |_, asked| self.get_attr(asked)),
             Method::SetAttr => self.of_session(meta, |session, asked| self.set_attr(session, asked)),
