@@ -9,10 +9,15 @@ use std::{
     time::Duration,
 };
 
-use tokio::task::JoinHandle;
-use tokio_postgres::{AsyncMessage, Client, NoTls, Statement, error::Severity};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinHandle,
+};
+use tokio_postgres::{
+    AsyncMessage, Client, Connection, NoTls, Socket, Statement, error::Severity, tls::TlsStream,
+};
 
-use crate::{error::Failure, options::Options};
+use crate::{error::Failure, options::Options, tls::Tls};
 
 /// What a statement waits for a lock. Those who hold one for longer are paused, and the server ends them.
 const LOCK_WAIT: Duration = Duration::from_secs(12);
@@ -82,23 +87,17 @@ impl Session {
     }
 
     async fn connect(options: &Options) -> Result<Session, Failure> {
-        let (client, mut connection) = options.config.connect(NoTls).await?;
         let warnings = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&warnings);
-        let driver = tokio::spawn(async move {
-            // Its error is told to whoever waits for an answer.
-            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-                if let AsyncMessage::Notice(notice) = message
-                    && !matches!(
-                        notice.parsed_severity(),
-                        Some(Severity::Notice | Severity::Info | Severity::Log | Severity::Debug)
-                    )
-                {
-                    counted.fetch_add(1, Ordering::AcqRel);
-                    tracing::warn!(message = notice.message(), "the metadata database warns");
-                }
+        let (client, driver) = match &options.tls {
+            None => {
+                let (client, connection) = options.config.connect(NoTls).await?;
+                (client, tokio::spawn(drive(connection, Arc::clone(&warnings))))
             }
-        });
+            Some(Tls(tls)) => {
+                let (client, connection) = options.config.connect(tls.clone()).await?;
+                (client, tokio::spawn(drive(connection, Arc::clone(&warnings))))
+            }
+        };
         let session = Session { client, reads: None, warnings, broken: AtomicBool::new(false), driver };
         let ms = |wait: Duration| wait.as_millis();
         // A statement's time is bounded on our side only: the server would end a commit's wait for its standby, too, and call it done.
@@ -134,6 +133,24 @@ impl Drop for Session {
     fn drop(&mut self) {
         if self.broken.load(Ordering::Acquire) {
             self.driver.abort();
+        }
+    }
+}
+
+/// Until the connection ends. Its error is told to whoever waits for an answer.
+async fn drive<T>(mut connection: Connection<Socket, T>, warnings: Arc<AtomicU64>)
+where
+    T: TlsStream + AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+        if let AsyncMessage::Notice(notice) = message
+            && !matches!(
+                notice.parsed_severity(),
+                Some(Severity::Notice | Severity::Info | Severity::Log | Severity::Debug)
+            )
+        {
+            warnings.fetch_add(1, Ordering::AcqRel);
+            tracing::warn!(message = notice.message(), "the metadata database warns");
         }
     }
 }

@@ -45,8 +45,8 @@ impl PgEngine {
     /// Opens the namespace for the state directory's writer, whose name is in `dir`. Makes what is not there yet.
     pub fn open(dir: &Path, options: Options) -> Result<PgEngine, OpenError> {
         let place = options.place();
-        if options.is_remote() {
-            tracing::warn!("what is said to the metadata database is not encrypted");
+        if let Some(open) = options.open_to_others() {
+            tracing::warn!("{open}");
         }
         let stored = identity_of(dir)?;
         if let Some(Identity { namespace, .. }) = &stored

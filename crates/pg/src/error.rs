@@ -116,7 +116,22 @@ fn without_answer(error: &Error) -> Failure {
     if words.starts_with("invalid configuration") || words.starts_with("authentication error") {
         return Failure::Refused(format!("{words}{cause}"));
     }
+    if words.starts_with("error performing TLS handshake") && tls_is_refused(error) {
+        return Failure::Refused(format!(
+            "no TLS with the database{cause}: see sslmode and sslrootcert of its address, and ssl of the server"
+        ));
+    }
     Failure::Away(format!("{words}{cause}"))
+}
+
+/// Waiting helps against a server that broke off in the middle, and not against one without TLS or with a certificate that is not taken.
+fn tls_is_refused(error: &Error) -> bool {
+    use std::error::Error as _;
+    let Some(cause) = error.source() else { return false };
+    match cause.downcast_ref::<std::io::Error>() {
+        Some(io) => io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()),
+        None => true,
+    }
 }
 
 fn by_state(state: &SqlState, text: String) -> Failure {

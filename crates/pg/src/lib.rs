@@ -13,6 +13,7 @@
 //! It refuses to know what keys and values mean, except that the first three bytes of a key are its UGSD, by which it belongs to a
 //! slot. The runtime that the client library wants is inside, with the connections; callers' threads wait.
 
+mod address;
 mod apply;
 mod connection;
 mod engine;
@@ -28,6 +29,7 @@ mod read;
 mod schema;
 mod shared;
 mod slots;
+mod tls;
 mod writer;
 
 pub use engine::{ENGINE_NAME, PgEngine};

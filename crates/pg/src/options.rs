@@ -4,7 +4,11 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use tokio_postgres::config::{Config, Host, SslMode, TargetSessionAttrs};
 
-use crate::passfile::{self, Wanted};
+use crate::{
+    address::{self, TlsWanted, Verify},
+    passfile::{self, Wanted},
+    tls::Tls,
+};
 
 /// Of an attempt to connect to one host, unless the address has `connect_timeout`.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -55,6 +59,9 @@ impl Default for Tuning {
 pub struct Options {
     /// The library's `Debug` hides the password.
     pub(crate) config: Config,
+    /// `None`: in clear.
+    pub(crate) tls: Option<Tls>,
+    pub(crate) verify: Option<Verify>,
     pub(crate) url: String,
     pub(crate) namespace: String,
     pub(crate) sharing: Sharing,
@@ -71,8 +78,9 @@ impl Options {
         sharing: Sharing,
     ) -> Result<Options, String> {
         check_namespace(namespace)?;
-        let mut config = understood(url)?;
-        config.ssl_mode(SslMode::Disable);
+        let (mut config, wanted_tls) = understood(url)?;
+        let tls = Tls::new(&wanted_tls)?;
+        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
         // A standby takes no writes, and may be behind.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         config.application_name("onfs");
@@ -89,6 +97,8 @@ impl Options {
         }
         Ok(Options {
             config,
+            tls,
+            verify: wanted_tls.verify,
             url: url.to_owned(),
             namespace: namespace.to_owned(),
             sharing,
@@ -125,8 +135,22 @@ impl Options {
         &self.namespace
     }
 
+    /// What others on the network may do, if they may.
+    pub(crate) fn open_to_others(&self) -> Option<&'static str> {
+        match self.verify {
+            _ if !self.is_remote() => None,
+            None => {
+                Some("the metadata database is reached over a network, and nothing is encrypted: see sslmode")
+            }
+            Some(Verify::Nothing) => Some(
+                "the metadata database is reached over a network, and its certificate is not verified: see sslrootcert",
+            ),
+            Some(Verify::Chain | Verify::ChainAndName) => None,
+        }
+    }
+
     /// Is something said over a network that others may listen to?
-    pub(crate) fn is_remote(&self) -> bool {
+    fn is_remote(&self) -> bool {
         self.config.get_hosts().iter().any(|host| match host {
             Host::Unix(_) => false,
             Host::Tcp(name) => !["localhost", "127.0.0.1", "::1"].contains(&name.as_str()),
@@ -139,25 +163,23 @@ pub fn check_address(url: &str) -> Result<(), String> {
     understood(url).map(drop)
 }
 
-fn understood(url: &str) -> Result<Config, String> {
+fn understood(url: &str) -> Result<(Config, TlsWanted), String> {
+    let not_understood = |error: String| format!("the database's address is not understood: {error}");
+    let (rest, mut tls) = address::split(url).map_err(not_understood)?;
     // The library's words do not have the address in them; its cause may.
-    let config = Config::from_str(url).map_err(|error| {
-        let tls = if url.contains("sslmode") { " (sslmode can be disable or prefer)" } else { "" };
-        format!("the database's address is not understood{tls}: {error}")
-    })?;
+    let config = Config::from_str(&rest).map_err(|error| not_understood(error.to_string()))?;
     if config.get_password().is_some() {
         let text = "the database's address must not have a password in it: put it into a password file";
-        return Err(text.to_owned());
-    }
-    if config.get_ssl_mode() != SslMode::Disable && config.get_ssl_mode() != SslMode::Prefer {
-        let text = "sslmode=require is not possible yet: ONFS does not encrypt what it says to PostgreSQL; use a socket, a \
-                    private network or a tunnel";
         return Err(text.to_owned());
     }
     if config.get_hosts().is_empty() {
         return Err("the database's address names no host (nor the directory of a socket)".to_owned());
     }
-    Ok(config)
+    // As libpq has it: a socket's bytes leave no machine, and its server offers no TLS there.
+    if config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_))) {
+        tls = TlsWanted::default();
+    }
+    Ok((config, tls))
 }
 
 /// Small letters, digits and underscores, so that it needs no quotes anywhere.
@@ -209,12 +231,14 @@ mod tests {
             assert_eq!(options.config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
             assert!(options.place().contains("database meta"), "{}", options.place());
         }
+        assert!(new("postgresql://db1/meta?sslmode=require").unwrap().tls.is_some());
+        assert!(new("host=/run/postgresql sslmode=require dbname=meta").unwrap().tls.is_none());
         let two = new("postgresql://onfs@db1:5432,db2:5433/meta").unwrap();
         assert_eq!((two.hosts().as_str(), two.database()), ("db1,db2:5433", "meta"));
         for (url, words) in [
             ("postgresql://onfs:secret@db1/meta", "password file"),
             ("postgresql://db1/meta?password=secret", "password file"),
-            ("postgresql://db1/meta?sslmode=require", "sslmode=require"),
+            ("postgresql://db1/meta?sslmode=verify-full&sslrootcert=/nowhere/ca", "/nowhere/ca"),
             ("postgresql://db1/meta?sslmode=verify-full", "sslmode"),
             ("mysql://db1", "address"),
             ("postgresql:///meta", "host"),

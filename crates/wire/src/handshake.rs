@@ -135,7 +135,9 @@ pub enum HandshakeError {
     Key,
     #[error("node {found} answered in place of node {wanted}")]
     Node { wanted: u64, found: u64 },
-    #[error("the peer says that it is a server, with a certificate for clients: sign one without --client for it")]
+    #[error(
+        "the peer says that it is a server, with a certificate for clients: sign one without --client for it"
+    )]
     Role,
     #[error("the peer refuses the connection: {text}")]
     Refused { reason: Option<Reason>, text: String },

@@ -7,7 +7,7 @@ use wire::{
     connection::Window,
     frame::{Body, Header, Kind},
     handshake::{
-        Handshake, HandshakeError, HandshakeMessage, Identity, Roles, Session, Versions, Wish, busy,
+        Handshake, HandshakeError, HandshakeMessage, Identity, Roles, Session, Versions, Wish, refusal,
     },
     key::{ClusterKey, NoKey},
     schema::{Lane, Reason},
@@ -204,7 +204,7 @@ fn no_changed_byte_is_accepted() {
 #[test]
 fn a_busy_peer_is_tried_again_and_others_are_not() {
     let (mut a, _) = sides();
-    let error = give(&mut a, &busy("full\x1b[2J")).expect_err("refused");
+    let error = give(&mut a, &refusal(Reason::Busy, "full\x1b[2J")).expect_err("refused");
     assert!(error.may_pass());
     assert_eq!(error.to_string(), "the peer refuses the connection: full [2J");
     assert!(!HandshakeError::Key.may_pass());
@@ -247,7 +247,7 @@ fn fuzz_wire_handshake() {
     give(&mut b, &hello).expect("fine");
     let welcome = b.poll_output().expect("welcome");
     good.push(wrapped(&welcome));
-    good.push(wrapped(&busy("full")));
+    good.push(wrapped(&refusal(Reason::Busy, "full")));
     let kinds = [Kind::Hello, Kind::Welcome, Kind::Proof, Kind::Accepted, Kind::Refusal, Kind::Request];
     fuzz("wire-handshake", &good, as_it_is, |bytes| {
         let Some((&[kind, len], rest)) = bytes.split_first_chunk::<2>() else { return };

@@ -18,6 +18,8 @@ pub struct Server {
     bin: PathBuf,
     user: Option<(u32, u32)>,
     child: Option<Child>,
+    /// Of the socket's name, and of TCP where a test has it.
+    pub port: u16,
 }
 
 /// Or a visible line.
@@ -33,7 +35,7 @@ pub fn server() -> Option<Server> {
     if let Some((uid, gid)) = user {
         chown(dir.path(), Some(uid), Some(gid)).unwrap();
     }
-    let mut server = Server { dir, bin, user, child: None };
+    let mut server = Server { dir, bin, user, child: None, port: 5432 };
     let data = server.data();
     let output = server
         .command("initdb")
@@ -74,11 +76,21 @@ impl Server {
 
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.bin.join(program));
-        command.current_dir("/").env("LC_ALL", "C").stdin(Stdio::null());
+        command.current_dir("/").env("LC_ALL", "C").env("PGPORT", self.port.to_string()).stdin(Stdio::null());
         if let Some((uid, gid)) = self.user {
             command.uid(uid).gid(gid);
         }
         command
+    }
+
+    /// A file that the server reads, and nobody else.
+    pub fn secret(&self, name: &str, text: &str) {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        if let Some((uid, gid)) = self.user {
+            chown(path, Some(uid), Some(gid)).unwrap();
+        }
     }
 
     pub fn start(&mut self) {
