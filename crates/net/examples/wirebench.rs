@@ -7,6 +7,7 @@ use std::{
     collections::BTreeMap,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
@@ -14,7 +15,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use net::{Bounds, Call, Channel, Credentials, Handler, Incoming, Reply, Server, Tuning, connect};
+use net::{
+    Bounds, Call, Channel, Credentials, Handler, Incoming, Reply, Server, Tuning, connect,
+    tls::{self, Purpose, Tls, TlsFiles, Wanted},
+};
 use wire::{
     connection::{Answer, Window},
     frame::{Body, Verdict},
@@ -81,10 +85,16 @@ fn main() -> Result<()> {
         ["serve-bare", message, answer, buffers] => {
             serve_bare(message.parse()?, answer.parse()?, buffers.parse()?)
         }
-        ["serve-wire"] => serve_wire(),
-        [rounds, seconds] => compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), ""),
-        [rounds, seconds, only] => compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), only),
-        _ => bail!("wirebench ROUNDS SECONDS [PART OF A ROW'S NAME]"),
+        ["serve-wire"] => serve_wire(None),
+        ["serve-wire", certificates] => serve_wire(Some(Path::new(certificates))),
+        [rounds, seconds] => compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), "", false),
+        [rounds, seconds, only] => {
+            compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), only, false)
+        }
+        [rounds, seconds, only, "--tls"] => {
+            compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), only, true)
+        }
+        _ => bail!("wirebench ROUNDS SECONDS [PART OF A ROW'S NAME [--tls]]"),
     }
 }
 
@@ -95,23 +105,62 @@ struct Cost {
     cpu: f64,
 }
 
-fn compare(rounds: u32, time: Duration, only: &str) -> Result<()> {
+/// With `tls` each row of calls is measured in clear and in TLS, in turn.
+fn compare(rounds: u32, time: Duration, only: &str, tls: bool) -> Result<()> {
     let mut costs: BTreeMap<&str, Vec<Cost>> = BTreeMap::new();
+    let mut in_tls: BTreeMap<&str, Vec<Cost>> = BTreeMap::new();
+    let certificates = tempfile::tempdir()?;
+    tls::create_authority(certificates.path(), "wirebench")?;
+    let wanted = Wanted {
+        names: vec!["127.0.0.1".to_owned()],
+        purpose: Purpose::Server,
+        holds: Duration::from_secs(24 * 3600),
+        renew: false,
+    };
+    tls::sign(certificates.path(), &wanted)?;
     for _ in 0..rounds {
         // The bare rows are what the others are compared with.
         for row in ROWS.iter().filter(|r| r.to.is_empty() || r.name.contains(only)) {
-            costs.entry(row.name).or_default().push(measure(row, time).context(row.name)?);
+            costs.entry(row.name).or_default().push(measure(row, time, None).context(row.name)?);
+            if tls && !row.to.is_empty() {
+                let cost = measure(row, time, Some(certificates.path())).context(row.name)?;
+                in_tls.entry(row.name).or_default().push(cost);
+            }
         }
     }
-    let median = |name: &str, of: fn(&Cost) -> f64| {
-        let mut values: Vec<f64> = costs.get(name).into_iter().flatten().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-    };
+    if tls {
+        return show_tls(&costs, &in_tls);
+    }
+    show(&costs)
+}
+
+fn median(costs: &BTreeMap<&str, Vec<Cost>>, name: &str, of: fn(&Cost) -> f64) -> f64 {
+    let mut values: Vec<f64> = costs.get(name).into_iter().flatten().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn show_tls(clear: &BTreeMap<&str, Vec<Cost>>, tls: &BTreeMap<&str, Vec<Cost>>) -> Result<()> {
+    println!("| | clear: MB/s | CPU µs each | TLS: MB/s | CPU µs each | rate of clear | CPU of clear |");
+    println!("|---|---|---|---|---|---|---|");
+    for row in ROWS.iter().filter(|r| tls.contains_key(r.name)) {
+        let both = [clear, tls]
+            .map(|costs| (median(costs, row.name, |c| c.wall), median(costs, row.name, |c| c.cpu)));
+        let shown =
+            both.map(|(wall, cpu)| format!("{:.0} | {:.1}", row.message as f64 / wall / 1e6, cpu * 1e6));
+        let [(clear_wall, clear_cpu), (tls_wall, tls_cpu)] = both;
+        let (rate, cpu) = (clear_wall / tls_wall, tls_cpu / clear_cpu);
+        println!("| {} | {} | {rate:.2} | {cpu:.2} |", row.name, shown.join(" | "));
+    }
+    Ok(())
+}
+
+fn show(costs: &BTreeMap<&str, Vec<Cost>>) -> Result<()> {
+    let median = |name: &str, of: fn(&Cost) -> f64| median(costs, name, of);
     println!("| | MB/s | µs each | CPU µs each | CPU s/GiB | rate of bare | CPU of bare |");
     println!("|---|---|---|---|---|---|---|");
     for row in ROWS.iter().filter(|r| costs.contains_key(r.name)) {
-        let (wall, cpu) = (median(row.name, |c| c.wall), median(row.name, |c| c.cpu));
+        let (wall, cpu) = (median(row.name, |c: &Cost| c.wall), median(row.name, |c: &Cost| c.cpu));
         let rate = row.message as f64 / wall / 1e6;
         let per_gib = cpu * (1u64 << 30) as f64 / row.message as f64;
         let ratios = if row.to.is_empty() {
@@ -129,7 +178,7 @@ fn compare(rounds: u32, time: Duration, only: &str) -> Result<()> {
     Ok(())
 }
 
-fn measure(row: &Row, time: Duration) -> Result<Cost> {
+fn measure(row: &Row, time: Duration, tls: Option<&Path>) -> Result<Cost> {
     let answer = if row.how == How::BareTurns { "80" } else { "0" };
     let buffers = match row.how {
         How::BareStream { buffers } => buffers,
@@ -139,14 +188,19 @@ fn measure(row: &Row, time: Duration) -> Result<Cost> {
         How::BareStream { .. } | How::BareTurns => {
             child(&["serve-bare", &row.message.to_string(), answer, &buffers.to_string()])?
         }
-        How::Write { .. } | How::Read { .. } => child(&["serve-wire"])?,
+        How::Write { .. } | How::Read { .. } => {
+            let certificates = tls.map(|dir| dir.display().to_string());
+            child(&["serve-wire"].into_iter().chain(certificates.as_deref()).collect::<Vec<_>>())?
+        }
     };
     // What goes before is no part of it; the child's own start is, some milliseconds.
     let before = cpu()?;
     let (messages, wall) = match row.how {
         How::BareStream { .. } | How::BareTurns => bare(&address, row, buffers, time)?,
-        How::Write { callers, batch } => ask(&address, row.message, callers, batch, time)?,
-        How::Read { callers } => read(&address, row.message, callers, time)?,
+        How::Write { callers, batch } => {
+            ask(&connected(&address, tls)?, row.message, (callers, batch), time)?
+        }
+        How::Read { callers } => read(&connected(&address, tls)?, row.message, callers, time)?,
     };
     drop(child.stdin.take());
     ensure!(child.wait()?.success(), "the other process failed");
@@ -227,7 +281,7 @@ impl Handler for Methods {
     }
 }
 
-fn credentials(node: u64) -> Credentials {
+fn credentials(node: u64, tls: Option<&Path>) -> Result<Credentials> {
     let me = Identity {
         cluster: [1; 16],
         node,
@@ -236,23 +290,29 @@ fn credentials(node: u64) -> Credentials {
         versions: Versions::OURS,
         takes: Window::default(),
     };
-    Credentials { me, key: ClusterKey::new([5; 32]), tls: None }
+    let files = |dir: &Path| TlsFiles {
+        ca: dir.join("ca.crt"),
+        certificate: dir.join("127.0.0.1.crt"),
+        key: dir.join("127.0.0.1.key"),
+    };
+    let tls = tls.map(|dir| Tls::open(files(dir))).transpose()?;
+    Ok(Credentials { me, key: ClusterKey::new([5; 32]), tls })
 }
 
-fn serve_wire() -> Result<()> {
+fn serve_wire(tls: Option<&Path>) -> Result<()> {
     let methods = Arc::new(Methods { body: Body::new(vec![7; MIB]) });
     let (tuning, bounds) = (Tuning::default(), Bounds::default());
-    let server = Server::start(&"127.0.0.1:0".parse()?, credentials(1), methods, tuning, bounds)?;
+    let server = Server::start(&"127.0.0.1:0".parse()?, credentials(1, tls)?, methods, tuning, bounds)?;
     println!("{}", server.address());
     // Until the other one lets go.
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-fn connected(address: &str) -> Result<Channel> {
+fn connected(address: &str, tls: Option<&Path>) -> Result<Channel> {
     let wish = Wish { lane: Lane::Data, node: Some(1) };
     let methods = Arc::new(Methods { body: Body::default() });
-    Ok(connect(&address.parse()?, &credentials(2), wish, methods, &Tuning::default())?)
+    Ok(connect(&address.parse()?, &credentials(2, tls)?, wish, methods, &Tuning::default())?)
 }
 
 fn call(method: u16) -> Call {
@@ -270,8 +330,12 @@ fn together(callers: usize, work: impl Fn() -> Result<u64> + Sync) -> Result<(u6
     Ok((count, begun.elapsed().as_secs_f64()))
 }
 
-fn ask(address: &str, len: usize, callers: usize, batch: usize, time: Duration) -> Result<(u64, f64)> {
-    let channel = connected(address)?;
+fn ask(
+    channel: &Channel,
+    len: usize,
+    (callers, batch): (usize, usize),
+    time: Duration,
+) -> Result<(u64, f64)> {
     let begun = Instant::now();
     together(callers, || {
         let bytes = bytes::Bytes::from(vec![7; len]);
@@ -291,8 +355,7 @@ fn ask(address: &str, len: usize, callers: usize, batch: usize, time: Duration) 
     })
 }
 
-fn read(address: &str, len: usize, callers: usize, time: Duration) -> Result<(u64, f64)> {
-    let channel = connected(address)?;
+fn read(channel: &Channel, len: usize, callers: usize, time: Duration) -> Result<(u64, f64)> {
     let begun = Instant::now();
     together(callers, || {
         let (mut into, mut count) = (Vec::new(), 0);

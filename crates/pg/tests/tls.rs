@@ -12,7 +12,7 @@ use std::{
 
 use kv::{Engine, Lsn};
 use pg::{Options, PgEngine, Sharing};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use support::{Server, quick, server};
 
 /// The name that the server's certificate has, and another that leads to it, too.
@@ -30,6 +30,7 @@ fn ca(dir: &Path, name: &str) -> Ca {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
     let file = dir.join(name);
     std::fs::write(&file, params.self_signed(&key).unwrap().pem()).unwrap();
     let issuer = Issuer::new(params, key);

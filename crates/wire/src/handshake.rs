@@ -15,7 +15,8 @@
 //!
 //! Protected: a peer without the key can make no request and gets no answer; frames cannot be made, taken from elsewhere,
 //! repeated or left out, and headers and metas not changed. Not protected: nothing is secret, and who sits on the way can change
-//! bodies (their sum is against accidents). Who has the key can say that he is any node: it is one key.
+//! bodies (their sum is against accidents). Who has the key can say that he is any node: it is one key. Inside TLS ([`Handshake::takes`]) all
+//! that is otherwise, but for the node's number.
 
 use prost::Message;
 use thiserror::Error;
