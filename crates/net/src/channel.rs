@@ -202,7 +202,12 @@ pub enum CallError {
     Failed(#[from] Failure),
     /// There is no connection, and so it was not carried out.
     #[error("no connection to {address}: {why}")]
-    NoConnection { address: String, why: String },
+    NoConnection {
+        address: String,
+        why: String,
+        /// For a reason that somebody has to put right: a key, a certificate.
+        refused: bool,
+    },
 }
 
 impl CallError {

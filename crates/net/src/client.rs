@@ -144,7 +144,7 @@ impl Client {
                         tracing::warn!(address = %self.target.address, %error, ?pause, "no connection");
                         // Waiting does not put a wrong key or certificate right.
                         if !error.may_pass() {
-                            return Err(self.without(&state));
+                            return Err(self.without(&state, true));
                         }
                     }
                 }
@@ -152,7 +152,7 @@ impl Client {
             }
             let until = if state.connecting { deadline } else { deadline.min(may) };
             if now >= deadline || (!state.connecting && may >= deadline) {
-                return Err(self.without(&state));
+                return Err(self.without(&state, false));
             }
             self.changed.wait_until(&mut state, until);
         }
@@ -163,9 +163,9 @@ impl Client {
         connect(address, credentials, *wish, handler.clone(), tuning)
     }
 
-    fn without(&self, state: &State) -> CallError {
+    fn without(&self, state: &State, refused: bool) -> CallError {
         let why = if state.why.is_empty() { "no time to make one".to_owned() } else { state.why.clone() };
-        CallError::NoConnection { address: self.target.address.to_string(), why }
+        CallError::NoConnection { address: self.target.address.to_string(), why, refused }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -97,6 +97,8 @@ pub(crate) struct Line {
     clients: Vec<Client>,
     /// The one that is used.
     at: AtomicUsize,
+    /// It has answered once.
+    known: AtomicBool,
     away: Mutex<Option<Away>>,
     in_flight: AtomicU64,
 }
@@ -121,6 +123,7 @@ impl Line {
         Line {
             clients: addresses.iter().map(client).collect(),
             at: AtomicUsize::new(0),
+            known: AtomicBool::new(false),
             away: Mutex::default(),
             in_flight: AtomicU64::new(0),
         }
@@ -156,7 +159,7 @@ impl Line {
             if self.away.lock().is_some() { waits.patience.min(AWAY_PATIENCE) } else { waits.patience };
         let end = Instant::now() + waits.longest;
         let mut give_up = Instant::now() + patience;
-        let mut again = false;
+        let (mut again, mut refusals) = (false, 0);
         let (mut able_by, mut pause) = (None, PAUSE_FIRST);
         loop {
             let why = match self.attempt(asking, give_up, end) {
@@ -182,14 +185,17 @@ impl Line {
                 Ok(_) => "the server is leaving".to_owned(),
                 Err(error) => {
                     again |= error.is_unknown();
-                    if matches!(error, CallError::NoConnection { .. }) {
+                    if let CallError::NoConnection { refused, .. } = &error {
                         self.at.fetch_add(1, Ordering::Relaxed);
+                        refusals = if *refused { refusals + 1 } else { 0 };
                     }
                     error.to_string()
                 }
             };
             let now = Instant::now();
-            if now + PAUSE >= give_up.min(end) {
+            // One that has answered before may be in the middle of getting new certificates.
+            let hopeless = refusals >= self.clients.len().max(1) && !self.known.load(Ordering::Relaxed);
+            if hopeless || now + PAUSE >= give_up.min(end) {
                 self.lost(&why);
                 return Err(Stop::Silent(why));
             }
@@ -199,7 +205,11 @@ impl Line {
 
     /// With several addresses each gets its part of the time for a connection.
     fn attempt(&self, asking: &Asking, give_up: Instant, end: Instant) -> Result<Answered, CallError> {
-        let none = || CallError::NoConnection { address: String::new(), why: "no address is known".into() };
+        let none = || CallError::NoConnection {
+            address: String::new(),
+            why: "no address is known".into(),
+            refused: false,
+        };
         let client = self.client().ok_or_else(none)?;
         let left = give_up.saturating_duration_since(Instant::now());
         client.channel(Instant::now() + left / self.clients.len() as u32)?;
@@ -212,6 +222,7 @@ impl Line {
     }
 
     fn heard(&self) {
+        self.known.store(true, Ordering::Relaxed);
         if self.away.lock().take().is_some() {
             tracing::info!("a server answers again");
         }
