@@ -1,7 +1,7 @@
 //! The reader thread of a connection: bytes into frames, bodies straight to where they belong, requests to the handler.
 
 use std::{
-    io::IoSliceMut,
+    io::{self, IoSliceMut},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -146,6 +146,11 @@ impl Reader {
             Ok((0, _)) => None,
             Ok(received) => Some(received),
             Err(error) if is_wait_over(&error) => Some((0, 0)),
+            // Of TLS: what it does not take was changed on the way.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(peer = self.link.peer.node, %error, "damaged bytes: the connection ends");
+                None
+            }
             Err(error) => {
                 tracing::debug!(peer = self.link.peer.node, %error, "cannot receive");
                 None

@@ -237,9 +237,10 @@ impl Shared {
             }
             Err((error, socket)) => {
                 tracing::warn!(from, %error, "a peer was refused");
-                match error {
-                    TlsTrouble::Plain => turn_away(&socket, Reason::Tls, tls::WANTED),
-                    _ => socket.close(),
+                if let TlsTrouble::Plain = error {
+                    turn_away(&socket, Reason::Tls, tls::WANTED);
+                } else {
+                    socket.close();
                 }
                 None
             }

@@ -50,10 +50,10 @@ pub(crate) fn begins_tls(bytes: &[u8]) -> bool {
 }
 
 pub(super) fn in_handshake(error: rustls::Error) -> TlsTrouble {
-    match error {
-        rustls::Error::AlertReceived(AlertDescription::InternalError) => TlsTrouble::Busy,
-        other => after_handshake(other),
+    if let rustls::Error::AlertReceived(AlertDescription::InternalError) = error {
+        return TlsTrouble::Busy;
     }
+    after_handshake(error)
 }
 
 /// A client learns only after its own handshake that its certificate is refused.
