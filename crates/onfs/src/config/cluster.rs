@@ -189,7 +189,7 @@ fn tls(reader: &Reader<'_>) -> Result<Option<TlsFiles>, ConfigError> {
         Ok(some) => {
             let missing = KEYS.iter().zip(&some).find(|(_, file)| file.is_none()).map_or("", |(key, _)| key);
             let why = format!("TLS wants {} together", KEYS.map(|key| format!("cluster.{key}")).join(", "));
-            Err(ConfigError::new(&format!("cluster.{missing}"), why))
+            Err(ConfigError::new(format!("cluster.{missing}"), why))
         }
         Err(_) => Ok(None),
     }
