@@ -19,13 +19,13 @@ use proto::{
 };
 use serve::{MetadataService, Services, metadata::MetadataOptions, reporting::Reporter};
 use site::{
-    DataSite, ask, client_to,
+    DataSite, ask, client_as, client_to,
     cluster::{META, Session, Site, options},
     credentials, until,
 };
 use store::{Fault, FaultSpan, IoKind};
 use types::Errno;
-use wire::schema::Lane;
+use wire::{handshake::Roles, schema::Lane};
 
 const UNIT: u64 = 4 << 20;
 
@@ -122,6 +122,17 @@ impl Handler for Hangs {
     fn asked(&self, _: Incoming, reply: Reply) {
         self.0.lock().unwrap().push(reply);
     }
+}
+
+#[test]
+fn who_is_no_server_does_not_report_as_one() {
+    let site = Site::with(0, options());
+    let mut mount = credentials(98);
+    mount.me.roles = Roles::CLIENT;
+    let client = client_as(mount, &site.address(), META, Lane::Control);
+    let report = NodeReport { node: 98, addresses: vec!["host98:7400".into()], ..NodeReport::default() };
+    assert_eq!(ask(&client, &report, &[], 0).expect_err("it is refused").errno, Errno::EPERM.raw());
+    assert!(site.service().nodes().status().is_empty());
 }
 
 #[test]

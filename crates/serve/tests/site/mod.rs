@@ -36,7 +36,8 @@ pub fn credentials(node: u64) -> Credentials {
     let me = Identity {
         cluster: [1; 16],
         node,
-        roles: Roles(0),
+        // Those of a server, which reports; nothing else asks for them.
+        roles: Roles::DS,
         build: "test".into(),
         versions: Versions::OURS,
         takes: Window { requests: 64, bytes: 64 << 20 },
@@ -52,10 +53,14 @@ impl Handler for Mute {
 }
 
 pub fn client_to(address: &Address, node: u64, lane: Lane) -> Client {
+    client_as(credentials(99), address, node, lane)
+}
+
+pub fn client_as(credentials: Credentials, address: &Address, node: u64, lane: Lane) -> Client {
     Client::new(Target {
         address: address.clone(),
         wish: Wish { lane, node: Some(node) },
-        credentials: credentials(99),
+        credentials,
         handler: Arc::new(Mute),
         tuning: Tuning::default(),
     })
