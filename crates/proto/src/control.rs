@@ -37,9 +37,13 @@ pub struct Facts {
     /// One life of the metadata server: another number says that sessions must be made again.
     #[prost(uint64, tag = "5")]
     pub incarnation: u64,
+    /// The same counted from 1, in a durable place.
+    #[prost(uint32, tag = "6")]
+    pub life: u32,
 }
 
-/// Makes the session in the head; one that is there stays as it is.
+/// Makes the session in the head; one that is there stays as it is. One that comes back to a server that was started again says so,
+/// and in the body what locks it had ([`crate::locks::HadLocks`]): it gets all of them, or there is no such session any more.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Mount {
     #[prost(message, optional, tag = "1")]
@@ -50,6 +54,12 @@ pub struct Mount {
     /// The client's node, if a data server runs on it: what it alone writes is put there. 0: none.
     #[prost(uint64, tag = "3")]
     pub node: u64,
+    /// As which it was known before. 0: it comes for the first time.
+    #[prost(uint64, tag = "4")]
+    pub before: u64,
+    /// The life of the server that it comes to. 0: whichever.
+    #[prost(uint32, tag = "5")]
+    pub life: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -74,6 +84,9 @@ pub struct Mounted {
     /// Operations at once whose answers are kept.
     #[prost(uint64, tag = "8")]
     pub operations_max: u64,
+    /// For the heads of its requests, and for its next coming back.
+    #[prost(uint64, tag = "9")]
+    pub joined: u64,
 }
 
 /// Ends the session and gives back what it has.

@@ -33,6 +33,10 @@ pub struct Head {
     /// All operations below it are answered: their answers need not be kept.
     #[prost(uint64, tag = "4")]
     pub acknowledged: u64,
+    /// Which joining of the session is meant, as [`crate::control::Mounted`] said: what is asked under an earlier one is not carried
+    /// out. 0: whichever there is.
+    #[prost(uint64, tag = "5")]
+    pub joined: u64,
 }
 
 impl Head {
@@ -43,6 +47,7 @@ impl Head {
             session_low: session.0 as u64,
             number: 0,
             acknowledged: 0,
+            joined: 0,
         }
     }
 

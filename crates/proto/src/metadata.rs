@@ -32,7 +32,7 @@ fn at_most(what: &'static str, len: usize, max: usize) -> Result<(), Bad> {
     if len > max { Err(Bad::TooLong { what, len, max }) } else { Ok(()) }
 }
 
-fn inode(raw: u64) -> Result<(), Bad> {
+pub(crate) fn inode(raw: u64) -> Result<(), Bad> {
     crate::attr::ino(raw).map(|_| ())
 }
 

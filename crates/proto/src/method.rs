@@ -37,6 +37,7 @@ methods! {
     Renew = 4,
     MapSince = 5,
     NodeReport = 6,
+    Listen = 7,
     // Metadata: 100 to 199.
     Lookup = 100,
     GetAttr = 101,
@@ -66,6 +67,10 @@ methods! {
     Hold = 125,
     StatFs = 126,
     FindLayout = 127,
+    Lock = 128,
+    Unlock = 129,
+    FindLock = 130,
+    CancelLock = 131,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,

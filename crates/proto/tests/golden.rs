@@ -10,6 +10,7 @@ use proto::{
     control::*,
     data::{self, AllocateMode, Object, ObjectAttr, Whence},
     decode,
+    locks::*,
     metadata::{self as m, *},
 };
 use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
@@ -18,6 +19,10 @@ const SESSION: SessionId = SessionId(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
 
 fn head() -> Option<Head> {
     Some(Head::operation(SESSION, 7, 5))
+}
+
+fn joined() -> Option<Head> {
+    Some(Head { joined: 9, ..Head::operation(SESSION, 7, 5) })
 }
 
 fn time(sec: i64) -> Option<Time> {
@@ -92,8 +97,11 @@ type Golden = (&'static str, Vec<u8>);
 fn control() -> Vec<Golden> {
     vec![
         ("hello", Hello {}.encode_to_vec()),
-        ("facts", Facts { epoch: 1, node: 2, renew_ms: 3, silence_ms: 4, incarnation: 5 }.encode_to_vec()),
-        ("mount", Mount { head: head(), host: "h".into(), node: 2 }.encode_to_vec()),
+        (
+            "facts",
+            Facts { epoch: 1, node: 2, renew_ms: 3, silence_ms: 4, incarnation: 5, life: 6 }.encode_to_vec(),
+        ),
+        ("mount", Mount { head: head(), host: "h".into(), node: 2, before: 3, life: 4 }.encode_to_vec()),
         (
             "mounted",
             Mounted {
@@ -105,6 +113,7 @@ fn control() -> Vec<Golden> {
                 openings_max: 5,
                 references_max: 6,
                 operations_max: 7,
+                joined: 8,
             }
             .encode_to_vec(),
         ),
@@ -211,6 +220,28 @@ fn files() -> Vec<Golden> {
     ]
 }
 
+fn held() -> HeldLock {
+    let (class, kind) = (LockClass::Flock.into(), LockKind::Write.into());
+    HeldLock { ino: 9, class, owner: 1 << 63, start: 3, end: 1 << 62, kind, pid: 7 }
+}
+
+fn locks() -> Vec<Golden> {
+    let lock = Some(held());
+    let locked = Locked { outcome: LockOutcome::Waits.into(), stamp: 6 };
+    let telling = Telling { number: 3, operation: 7, locked: Some(locked) };
+    vec![
+        ("lock", Lock { head: joined(), lock, wait: true }.encode_to_vec()),
+        ("locked", locked.encode_to_vec()),
+        ("unlock", Unlock { head: joined(), lock }.encode_to_vec()),
+        ("find-lock", FindLock { head: joined(), lock }.encode_to_vec()),
+        ("found-lock", FoundLock { lock, own: true }.encode_to_vec()),
+        ("cancel-lock", CancelLock { head: joined(), number: 4 }.encode_to_vec()),
+        ("listen", Listen { head: joined(), heard: 2 }.encode_to_vec()),
+        ("told", Told { tellings: vec![telling] }.encode_to_vec()),
+        ("had-locks", HadLocks { locks: vec![held()] }.encode_to_vec()),
+    ]
+}
+
 fn bytes() -> Vec<Golden> {
     let one = Some(object());
     let objects = vec![object()];
@@ -246,7 +277,7 @@ fn bytes() -> Vec<Golden> {
 }
 
 fn all() -> Vec<Golden> {
-    [control(), names(), files(), bytes()].concat()
+    [control(), names(), files(), locks(), bytes()].concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -301,6 +332,11 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::Hold => check::<Hold>(meta),
         Method::StatFs => check::<StatFs>(meta),
         Method::FindLayout => check::<FindLayout>(meta),
+        Method::Listen => check::<Listen>(meta),
+        Method::Lock => check::<Lock>(meta),
+        Method::Unlock => check::<Unlock>(meta),
+        Method::FindLock => check::<FindLock>(meta),
+        Method::CancelLock => check::<CancelLock>(meta),
         Method::Read => check::<data::Read>(meta),
         Method::Write => check::<data::Write>(meta),
         Method::Sync => check::<data::Sync>(meta),
@@ -342,6 +378,8 @@ fn no_bytes_make_a_decoder_panic() {
             for method in Method::ALL {
                 let _ = take(*method, bytes);
             }
+            let _ = HadLocks::read(bytes);
+            let _ = Told::decode(bytes);
             let _ = Entries::decode(bytes);
             let _ = Opened::decode(bytes).map(|opened| opened.layout.map(|layout| layout.check()));
             let _ = Attr::decode(bytes).map(types::Attr::try_from);
@@ -362,7 +400,7 @@ fn what_is_beyond_a_bound_is_refused() {
     assert_eq!(many.check(), too_long("references", BATCH_MAX + 1, BATCH_MAX));
     assert_eq!(Lookup { head, dir: 0, name: vec![] }.check(), Err(Bad::Range("inode number")));
     assert_eq!(GetAttr { head: None, ino: 2 }.check(), Err(Bad::Missing("head")));
-    let nobody = Mount { head: Some(Head::of(SessionId(0))), host: String::new(), node: 0 };
+    let nobody = Mount { head: Some(Head::of(SessionId(0))), ..Mount::default() };
     assert_eq!(nobody.check(), Err(Bad::Missing("session")));
     let read = data::Read { object: Some(object()), offset: 0, length: data::BYTES_MAX + 1 };
     assert_eq!(read.check(), Err(Bad::Range("length")));
@@ -370,6 +408,14 @@ fn what_is_beyond_a_bound_is_refused() {
     assert_eq!(many.check(), too_long("objects", BATCH_MAX + 1, BATCH_MAX));
     let control = NodeReport { name: "a\nb".into(), ..report() };
     assert_eq!(control.check(), Err(Bad::Range("node's name")));
+    for (start, end, kind, class) in [(2, 1, 0, 0), (0, 1 << 63, 0, 0), (0, 0, 2, 0), (0, 0, 0, 3)] {
+        let lock = Some(HeldLock { start, end, kind, class, ..held() });
+        assert!(Lock { head, lock, wait: false }.check().is_err());
+        assert!(HadLocks::read(&HadLocks { locks: lock.into_iter().collect() }.encode_to_vec()).is_err());
+    }
+    assert!(Lock { head: Some(Head::of(SESSION)), lock: Some(held()), wait: true }.check().is_err());
+    let many = HadLocks { locks: vec![held(); LOCKS_MAX + 1] };
+    assert_eq!(HadLocks::read(&many.encode_to_vec()).map(drop), too_long("locks", LOCKS_MAX + 1, LOCKS_MAX));
     for stripes in [vec![], vec![0], vec![1, 2, 1], vec![1; 65]] {
         assert!(Layout { generation: 1, unit: 4 << 20, stripes }.check().is_err());
     }
@@ -389,6 +435,13 @@ fn lists_fit_into_frames() {
     let batch = data::Settle { objects: vec![recorded; BATCH_MAX / 2] };
     assert!(batch.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let attr = ObjectAttr { errno: -1, known: true, size: u64::MAX, blocks: u64::MAX, mtime: time(i64::MIN) };
+    let most =
+        HeldLock { ino: u64::MAX, start: i64::MAX as u64, end: i64::MAX as u64, pid: u32::MAX, ..held() };
+    let had = HadLocks { locks: vec![most; LOCKS_MAX] };
+    assert!(had.encoded_len() <= wire::frame::Limits::DEFAULT.body as usize);
+    let locked = Some(Locked { outcome: 5, stamp: u64::MAX });
+    let told = Told { tellings: vec![Telling { number: u64::MAX, operation: u64::MAX, locked }; BATCH_MAX] };
+    assert!(told.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let answer = data::ObjectAttrs { attrs: vec![attr; BATCH_MAX] };
     assert!(answer.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
 }
