@@ -26,7 +26,7 @@
 //! It refuses to know: files, descriptors, what a version is made of. Bound: one small record per inode that is open,
 //! or whose last cached version is remembered, until [`Arbiter::forget`].
 //!
-//! Beside it, and called by nobody yet: [`coherence`], who of several clients may keep what.
+//! Beside it: [`coherence`], who of several clients may keep what, and has which locks.
 #![forbid(unsafe_code)]
 
 pub mod coherence;

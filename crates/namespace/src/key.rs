@@ -35,6 +35,8 @@ pub const CONFLICT: u8 = b'C';
 pub const STRIPES: u8 = b'T';
 /// What a data server keeps of an object that it has for others; its content is the data service's.
 pub const HELD: u8 = b'H';
+/// Lives of the metadata service, and the sessions that it gave up; its content is the service's.
+pub const VERDICT: u8 = b'V';
 
 /// A key, built without touching the heap.
 #[derive(Clone)]
@@ -207,6 +209,23 @@ pub fn policy_start() -> Key {
 
 pub fn policy_end() -> Key {
     Key::new(0, POLICY + 1)
+}
+
+pub fn lives() -> Key {
+    Key::new(0, VERDICT)
+}
+
+pub fn verdict(session: u128) -> Key {
+    Key::new(0, VERDICT).with(&session.to_be_bytes())
+}
+
+/// Without the lives, which are in front of them.
+pub fn verdict_start() -> Key {
+    verdict(0)
+}
+
+pub fn verdict_end() -> Key {
+    Key::new(0, VERDICT + 1)
 }
 
 /// The inode that the rest of an orphan's, a pin's, a policy's or a work's key names.

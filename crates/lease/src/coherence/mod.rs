@@ -1,9 +1,9 @@
-//! What clients of a cluster may keep of its files, and who of all programs has which lock (DESIGN section 6). Nobody calls it yet:
-//! clients of a cluster keep nothing, and each kernel keeps the locks of its node ([0018](../../../../docs/decisions/0018-leases.md)).
+//! What clients of a cluster may keep of its files, and who of all programs has which lock (DESIGN section 6). Sessions and locks
+//! are called by the metadata service; nobody calls leases and [`client`] yet: clients of a cluster keep nothing ([0018](../../../../docs/decisions/0018-leases.md)).
 //!
 //! - [`rights`] what can be leased, and which leases and operations go together; [`message`] what both sides say.
 //! - [`server`] who has what, recalls, sessions; its [`table`] of leases. [`client`] what may be used until when.
-//! - [`locks`] of byte ranges and files, over the [`ranges`] of one inode.
+//! - [`locks`] of byte ranges and files, over the [`ranges`] of one inode; how they are `spoken` of.
 //!
 //! An operation that has to see or change what is true *claims* its keys: what other clients keep in its way is recalled, and until
 //! it ends nothing of the kind is granted. An opening of a file is an operation that lasts. So openings choose the mode: while no
@@ -30,4 +30,5 @@ pub mod message;
 pub mod ranges;
 pub mod rights;
 pub mod server;
+mod spoken;
 pub mod table;

@@ -192,6 +192,13 @@ impl Server {
         }
     }
 
+    /// One that surely had no life before: there is nothing to wait for.
+    pub fn first(limits: Limits, now: Time) -> Server {
+        let past = Past { life: Life(1), from: Life(1), fenced: BTreeSet::new() };
+        let none = BTreeSet::new();
+        Server { grace: Grace::Ended, timers: none, ..Server::new(limits, past, now) }
+    }
+
     pub fn table(&self) -> &Table {
         &self.table
     }
