@@ -1,5 +1,6 @@
 //! What a request comes to: an answer with a body, or a fault.
 
+use net::Reply;
 use prost::Message;
 use proto::{Bad, Reason};
 use types::Errno;
@@ -79,6 +80,14 @@ impl From<Errno> for No {
 impl From<Bad> for No {
     fn from(bad: Bad) -> No {
         No(Box::new(bad.into()))
+    }
+}
+
+/// Sends it.
+pub fn answered(reply: Reply, outcome: Outcome) {
+    if let Err(error) = reply.answer(sent(outcome)) {
+        // The asker was told that it failed; he said himself how much he takes.
+        tracing::warn!(%error, "an answer was not taken");
     }
 }
 

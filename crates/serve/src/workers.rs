@@ -16,7 +16,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use net::{Incoming, Reply};
 use parking_lot::Mutex;
 
-use crate::answer::{No, Outcome, sent};
+use crate::answer::{No, Outcome, answered};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
@@ -119,7 +119,7 @@ impl Drop for Workers {
 }
 
 fn refuse(reply: Reply, why: &str) {
-    answer(reply, Err(No::later(why)));
+    answered(reply, Err(No::later(why)));
 }
 
 fn carry_out(job: Job) {
@@ -130,14 +130,7 @@ fn carry_out(job: Job) {
     } else {
         service.serve(&mut incoming)
     };
-    answer(reply, outcome);
+    answered(reply, outcome);
     drop(incoming);
     drop(taken);
-}
-
-fn answer(reply: Reply, outcome: Outcome) {
-    if let Err(error) = reply.answer(sent(outcome)) {
-        // The asker was told that it failed; he said himself how much he takes.
-        tracing::warn!(%error, "an answer was not taken");
-    }
 }

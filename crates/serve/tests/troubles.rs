@@ -200,7 +200,7 @@ fn one_process_has_both_roles_and_one_store() {
     let client = |lane| client_to(&address, META, lane);
     let (control, meta, bytes) = (client(Lane::Control), client(Lane::Metadata), client(Lane::Data));
     let head = Some(Head::of(SessionId(1)));
-    ask(&control, &Mount { head, host: "h".into(), node: META }, &[], 0).unwrap();
+    ask(&control, &Mount { head, host: "h".into(), node: META, ..Mount::default() }, &[], 0).unwrap();
     let caller = Session::caller();
     let make = |name: &str, opening| {
         let name = name.as_bytes().to_vec();

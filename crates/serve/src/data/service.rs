@@ -451,6 +451,7 @@ impl DataService {
             | Method::Renew
             | Method::MapSince
             | Method::NodeReport
+            | Method::Listen
             | Method::Lookup
             | Method::GetAttr
             | Method::SetAttr
@@ -478,7 +479,11 @@ impl DataService {
             | Method::Forget
             | Method::Hold
             | Method::StatFs
-            | Method::FindLayout => Err(Errno::ENOSYS.into()),
+            | Method::FindLayout
+            | Method::Lock
+            | Method::Unlock
+            | Method::FindLock
+            | Method::CancelLock => Err(Errno::ENOSYS.into()),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lease::coherence::message::{Joined, Party};
 use proto::{
     Head, Nothing, Request,
     control::{
@@ -24,6 +25,7 @@ impl MetadataService {
             renew_ms: millis(self.options.renew),
             silence_ms: millis(self.options.sessions.silence),
             incarnation: self.incarnation,
+            life: self.terms.life().0,
         };
         fits(Done::with_body(&facts, map.encode()), most)
     }
@@ -36,11 +38,17 @@ impl MetadataService {
         fits(Done::with_body(&MapNow { epoch }, body), most)
     }
 
-    pub(super) fn mount(&self, meta: &[u8]) -> Outcome {
+    pub(super) fn mount(&self, meta: &[u8], body: &[u8]) -> Outcome {
         let asked: Mount = proto::decode(meta)?;
         let id = asked.head().map(Head::session).ok_or(proto::Bad::Missing("session"))?;
         let root = self.mds.find(Ino::ROOT)?;
-        self.sessions.mount(id, &asked.host, asked.node)?;
+        let had = Self::had(id, body)?;
+        // What was said to another life is not about this one.
+        if asked.life != 0 && asked.life != self.terms.life().0 {
+            return Err(No::session_gone());
+        }
+        let joined = self.joined(Party { session: id, joined: Joined(asked.before) }, had)?;
+        self.sessions.mount(Party { session: id, joined: Joined(joined) }, &asked.host, asked.node);
         let limits = self.options.sessions;
         Ok(Done::new(&Mounted {
             root: Some(root.attr.into()),
@@ -51,14 +59,16 @@ impl MetadataService {
             openings_max: limits.openings as u64,
             references_max: limits.references as u64,
             operations_max: limits.operations as u64,
+            joined,
         }))
     }
 
     /// One that is not there has nothing.
     pub(super) fn unmount(&self, meta: &[u8]) -> Outcome {
         let asked: Unmount = proto::decode(meta)?;
-        if let Some(session) = asked.head().and_then(|head| self.sessions.remove(head.session())) {
-            self.give_up(&session);
+        if let Ok(session) = self.sessions.asking(asked.head()) {
+            let due = self.terms.leave(session.party());
+            self.carry_on(due);
         }
         Ok(Done::new(&Nothing {}))
     }

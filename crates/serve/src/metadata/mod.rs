@@ -14,12 +14,16 @@ mod attributes;
 mod control;
 mod files;
 mod live;
+mod locking;
+mod mailbox;
 mod names;
 mod opening;
 mod placed;
 mod purge;
 mod service;
 mod session;
+mod terms;
+mod verdicts;
 
 pub use service::{MetadataOptions, MetadataService};
 pub use session::SessionLimits;

@@ -17,7 +17,10 @@ use types::{Errno, Ino};
 
 use super::{
     files::Files,
+    locking::Leaving,
     session::{Session, SessionLimits, Sessions, Turn},
+    terms::Terms,
+    verdicts,
 };
 use crate::{
     answer::{No, Outcome},
@@ -67,6 +70,8 @@ pub struct MetadataService {
     pub(super) store: Arc<MetaStore>,
     pub(super) nodes: Nodes,
     pub(super) sessions: Sessions,
+    pub(super) terms: Terms,
+    pub(super) leaving: Leaving,
     pub(super) files: Files,
     pub(super) options: MetadataOptions,
     /// What nobody waits for: files to be settled, data servers to be told.
@@ -94,6 +99,7 @@ impl MetadataService {
     ) -> io::Result<Arc<MetadataService>> {
         let workers = Workers::start("metadata", options.bounds)?;
         let control = Workers::start("control", Bounds { threads: 1, ..options.bounds })?;
+        let past = verdicts::begin_life(&store).map_err(io::Error::other)?;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         // A store that was just made has no earlier sessions.
@@ -101,7 +107,9 @@ impl MetadataService {
         let service = Arc::new_cyclic(|me| MetadataService {
             me: me.clone(),
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
-            sessions: Sessions::new(options.sessions),
+            sessions: Sessions::default(),
+            terms: Terms::new(&options.sessions, past),
+            leaving: Leaving::default(),
             files: Files::default(),
             due: Mutex::default(),
             dying: Mutex::default(),
@@ -117,7 +125,7 @@ impl MetadataService {
         });
         // A data server that hangs holds up what is due, and not the sessions' end.
         let clocks: [(&str, Tick); 2] =
-            [("metadata-due", MetadataService::tend_files), ("metadata-clock", MetadataService::end_silent)];
+            [("metadata-due", MetadataService::tend_files), ("metadata-clock", MetadataService::tend_terms)];
         for (name, tick) in clocks {
             let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
             std::thread::Builder::new().name(name.into()).spawn(move || run(&weak, &ended, tick))?;
@@ -129,6 +137,7 @@ impl MetadataService {
     pub fn shutdown(&self) {
         *self.ended.0.lock() = true;
         self.ended.1.notify_all();
+        self.tell_listeners();
         self.workers.shutdown();
         self.control.shutdown();
     }
@@ -145,13 +154,6 @@ impl MetadataService {
     /// Sessions of an earlier life may still come back with what they had.
     pub(super) fn in_grace(&self) -> bool {
         Instant::now() < self.grace
-    }
-
-    fn end_silent(&self) {
-        for session in self.sessions.take_silent() {
-            tracing::warn!(session = %session.id, host = %session.host, "a silent session is given up");
-            self.give_up(&session);
-        }
     }
 
     fn tend_files(&self) {
@@ -186,7 +188,7 @@ impl MetadataService {
         };
         match method {
             Method::Hello => self.hello(meta, most),
-            Method::Mount => self.mount(meta),
+            Method::Mount => self.mount(meta, body),
             Method::Unmount => self.unmount(meta),
             Method::Renew => self.of_session(meta, |_, asked| self.renew(asked)),
             Method::MapSince => self.map_since(meta, most),
@@ -219,8 +221,13 @@ impl MetadataService {
             Method::Hold => self.of_session(meta, |session, asked| self.hold_again(session, asked)),
             Method::StatFs => self.of_session(meta, |_, asked| self.stat_fs(asked)),
             Method::FindLayout => self.of_session(meta, |_, asked| self.find_layout(asked)),
-            // The data service's.
-            Method::Read
+            Method::Lock => self.of_session(meta, |session, asked| self.lock(session, asked)),
+            Method::Unlock => self.of_session(meta, |session, asked| self.unlock(session, asked)),
+            Method::FindLock => self.of_session(meta, |session, asked| self.find_lock(session, asked)),
+            Method::CancelLock => self.of_session(meta, |session, asked| self.cancel_lock(session, asked)),
+            // The data service's, and one that no worker carries out.
+            Method::Listen
+            | Method::Read
             | Method::Write
             | Method::Sync
             | Method::Truncate
@@ -248,7 +255,11 @@ impl Serve for MetadataService {
 
 impl Handler for MetadataService {
     fn asked(&self, incoming: Incoming, reply: Reply) {
-        let is_control = Method::from_number(incoming.header.method)
+        let method = Method::from_number(incoming.header.method);
+        if method == Some(Method::Listen) {
+            return self.listen(&incoming, reply);
+        }
+        let is_control = method
             .is_some_and(|method| method.lane() == wire::schema::Lane::Control && method != Method::Unmount);
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {

@@ -8,11 +8,12 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use lease::coherence::message::{Joined, Party};
 use parking_lot::Mutex;
 use proto::{Head, Reason, SessionId};
 use types::{Errno, Ino};
@@ -75,8 +76,10 @@ pub(crate) struct Session {
     pub host: String,
     /// 0: none.
     pub node: u64,
-    /// Milliseconds since the table was made.
-    heard: AtomicU64,
+    /// As which it was known by its coming.
+    joined: Joined,
+    /// It asked something since that was last looked at.
+    heard: AtomicBool,
     pub has: Mutex<Has>,
     operations: Mutex<Operations>,
 }
@@ -88,6 +91,10 @@ pub(crate) enum Turn {
 }
 
 impl Session {
+    pub(crate) fn party(&self) -> Party {
+        Party { session: self.id, joined: self.joined }
+    }
+
     /// An operation with a number comes.
     pub(crate) fn begin(&self, head: &Head, kept_max: usize) -> Result<Turn, No> {
         let mut operations = self.operations.lock();
@@ -133,46 +140,28 @@ impl Session {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct Sessions {
-    pub limits: SessionLimits,
-    started: Instant,
     table: Mutex<HashMap<SessionId, Arc<Session>>>,
 }
 
 impl Sessions {
-    pub(crate) fn new(limits: SessionLimits) -> Sessions {
-        Sessions { limits, started: Instant::now(), table: Mutex::default() }
-    }
-
-    fn now(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
-    }
-
-    /// The session, made if it is not there.
-    pub(crate) fn mount(&self, id: SessionId, host: &str, node: u64) -> Result<Arc<Session>, No> {
+    /// The session, made if it is not there. It has joined.
+    pub(crate) fn mount(&self, by: Party, host: &str, node: u64) {
         let mut table = self.table.lock();
-        if let Some(session) = table.get(&id) {
-            session.heard.store(self.now(), Ordering::Relaxed);
-            return Ok(session.clone());
+        if table.get(&by.session).is_some_and(|session| session.joined == by.joined) {
+            return;
         }
-        if table.len() >= self.limits.sessions {
-            return Err(No::new(
-                Errno::EMFILE,
-                Retry::Never,
-                Reason::TooMuch,
-                "as many sessions as it takes",
-            ));
-        }
-        let session = Arc::new(Session {
-            id,
+        let session = Session {
+            id: by.session,
             host: host.to_owned(),
             node,
-            heard: AtomicU64::new(self.now()),
+            joined: by.joined,
+            heard: AtomicBool::new(false),
             has: Mutex::default(),
             operations: Mutex::default(),
-        });
-        table.insert(id, session.clone());
-        Ok(session)
+        };
+        table.insert(by.session, Arc::new(session));
     }
 
     /// The session that asks; it was heard of.
@@ -180,7 +169,10 @@ impl Sessions {
         let head = head.ok_or(proto::Bad::Missing("head"))?;
         let table = self.table.lock();
         let session = table.get(&head.session()).ok_or_else(No::session_gone)?;
-        session.heard.store(self.now(), Ordering::Relaxed);
+        if head.joined != 0 && head.joined != session.joined.0 {
+            return Err(No::session_gone());
+        }
+        session.heard.store(true, Ordering::Relaxed);
         Ok(session.clone())
     }
 
@@ -188,13 +180,11 @@ impl Sessions {
         self.table.lock().remove(&id)
     }
 
-    /// Takes out those that were silent too long.
-    pub(crate) fn take_silent(&self) -> Vec<Arc<Session>> {
-        let before = self.now().saturating_sub(self.limits.silence.as_millis() as u64);
-        let mut table = self.table.lock();
-        let silent = |session: &Arc<Session>| session.heard.load(Ordering::Relaxed) < before;
-        let ids: Vec<SessionId> = table.values().filter(|s| silent(s)).map(|s| s.id).collect();
-        ids.iter().filter_map(|id| table.remove(id)).collect()
+    /// Those that asked something since this was asked last.
+    pub(crate) fn take_heard(&self) -> Vec<Party> {
+        let table = self.table.lock();
+        let heard = table.values().filter(|session| session.heard.swap(false, Ordering::Relaxed));
+        heard.map(|session| session.party()).collect()
     }
 
     pub(crate) fn len(&self) -> usize {

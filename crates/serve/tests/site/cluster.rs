@@ -215,7 +215,7 @@ impl Session {
 
     pub fn mount(&self) -> Mounted {
         let head = Some(Head::of(self.id));
-        ask(&self.control, &Mount { head, host: "test".into(), node: 0 }, &[], 0).unwrap().0
+        ask(&self.control, &Mount { head, host: "test".into(), ..Mount::default() }, &[], 0).unwrap().0
     }
 
     /// Of the next operation.

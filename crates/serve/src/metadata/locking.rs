@@ -1,0 +1,190 @@
+//! Requests about locks, and what becomes of sessions whose terms are over.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lease::coherence::{
+    locks::{HadLock, LockRequest},
+    message::{Had, Party},
+};
+use net::{Incoming, Reply};
+use parking_lot::Mutex;
+use proto::{
+    Nothing, Request, SessionId,
+    locks::{CancelLock, FindLock, FoundLock, HadLocks, HeldLock, Listen, Lock, Locked, Told, Unlock},
+};
+
+use super::{MetadataService, mailbox::Listener, session::Session, terms::Due, verdicts};
+use crate::answer::{Done, No, Outcome, answered};
+
+/// Who listens is answered after so long in any case, and before his own deadline.
+const LISTEN_MAX: Duration = Duration::from_secs(10);
+const BEFORE_DEADLINE: Duration = Duration::from_millis(500);
+
+/// Sessions on their way out.
+#[derive(Default)]
+pub(super) struct Leaving {
+    /// They were given up, and what they have is theirs until the verdict is durable.
+    condemned: Mutex<HashMap<SessionId, Arc<Session>>>,
+    /// What could not be made durable yet.
+    undone: Mutex<Due>,
+}
+
+impl MetadataService {
+    /// What a session says that it had of an earlier life.
+    pub(super) fn had(id: SessionId, body: &[u8]) -> Result<Had, No> {
+        let had = HadLocks::read(body)?;
+        let locks = had.locks.iter().map(|lock| HadLock::said(id, lock)).collect::<Result<_, _>>()?;
+        Ok(Had { locks, ..Had::default() })
+    }
+
+    fn asked(session: &Session, lock: Option<&HeldLock>, wait: bool) -> Result<LockRequest, No> {
+        let lock = lock.ok_or(proto::Bad::Missing("lock"))?;
+        Ok(HadLock::said(session.id, lock)?.request(wait))
+    }
+
+    fn decided(&self, (locked, due): (Option<Locked>, Due)) -> Outcome {
+        self.carry_on(due);
+        locked.map(|locked| Done::new(&locked)).ok_or_else(No::session_gone)
+    }
+
+    pub(super) fn lock(&self, session: &Session, asked: &Lock) -> Outcome {
+        let request = Self::asked(session, asked.lock.as_ref(), asked.wait)?;
+        let number = asked.head.unwrap_or_default().number;
+        self.decided(self.terms.lock(session.party(), number, request))
+    }
+
+    pub(super) fn unlock(&self, session: &Session, asked: &Unlock) -> Outcome {
+        let request = Self::asked(session, asked.lock.as_ref(), false)?;
+        let number = asked.head.unwrap_or_default().number;
+        self.decided(self.terms.unlock(session.party(), number, &request))
+    }
+
+    pub(super) fn find_lock(&self, session: &Session, asked: &FindLock) -> Outcome {
+        let request = Self::asked(session, asked.lock.as_ref(), false)?;
+        let ino = request.ino;
+        let found =
+            self.terms.find(&request).map_err(|()| No::later("who has which lock is not known yet"))?;
+        let own = found.is_some_and(|found| found.owner.session == session.id);
+        let lock = found.map(|found| {
+            let (owner, range, kind, pid) = (found.owner, found.range, found.kind, found.pid);
+            HadLock { ino, owner, range, kind, pid }.to_say()
+        });
+        Ok(Done::new(&FoundLock { lock, own }))
+    }
+
+    pub(super) fn cancel_lock(&self, session: &Session, asked: &CancelLock) -> Outcome {
+        let due = self.terms.cancel(session.party(), asked.number);
+        self.carry_on(due);
+        Ok(Done::new(&Nothing {}))
+    }
+
+    /// Kept until there is something to say; no thread waits.
+    pub(super) fn listen(&self, incoming: &Incoming, reply: Reply) {
+        let begun = proto::decode::<Listen>(&incoming.meta).map_err(No::from).and_then(|asked| {
+            let session = self.sessions.asking(asked.head())?;
+            Ok((session.party(), asked.heard))
+        });
+        let (by, heard) = match begun {
+            Ok(begun) => begun,
+            Err(no) => return answered(reply, Err(no)),
+        };
+        let end = incoming.deadline.checked_sub(BEFORE_DEADLINE).unwrap_or(incoming.deadline);
+        let listener = Listener { reply, until: end.min(Instant::now() + LISTEN_MAX) };
+        match self.terms.listen(by, heard, listener) {
+            Ok(due) => self.carry_on(due),
+            Err(listener) => answered(listener.reply, Err(No::session_gone())),
+        }
+    }
+
+    /// One look of the clock.
+    pub(super) fn tend_terms(&self) {
+        self.terms.heard(&self.sessions.take_heard());
+        let undone = std::mem::take(&mut *self.leaving.undone.lock());
+        self.carry_on(undone);
+        let due = self.terms.tick();
+        self.carry_on(due);
+    }
+
+    /// What the machine's decisions ask for.
+    pub(super) fn carry_on(&self, due: Due) {
+        let mut due = due;
+        loop {
+            for (reply, told) in std::mem::take(&mut due.heard) {
+                answered(reply, Ok(Done::new(&told)));
+            }
+            for listener in std::mem::take(&mut due.deserted) {
+                answered(listener.reply, Err(No::session_gone()));
+            }
+            for session in std::mem::take(&mut due.over) {
+                self.over(session);
+            }
+            let next = if let Some(session) = due.fence.pop() {
+                self.fence(session)
+            } else if std::mem::take(&mut due.end_grace) {
+                self.end_grace()
+            } else {
+                return;
+            };
+            due.add(next);
+        }
+    }
+
+    fn fence(&self, session: SessionId) -> Due {
+        // From now on it is refused.
+        if let Some(found) = self.sessions.remove(session) {
+            tracing::warn!(%session, host = %found.host, "a silent session is given up");
+            self.leaving.condemned.lock().insert(session, found);
+        }
+        match verdicts::record(&self.store, session, self.terms.life()) {
+            Ok(()) => self.terms.fenced(session),
+            Err(error) => {
+                tracing::error!(%session, %error, "a verdict is not durable yet: what the session had is not free");
+                self.leaving.undone.lock().fence.push(session);
+                Due::default()
+            }
+        }
+    }
+
+    fn over(&self, session: SessionId) {
+        let condemned = self.leaving.condemned.lock().remove(&session);
+        if let Some(session) = condemned.or_else(|| self.sessions.remove(session)) {
+            self.give_up(&session);
+        }
+    }
+
+    fn end_grace(&self) -> Due {
+        match verdicts::end_grace(&self.store, self.terms.life()) {
+            Ok(()) => {
+                tracing::info!("sessions of earlier lives come back no more");
+                self.terms.grace_ended()
+            }
+            Err(error) => {
+                tracing::error!(%error, "the end of coming back is not durable yet: locks wait");
+                self.leaving.undone.lock().end_grace = true;
+                Due::default()
+            }
+        }
+    }
+
+    /// Nobody listens any more.
+    pub(super) fn tell_listeners(&self) {
+        for listener in self.terms.silence() {
+            answered(listener.reply, Ok(Done::new(&Told::default())));
+        }
+    }
+
+    /// A session comes, with what it had; it has a number from then on.
+    pub(super) fn joined(&self, by: Party, had: Had) -> Result<u64, No> {
+        let (joined, due) = self.terms.join(by, had);
+        self.carry_on(due);
+        match joined {
+            Ok(Some(joined)) => Ok(joined.0),
+            Ok(None) => Err(No::too_much("as many sessions as it takes")),
+            Err(()) => Err(No::session_gone()),
+        }
+    }
+}
