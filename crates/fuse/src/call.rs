@@ -2,7 +2,7 @@
 //!
 //! A [`Call`] owns its request's buffers and may be moved to any thread. Answering consumes it. A call that is
 //! dropped without an answer answers `EIO` and logs, so that no request hangs. While a call is held, so is a
-//! buffer (with io_uring, one of the few entries of its queue): do not hold it without end.
+//! buffer (with io_uring, one of the few entries of its queue): do not hold it without end, or [`Call::park`] it.
 
 use std::sync::Arc;
 
@@ -39,6 +39,8 @@ pub(crate) struct DeviceSlot {
 
 pub(crate) enum Slot {
     Device(DeviceSlot),
+    /// It gave its buffer back.
+    Parked(Arc<Device>),
     Ring(RingSlot),
 }
 
@@ -81,6 +83,17 @@ impl Call {
         self.agreed.payload
     }
 
+    /// For an answer that may take for ever: what was asked is forgotten and the buffer given back; the call answers as before,
+    /// without data from its own buffer. With io_uring it keeps its entry, so a file system that parks is not to be served so.
+    #[must_use]
+    pub fn park(mut self) -> Call {
+        self.slot = match self.slot.take() {
+            Some(Slot::Device(slot)) => Some(Slot::Parked(slot.device)),
+            other => other,
+        };
+        self
+    }
+
     pub fn reply_error(mut self, errno: Errno) {
         self.finish(Err(errno));
     }
@@ -104,7 +117,7 @@ impl Call {
         match self.slot.take() {
             // Never sent there, but an entry must go back in any case.
             Some(Slot::Ring(slot)) => slot.finish(self.header.unique, 0, 0),
-            Some(Slot::Device(_)) | None => {}
+            Some(Slot::Device(_) | Slot::Parked(_)) | None => {}
         }
     }
 
@@ -240,7 +253,7 @@ impl Call {
                 slot.buffer.bytes().get(size_of::<abi::InHeader>()..slot.len).unwrap_or_default(),
             ),
             Some(Slot::Ring(slot)) => slot.body(),
-            None => Body::Joined(&[]),
+            Some(Slot::Parked(_)) | None => Body::Joined(&[]),
         }
     }
 
@@ -258,7 +271,7 @@ impl Call {
         let buf = match &mut self.slot {
             Some(Slot::Device(slot)) => slot.buffer.bytes_mut().get_mut(PAGE..PAGE + room),
             Some(Slot::Ring(slot)) => slot.payload().get_mut(..room),
-            None => None,
+            Some(Slot::Parked(_)) | None => None,
         };
         match fill(buf.ok_or(Errno::EIO)?)? {
             Some(len) if len > room => Err(Errno::EIO),
@@ -278,6 +291,7 @@ impl Call {
         }
         match self.slot.take() {
             Some(Slot::Device(slot)) => send(&slot.device, &self.header, 0, parts),
+            Some(Slot::Parked(device)) => send(&device, &self.header, 0, parts),
             Some(Slot::Ring(mut slot)) => {
                 let mut left = slot.payload();
                 for part in parts {
@@ -303,6 +317,7 @@ impl Call {
                 let parts = [data];
                 send(&slot.device, &self.header, error, if len == 0 { &[] } else { &parts });
             }
+            Some(Slot::Parked(device)) => send(&device, &self.header, error, &[]),
             Some(Slot::Ring(slot)) => slot.finish(self.header.unique, error, len),
             None => {}
         }

@@ -50,6 +50,8 @@ struct Tricks {
     divert: bool,
     /// Keep lookups of "held" without an answer.
     hold: bool,
+    /// And park them.
+    park: bool,
     timeout: Duration,
 }
 
@@ -115,8 +117,8 @@ impl Filesystem for Tricky {
                 if name == b"dropped" {
                     return drop(call);
                 }
-                if name == b"held" && self.tricks.hold {
-                    self.held.lock().push(call);
+                if name.starts_with(b"held") && self.tricks.hold {
+                    self.held.lock().push(if self.tricks.park { call.park() } else { call });
                     *self.counts.held.0.lock() += 1;
                     self.counts.held.1.notify_all();
                     return;
@@ -124,6 +126,9 @@ impl Filesystem for Tricky {
                 if name == b"panicking" {
                     panic!("as the test wants it");
                 }
+            }
+            Ok(Operation::Mkdir { .. }) if self.tricks.park => {
+                self.held.lock().drain(..).for_each(|call| call.reply_error(Errno::EACCES));
             }
             Ok(Operation::Open { .. }) if self.tricks.divert => {
                 let backing = self.backing.lock().as_ref().unwrap().open(self.target.as_fd()).unwrap();
@@ -334,6 +339,29 @@ fn unmounted_while_requests_are_held() {
         drop(held);
         mounted.check_ended();
     }
+}
+
+/// Goal: parked requests are in nobody's way, however many, and are answered. Method: more lookups than there are threads and
+/// buffers wait; another request has all of them answered.
+#[test]
+fn parked_requests_hold_up_nobody() {
+    const MANY: u32 = 200;
+    let tricks = Tricks { hold: true, park: true, ..Tricks::default() };
+    let Some(mounted) = Mounted::new(TransportChoice::Device, tricks) else { return };
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..MANY)
+            .map(|n| {
+                let path = mounted.dir.join(format!("held-{n}"));
+                scope.spawn(move || errno(&fs::metadata(path).unwrap_err()))
+            })
+            .collect();
+        let (held, told) = &mounted.counts.held;
+        let late = told.wait_while_for(&mut held.lock(), |held| *held < MANY, PATIENCE);
+        assert!(!late.timed_out());
+        fs::create_dir(mounted.dir.join("d")).unwrap();
+        waiting.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), Errno::EACCES));
+    });
+    mounted.finish();
 }
 
 #[test]

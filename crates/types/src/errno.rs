@@ -54,6 +54,7 @@ errnos! {
     ERANGE = "result too large",
     EDEADLK = "deadlock avoided",
     ENAMETOOLONG = "name too long",
+    ENOLCK = "no more locks",
     ENOSYS = "not implemented",
     ENOTEMPTY = "directory not empty",
     ELOOP = "too many symbolic links",
