@@ -156,6 +156,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 }
                 None => false,
             },
+            (None, key::VERDICT) => parsed.raw_ino == 0 && matches!(parsed.rest.len(), 0 | 16),
             (None, key::CONFLICT) => parsed.conflict().is_some(),
             (Some(_) | None, _) => false,
         };
