@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use fuse::{
     AttrOut, Call, Capabilities, DirBuffer, DirEntryOut, EntryOut, Filesystem, Header, InitConfig,
-    KernelInfo, OpenFlags, OpenOut, Operation, ReadArgs, StatfsOut,
+    KernelInfo, OpenFlags, OpenOut, Operation, ReadArgs, StatfsOut, TransportKind,
 };
 use proto::attr::Caller;
 use types::{Attr, Errno, Ino, NAME_MAX};
@@ -13,6 +13,7 @@ use crate::{
     Remote,
     access::{Access, is_append, is_sync},
     dirs::Page,
+    lock_calls::{in_the_way, process, wish},
     names::Place,
     openings::OpenFile,
     shape::AllocateArgs,
@@ -42,13 +43,17 @@ impl Filesystem for Remote {
             | Capabilities::POSIX_ACL
             | Capabilities::HANDLE_KILLPRIV_V2
             | Capabilities::SETXATTR_EXT
-            | Capabilities::AUTO_INVAL_DATA;
-        config.capabilities |= wanted & kernel.capabilities;
-        // Locks are this kernel's own; nothing is to be written back from its cache, nor mapped for writing there.
-        config.capabilities -= Capabilities::POSIX_LOCKS
+            | Capabilities::POSIX_LOCKS
             | Capabilities::FLOCK_LOCKS
-            | Capabilities::WRITEBACK_CACHE
-            | Capabilities::DIRECT_IO_ALLOW_MMAP;
+            | Capabilities::AUTO_INVAL_DATA;
+        // Each program that waits for a lock would keep one of the few entries of its queue.
+        if kernel.transport == TransportKind::IoUring {
+            tracing::error!("a mount of a cluster is served over /dev/fuse");
+            return Err(Errno::EINVAL);
+        }
+        config.capabilities |= wanted & kernel.capabilities;
+        // Nothing is to be written back from its cache, nor mapped for writing there.
+        config.capabilities -= Capabilities::WRITEBACK_CACHE | Capabilities::DIRECT_IO_ALLOW_MMAP;
         config.max_write = 1 << 20;
         config.time_granularity_ns = 1;
         // Without a page cache nobody reads ahead: programs that go by it ask for fewer and larger pieces.
@@ -68,8 +73,17 @@ impl Filesystem for Remote {
                 list.for_each(|one| self.forget(one.node, one.lookups));
                 return call.reply_none();
             }
-            Ok(Operation::Interrupt { .. }) => return call.reply_none(),
-            Ok(Operation::Destroy | Operation::Flush { .. } | Operation::Releasedir(_)) => {
+            Ok(Operation::Interrupt { unique }) => {
+                self.interrupt(unique);
+                return call.reply_none();
+            }
+            Ok(Operation::Setlk(args)) => return self.serve_lock(call, args, false),
+            Ok(Operation::Setlkw(args)) => return self.serve_lock(call, args, true),
+            // Most who close a file have no lock on it.
+            Ok(Operation::Flush { lock_owner, .. }) if !self.may_have_locks(header.node, lock_owner) => {
+                return call.reply_ok();
+            }
+            Ok(Operation::Destroy | Operation::Releasedir(_)) => {
                 return call.reply_ok();
             }
             // Directories are not to be cached, so there is an answer.
@@ -113,7 +127,7 @@ fn entry(attr: Attr) -> EntryOut {
 }
 
 fn open_out(file: &OpenFile) -> OpenOut {
-    OpenOut { fh: file.number, flags: OpenFlags::DIRECT_IO | OpenFlags::NOFLUSH, backing: None }
+    OpenOut { fh: file.number, flags: OpenFlags::DIRECT_IO, backing: None }
 }
 
 fn reply_entry(call: Call, attr: Attr) {
@@ -264,15 +278,21 @@ impl Remote {
                 let found = self.file(fh).and_then(|file| self.seek(&file, offset, whence));
                 finish(call, found, |call, at| call.reply_lseek(at));
             }
+            Operation::Flush { fh, lock_owner } => {
+                self.flush_locks(at, fh, process(lock_owner));
+                call.reply_ok();
+            }
+            Operation::Getlk(args) => {
+                let found = wish(at, &args, false).and_then(|wish| self.find_lock(&wish));
+                finish(call, found, |call, found| call.reply_lock(&in_the_way(&args, found)));
+            }
             Operation::Ioctl(_) => call.reply_error(Errno::ENOTTY),
-            // Locks and permissions are the kernel's; copies it makes itself; the rest is other file systems', or was answered before.
+            // Permissions are the kernel's; copies it makes itself; the rest is other file systems', or was answered before.
             Operation::Forget { .. }
             | Operation::BatchForget(_)
-            | Operation::Flush { .. }
             | Operation::Opendir { .. }
             | Operation::Releasedir(_)
             | Operation::Access { .. }
-            | Operation::Getlk(_)
             | Operation::Setlk(_)
             | Operation::Setlkw(_)
             | Operation::CopyFileRange(_)

@@ -1,20 +1,24 @@
 //! The client of a cluster: a file system whose names are at a metadata server and whose bytes are at data servers.
 //!
 //! - [`Remote`] is one mount: its session, its operations as plain calls, and a [`fuse::Filesystem`] over them.
+//! - The locks of its programs are the metadata server's. It knows what they have, to come back with.
 //! - It keeps nothing of names, attributes and bytes: each is asked for when it is wanted, so that all clients see the same. What it
 //!   keeps is what it has: references, openings, where the bytes of an open file are.
 //!
 //! Invariants:
 //! - I-REMOTE-1: a change is carried out once: it has one number for all its attempts, and ends as unknown rather than twice.
 //! - I-REMOTE-2: a reference that the kernel counts is the session's, also after the server has been started again.
-//! - I-REMOTE-3: no thread of the transport waits for the network, and every wait ends.
+//! - I-REMOTE-3: no thread of the transport waits for the network, and every wait ends; that of a program for a lock is nobody's thread.
 //! - I-REMOTE-4: what cannot be read is an error, and never zeros or a short end.
 #![forbid(unsafe_code)]
 
 mod access;
 mod dirs;
+mod held;
 mod kernel;
 mod line;
+mod lock_calls;
+mod locking;
 mod names;
 mod nodes;
 mod opening;
@@ -28,15 +32,18 @@ mod remote;
 mod session;
 mod shape;
 mod status;
+mod waiting;
 mod writing;
 mod xattr;
 
 pub use access::Access;
 pub use dirs::{Listed, Page};
+pub use held::Holder;
 pub use names::Place;
 pub use openings::OpenFile;
 pub use options::RemoteOptions;
 pub use remote::{Remote, StartError};
 pub use shape::AllocateArgs;
 pub use status::{RemoteStatus, ServerStatus};
+pub use waiting::LockWish;
 pub use writing::WriteHow;

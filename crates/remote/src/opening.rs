@@ -99,6 +99,7 @@ impl Remote {
     /// Gives an opening back. What fails is the server's to give up with the session.
     pub fn close(&self, number: u64) {
         let Some(file) = self.openings.remove(number) else { return };
+        self.release_locks(file.ino, number);
         let atime = file.read_at.lock().map(Into::into);
         let closed = self.look(|head| metadata::Close { head: Some(head), opening: file.number, atime });
         if let Err(error) = closed {

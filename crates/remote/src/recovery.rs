@@ -1,12 +1,21 @@
 //! Sessions: the first one, and one in place of one that is gone.
 //!
 //! A session is gone when the metadata server was started again, or has heard nothing of it for too long. In the new one the references
-//! are taken again and the files opened again by their numbers; a file that is no more cannot be, and its openings give errors.
+//! are taken again and the files opened again by their numbers; a file that is no more cannot be, and its openings give errors. Locks are
+//! taken along to a server that was started again; where that is refused they are lost, and the openings with them.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+};
 
+use lease::coherence::{locks::HadLock, message::Life};
 use prost::Message;
-use proto::{BATCH_MAX, Request, SessionId, control, metadata};
+use proto::{
+    BATCH_MAX, Reason, Request, SessionId, control,
+    locks::{HadLocks, HeldLock},
+    metadata,
+};
 use types::Errno;
 use wire::frame::Body;
 
@@ -17,23 +26,51 @@ use crate::{
 };
 
 impl Remote {
-    /// What cluster it is, and who is in it.
-    pub(crate) fn fetch_facts(&self) -> Result<(), Stop> {
+    /// What cluster it is, and who is in it. Returns the life of the server.
+    pub(crate) fn fetch_facts(&self) -> Result<u32, Stop> {
         let (facts, body) = self.ask_control(&control::Hello {}, self.options.patience)?;
         self.set_renew(facts.renew_ms);
-        self.nodes.take(&body).map_err(|errno| Stop::Silent(format!("the cluster map: {errno}")))
+        if facts.incarnation != self.session().incarnation {
+            // It counts its maps anew.
+            self.nodes.forget_map();
+        }
+        self.nodes.take(&body).map_err(|errno| Stop::Silent(format!("the cluster map: {errno}")))?;
+        Ok(facts.life)
     }
 
-    pub(crate) fn new_session(&self) -> Result<Arc<Session>, Stop> {
+    pub(crate) fn new_session(&self, life: u32) -> Result<Arc<Session>, Stop> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| Stop::Silent(error.to_string()))?;
         // 0 is none.
-        let id = SessionId(u128::from_le_bytes(random).max(1));
+        self.mount(SessionId(u128::from_le_bytes(random).max(1)), life, (0, Vec::new()))
+    }
+
+    fn mount(
+        &self,
+        id: SessionId,
+        life: u32,
+        (before, had): (u64, Vec<HeldLock>),
+    ) -> Result<Arc<Session>, Stop> {
         let host: String = self.options.host.chars().filter(|c| !c.is_control()).take(16).collect();
-        let mount = control::Mount { head: Some(proto::Head::of(id)), host, node: 0 };
-        let (mounted, _) = self.ask_control(&mount, self.options.patience)?;
+        let mount = control::Mount { head: Some(proto::Head::of(id)), host, node: 0, before, life };
+        let body = Body::new(HadLocks { locks: had }.encode_to_vec());
+        let (mounted, _) = self.ask_control_with(&mount, body, self.options.patience)?;
         self.set_renew(mounted.renew_ms);
-        Ok(Arc::new(Session::new(id, mounted.incarnation, mounted.operations_max)))
+        Ok(Arc::new(Session::new(id, mounted.joined, mounted.incarnation, mounted.operations_max)))
+    }
+
+    /// The same session, with its locks, at a server that was started again; `None`: it was given up, or comes too late. One without
+    /// locks has nothing to come back for.
+    fn come_back(&self, gone: &Session, life: u32) -> Result<Option<Arc<Session>>, Stop> {
+        let had: Vec<HeldLock> = self.locks.lock().held.leave(gone.id).iter().map(HadLock::to_say).collect();
+        if had.is_empty() || Life::of(gone.joined) >= Life(life) {
+            return Ok(None);
+        }
+        match self.mount(gone.id, life, (gone.joined, had)) {
+            Ok(session) => Ok(Some(session)),
+            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => Ok(None),
+            Err(stop) => Err(stop),
+        }
     }
 
     /// Makes a session in place of `gone`, unless somebody did.
@@ -43,19 +80,38 @@ impl Remote {
             return Ok(());
         }
         tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
-        let session = self.new_session().map_err(|stop| stop.errno())?;
-        if session.incarnation != gone.incarnation {
-            self.nodes.forget_map();
-        }
-        self.fetch_facts().map_err(|stop| stop.errno())?;
+        let life = self.fetch_facts().map_err(|stop| stop.errno())?;
+        let came_back = self.come_back(gone, life).map_err(|stop| stop.errno())?;
+        let (session, unlocked) = match came_back {
+            Some(session) => (session, BTreeSet::new()),
+            None => {
+                let session = self.new_session(life).map_err(|stop| stop.errno())?;
+                (session, self.locks.lock().held.lose())
+            }
+        };
         self.hold_all(&session)?;
-        let lost = self.open_again(&session)?;
+        let lost = self.open_again(&session)? + self.lose_unlocked(&unlocked);
         tracing::warn!(session = %session.id, lost, "a new session; openings that are lost give EIO");
-        let mut current = self.session.write();
-        // From now on writes begin anew.
-        self.recoveries.fetch_add(1, Ordering::AcqRel);
-        *current = session;
+        let again = {
+            let mut current = self.session.write();
+            // From now on writes begin anew.
+            self.recoveries.fetch_add(1, Ordering::AcqRel);
+            let again = self.locks.lock().enter(session.joined);
+            *current = session;
+            again
+        };
+        self.ask_locks_again(again);
         Ok(())
+    }
+
+    /// Who believes in a lock that somebody else may have must not go on as if he had it.
+    fn lose_unlocked(&self, handles: &BTreeSet<u64>) -> u64 {
+        let mut lost = 0;
+        for file in handles.iter().filter_map(|handle| self.openings.get(*handle)) {
+            tracing::warn!(ino = file.ino.get(), "the locks of an open file are lost with the session");
+            lost += u64::from(!file.lost.swap(true, Ordering::AcqRel));
+        }
+        lost
     }
 
     fn hold_all(&self, session: &Arc<Session>) -> Result<(), Errno> {

@@ -1,7 +1,10 @@
 //! The mount itself: its session, how it asks, and the thread that keeps it.
 
 use std::{
-    sync::{Arc, Weak, atomic::AtomicU64},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64},
+    },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -21,6 +24,7 @@ use crate::{
     pool::Pool,
     references::References,
     session::Session,
+    waiting::Waiting,
 };
 
 /// A look at what is to be given back and renewed.
@@ -28,7 +32,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Of an end: what is open is closed within it, or left to the server.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// A request that finds its session gone so often in a row has an error.
-const RECOVERIES_MAX: usize = 4;
+pub(crate) const RECOVERIES_MAX: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -59,13 +63,16 @@ pub struct Remote {
     pub(crate) openings: Openings,
     pub(crate) pool: Pool,
     pub(crate) data_pool: Pool,
+    pub(crate) locks: Mutex<Waiting>,
+    /// A thread hears of the locks that wait.
+    pub(crate) listening: AtomicBool,
     pub(crate) session: RwLock<Arc<Session>>,
     /// One at a time makes a session in place of a lost one.
     pub(crate) recovering: Mutex<()>,
     /// Sessions that were made in place of others.
     pub(crate) recoveries: AtomicU64,
     renew: RwLock<Duration>,
-    stopping: Mutex<bool>,
+    pub(crate) stopping: Mutex<bool>,
     stopped: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -87,7 +94,9 @@ impl Remote {
             openings: Openings::default(),
             pool,
             data_pool,
-            session: RwLock::new(Arc::new(Session::new(SessionId(0), 0, 1))),
+            locks: Mutex::default(),
+            listening: AtomicBool::new(false),
+            session: RwLock::new(Arc::new(Session::new(SessionId(0), 0, 0, 1))),
             recovering: Mutex::default(),
             recoveries: AtomicU64::new(0),
             renew: RwLock::new(Duration::from_secs(5)),
@@ -96,7 +105,9 @@ impl Remote {
             keeper: Mutex::default(),
             options,
         });
-        if let Err(stop) = remote.fetch_facts().and_then(|()| remote.new_session()).map(|session| {
+        if let Err(stop) = remote.fetch_facts().and_then(|life| remote.new_session(life)).map(|session| {
+            let none = remote.locks.lock().enter(session.joined);
+            debug_assert!(none.is_empty());
             *remote.session.write() = session;
         }) {
             remote.pool.shutdown();
@@ -129,6 +140,7 @@ impl Remote {
         {
             tracing::error!("the thread that keeps the session ended with a panic");
         }
+        self.end_locks();
         self.pool.shutdown();
         self.data_pool.shutdown();
         let end = Instant::now() + END_PATIENCE;
@@ -212,10 +224,19 @@ impl Remote {
         request: &R,
         patience: Duration,
     ) -> Result<(R::Answer, Vec<u8>), Stop> {
+        self.ask_control_with(request, Body::default(), patience)
+    }
+
+    pub(crate) fn ask_control_with<R: Request>(
+        &self,
+        request: &R,
+        body: Body,
+        patience: Duration,
+    ) -> Result<(R::Answer, Vec<u8>), Stop> {
         let asking = Asking {
             method: R::METHOD,
             meta: request.encode_to_vec().into(),
-            body: Body::default(),
+            body,
             answer_bytes_max: 4 << 20,
         };
         let answered = self.control.ask(&asking, Waits { patience, longest: patience })?;
@@ -240,6 +261,7 @@ impl Remote {
     /// One look of the keeper.
     fn tick(&self, renewed: &mut Instant) {
         self.give_back();
+        self.pay_locks();
         // Copied: making a session in place of a lost one sets it.
         let every = *self.renew.read();
         if renewed.elapsed() < every {

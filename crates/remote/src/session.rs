@@ -11,6 +11,8 @@ use types::Errno;
 
 pub(crate) struct Session {
     pub id: SessionId,
+    /// As which it came, for the heads of its requests.
+    pub joined: u64,
     /// Of the server that made it.
     pub incarnation: u64,
     /// Operations whose answers the server keeps.
@@ -32,9 +34,10 @@ pub(crate) struct Operation {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, incarnation: u64, operations_max: u64) -> Session {
+    pub(crate) fn new(id: SessionId, joined: u64, incarnation: u64, operations_max: u64) -> Session {
         Session {
             id,
+            joined,
             incarnation,
             operations_max: operations_max.max(1),
             numbers: Mutex::default(),
@@ -44,7 +47,7 @@ impl Session {
 
     /// Of a request that may be carried out twice.
     pub(crate) fn head(&self) -> Head {
-        Head::of(self.id)
+        Head { joined: self.joined, ..Head::of(self.id) }
     }
 
     /// The next number. Waits while the oldest open one is so old that the server would keep no answer for this.
@@ -69,7 +72,7 @@ impl Operation {
     pub(crate) fn head(&self) -> Head {
         let numbers = self.session.numbers.lock();
         let acknowledged = numbers.open.first().copied().unwrap_or(self.number);
-        Head::operation(self.session.id, self.number, acknowledged)
+        Head { number: self.number, acknowledged, ..self.session.head() }
     }
 }
 
@@ -89,7 +92,7 @@ mod tests {
 
     #[test]
     fn only_what_has_ended_is_acknowledged() {
-        let session = Arc::new(Session::new(SessionId(7), 1, 3));
+        let session = Arc::new(Session::new(SessionId(7), 9, 1, 3));
         let now = Instant::now();
         let (one, two) = (session.begin(now).unwrap(), session.begin(now).unwrap());
         assert_eq!((one.head().number, one.head().acknowledged), (1, 1));
@@ -102,6 +105,6 @@ mod tests {
         assert_eq!(three.head().acknowledged, 3);
         let four = session.begin(now).unwrap();
         assert_eq!((four.head().number, four.head().acknowledged), (4, 3));
-        assert_eq!(session.head().number, 0);
+        assert_eq!((session.head().number, session.head().joined, four.head().joined), (0, 9, 9));
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fuse::{Session, UnmountError as FuseUnmount};
+use fuse::{Session, TransportChoice, UnmountError as FuseUnmount};
 use net::tls::Tls;
 use parking_lot::RwLock;
 use remote::{Remote, RemoteOptions, ServerStatus};
@@ -17,7 +17,7 @@ use wire::{
 
 use super::{StartContext, mount_options, refusals::of_mount};
 use crate::{
-    config::{ClusterConfig, RemoteConfig, id_text},
+    config::{ClusterConfig, RemoteConfig, Transport, id_text},
     control::{
         ClusterMountReport, ControlError, ControlHandler, ErrorCode, MoveReport, NodeReport, Peer,
         ProgressSink, Request, Response,
@@ -27,6 +27,11 @@ use crate::{
 
 /// Makes a session at the cluster's metadata server, mounts, and serves.
 pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<Running, StartError> {
+    if config.mount.transport == Transport::IoUring {
+        let why = "mount.transport: a mount of a cluster is served over /dev/fuse (auto, dev): with io_uring programs \
+                   that wait for locks would stop all others";
+        return Err(StartError::Config(why.to_owned()));
+    }
     let credentials = credentials(&config.cluster, client_number()?, Roles::CLIENT)?;
     let cluster = credentials.me.cluster;
     let mut options = RemoteOptions::new(config.cluster.metadata.clone(), credentials);
@@ -38,6 +43,7 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     let remote =
         Remote::start(options).map_err(|error| StartError::Failed(format!("{}: {error}", config.source)))?;
     let mut wanted = mount_options(&config.mount);
+    wanted.transport = TransportChoice::Device;
     wanted.fsname.clone_from(&config.source);
     let session = match Session::mount(&wanted, remote.clone()) {
         Ok(session) => session,

@@ -75,7 +75,7 @@ settings! {
     mount.source: Kind::Text { or: Some("none") }, "none", Some("HOST[:PORT]:/"),
         "The cluster that is mounted, by its metadata servers: HOST[:PORT][,HOST[:PORT]...]:/. `none` is a file system of this machine's own.";
     mount.transport: Kind::Choice(&["auto", "io-uring", "dev"]), "auto", Some("--transport"),
-        "How requests come from the kernel: FUSE over io_uring, or /dev/fuse. `auto` takes io_uring where the kernel offers it.";
+        "How requests come from the kernel: FUSE over io_uring, or /dev/fuse. `auto` takes io_uring where the kernel offers it; a mount of a cluster is served over /dev/fuse.";
     mount.passthrough: Kind::Choice(&["auto", "off"]), "auto", None,
         "Let the kernel read and write a file that is wholly in one tier without asking the daemon. Needs root.";
     mount.kernel_features: Kind::Choice(&["all", "6.1"]), "all", None,

@@ -203,6 +203,7 @@ impl Terms {
             } else {
                 LockOutcome::TooMany
             };
+            machine.stamp += 1;
             let stamp = machine.stamp;
             return (Some(Locked { outcome: outcome.into(), stamp }), Due::default());
         }

@@ -1,0 +1,317 @@
+//! Locks of programs: asking for them, hearing of those that waited, and giving up what closed files leave.
+//!
+//! No thread waits with a program: a lock that is not free waits at the server, which tells its outcome to the thread that listens. That
+//! one is started with the first lock.
+
+use std::{
+    sync::{Weak, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use lease::coherence::{
+    locks::{HadLock, Owner},
+    ranges::{Kind, Range},
+};
+use net::Answered;
+use prost::Message;
+use proto::{
+    Reason, Request,
+    locks::{CancelLock, FindLock, FoundLock, HeldLock, Listen, Lock, LockOutcome, Unlock},
+};
+use types::{Errno, Ino};
+use wire::frame::Body;
+
+use crate::{
+    Remote,
+    held::{Change, Holder},
+    line::{Asking, Stop, Waits},
+    remote::RECOVERIES_MAX,
+    session::Session,
+    waiting::{Answer, LockWish, Next},
+};
+
+/// Longer than the server keeps a listener.
+const LISTEN_LONGEST: Duration = Duration::from_secs(15);
+/// A server that cannot be reached: who listens looks after so long whether all this has ended.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
+const LISTEN_PAUSE: Duration = Duration::from_millis(200);
+/// A program that was interrupted waits so long for a server that is away.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
+
+impl LockWish {
+    fn said(&self) -> HeldLock {
+        let LockWish { ino, holder, range, kind, pid, .. } = *self;
+        said((ino, holder), range, kind, pid)
+    }
+}
+
+/// The session is in the head.
+fn said((ino, holder): (Ino, Holder), range: Range, kind: Kind, pid: u32) -> HeldLock {
+    let owner = Owner { session: proto::SessionId(0), class: holder.class, id: holder.id };
+    HadLock { ino, owner, range, kind, pid }.to_say()
+}
+
+impl Remote {
+    /// Wants a lock. `answer` is called once, by any thread; [`Remote::interrupt`] with the same `id` hurries it.
+    pub fn lock(&self, id: u64, wish: LockWish, answer: impl FnOnce(Result<(), Errno>) + Send + 'static) {
+        let answer: Answer = Box::new(answer);
+        let next = self.locks.lock().insert(id, wish, answer);
+        self.go_on(next);
+    }
+
+    /// The program with that request got a signal. One that there is no such request of yet is remembered.
+    pub fn interrupt(&self, id: u64) {
+        let next = self.locks.lock().interrupt(id);
+        self.go_on(next);
+    }
+
+    /// Who is in the way, and where; the process if it is of this node.
+    pub fn find_lock(&self, wish: &LockWish) -> Result<Option<(Range, Kind, u32)>, Errno> {
+        let lock = Some(wish.said());
+        let found: FoundLock = self.look(|head| FindLock { head: Some(head), lock })?;
+        let Some(lock) = found.lock else { return Ok(None) };
+        let range = Range::new(lock.start, lock.end).ok_or(Errno::EIO)?;
+        Ok(Some((range, lock.kind().into(), if found.own { lock.pid } else { 0 })))
+    }
+
+    /// Gives up what the holder has in the range. Whoever has nothing costs no request.
+    pub fn unlock(&self, ino: Ino, holder: Holder, range: Range) -> Result<(), Errno> {
+        {
+            let mut locks = self.locks.lock();
+            if !locks.held.is_user(ino, holder) {
+                return Ok(());
+            }
+            locks.held.begin(ino, holder, None);
+        }
+        let result = self.ask_unlock(ino, holder, range);
+        if result.is_err() {
+            self.locks.lock().held.ended(ino, holder, true);
+        }
+        result
+    }
+
+    /// A process closed a descriptor: all its locks on the file go, whichever descriptor they were taken with.
+    pub fn flush_locks(&self, ino: Ino, handle: u64, holder: Holder) {
+        if !self.locks.lock().held.is_user(ino, holder) {
+            return;
+        }
+        self.give_up_all(ino, holder);
+        self.locks.lock().held.forget_handle(ino, holder, handle);
+    }
+
+    /// An open file description is no more, and so are the locks that were taken with it and not given up.
+    pub(crate) fn release_locks(&self, ino: Ino, handle: u64) {
+        let holders = self.locks.lock().held.users_of(ino, handle);
+        holders.into_iter().for_each(|holder| self.give_up_all(ino, holder));
+    }
+
+    /// What was owed to the server from closes while it was away.
+    pub(crate) fn pay_locks(&self) {
+        let owed = self.locks.lock().held.take_owed();
+        owed.into_iter().for_each(|(ino, holder)| self.give_up_all(ino, holder));
+    }
+
+    fn give_up_all(&self, ino: Ino, holder: Holder) {
+        if let Err(error) = self.unlock(ino, holder, Range::ALL) {
+            tracing::warn!(ino = ino.get(), %error, "locks of a closed file are given up later");
+            self.locks.lock().held.owe(ino, holder);
+        }
+    }
+
+    /// Answers that a mount at its end has none for.
+    pub(crate) fn end_locks(&self) {
+        let answers = self.locks.lock().take_all();
+        answers.into_iter().for_each(|answer| answer(Err(Errno::EIO)));
+    }
+
+    fn go_on(&self, next: Next) {
+        let Some(this) = self.this.upgrade() else { return };
+        match next {
+            Next::Nothing => (),
+            Next::Answer(answer, result) => answer(result),
+            Next::Ask(id) => self.pool.defer(move || this.ask_lock(id)),
+            Next::Cancel(id) => self.pool.defer(move || this.cancel_lock(id)),
+            Next::GiveBack(wish) => self.pool.defer(move || this.give_back_lock(&wish)),
+        }
+    }
+
+    pub(crate) fn ask_locks_again(&self, ids: Vec<u64>) {
+        ids.into_iter().for_each(|id| self.go_on(Next::Ask(id)));
+    }
+
+    fn ask_lock(&self, id: u64) {
+        let mut failed = Errno::EIO;
+        for _ in 0..RECOVERIES_MAX {
+            let session = self.session();
+            let operation = match session.begin(Instant::now() + self.options.longest) {
+                Ok(operation) => operation,
+                Err(errno) => {
+                    failed = errno;
+                    break;
+                }
+            };
+            let head = operation.head();
+            let at = (session.joined, head.number);
+            let asks = self.locks.lock().asks(id, at);
+            let wish = match asks {
+                Ok(wish) => wish,
+                Err(next) => {
+                    drop(operation);
+                    return self.go_on(next);
+                }
+            };
+            self.listen_from_now_on();
+            let request = Lock { head: Some(head), lock: Some(wish.said()), wait: wish.wait };
+            match self.asked::<Lock>(&request, self.waits()) {
+                Ok(locked) => {
+                    let next = self.locks.lock().decided(at, &locked);
+                    return self.go_on(next);
+                }
+                Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                    drop(operation);
+                    if let Err(errno) = self.recover(&session) {
+                        failed = errno;
+                        break;
+                    }
+                }
+                Err(stop) => {
+                    failed = stop.errno();
+                    break;
+                }
+            }
+        }
+        let next = self.locks.lock().failed(id, failed);
+        self.go_on(next);
+    }
+
+    fn ask_unlock(&self, ino: Ino, holder: Holder, range: Range) -> Result<(), Errno> {
+        let lock = Some(said((ino, holder), range, Kind::Read, 0));
+        for _ in 0..RECOVERIES_MAX {
+            let session = self.session();
+            let operation = session.begin(Instant::now() + self.options.longest)?;
+            let request = Unlock { head: Some(operation.head()), lock };
+            match self.asked::<Unlock>(&request, self.waits()) {
+                Ok(locked) if locked.outcome() != LockOutcome::Granted => return Err(Errno::ENOLCK),
+                Ok(locked) => {
+                    let change = Change { stamp: locked.stamp, range, kind: None, pid: 0 };
+                    if self.locks.lock().held.end(session.joined, (ino, holder), Some(change)) {
+                        return Ok(());
+                    }
+                    // The session was lost meanwhile, and its successor came back with it.
+                    drop(operation);
+                    drop(self.recovering.lock());
+                }
+                Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                    drop(operation);
+                    self.recover(&session)?;
+                }
+                Err(stop) => return Err(stop.errno()),
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    fn cancel_lock(&self, id: u64) {
+        let session = self.session();
+        let at = self.locks.lock().parked(id);
+        // In another session it is asked again, and then not any more.
+        let Some((_, number)) = at.filter(|at| at.0 == session.joined) else { return };
+        let request = CancelLock { head: Some(session.head()), number };
+        let waits = Waits { patience: CANCEL_PATIENCE, longest: CANCEL_PATIENCE };
+        match self.asked::<CancelLock>(&request, waits) {
+            // What became of it is told.
+            Ok(_) => (),
+            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                if let Err(error) = self.recover(&session) {
+                    tracing::debug!(%error, "a lock was not cancelled: no session");
+                    self.interrupted(id);
+                }
+            }
+            Err(stop) => {
+                tracing::debug!(errno = %stop.errno(), "a lock was not cancelled: the server is away");
+                self.interrupted(id);
+            }
+        }
+    }
+
+    /// Its program goes on. What it may get yet is given back.
+    fn interrupted(&self, id: u64) {
+        let next = self.locks.lock().failed(id, Errno::EINTR);
+        self.go_on(next);
+    }
+
+    fn give_back_lock(&self, wish: &LockWish) {
+        if let Err(error) = self.unlock(wish.ino, wish.holder, wish.range) {
+            tracing::debug!(ino = wish.ino.get(), %error, "a lock that nobody waits for is given back at the close");
+        }
+    }
+
+    fn asked<R: Request>(&self, request: &R, waits: Waits) -> Result<R::Answer, Stop> {
+        let asking = asking(request)?;
+        answer::<R>(&self.metadata.ask(&asking, waits)?)
+    }
+
+    fn listen_from_now_on(&self) {
+        if self.listening.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let remote = self.this.clone();
+        let started = thread::Builder::new().name("remote-listen".into()).spawn(move || listen(&remote));
+        if let Err(error) = started {
+            tracing::error!(%error, "no thread to hear of locks with: those that wait do so until a signal");
+            self.listening.store(false, Ordering::Release);
+        }
+    }
+
+    /// Returns the number of the last that was heard.
+    fn hear(&self, session: &Session, heard: u64) -> Result<u64, Stop> {
+        let request = Listen { head: Some(session.head()), heard };
+        let waits = Waits { patience: LISTEN_PATIENCE, longest: LISTEN_LONGEST };
+        let told = answer::<Listen>(&self.control.ask(&asking(&request)?, waits)?)?;
+        let mut last = heard;
+        for telling in told.tellings.into_iter().filter(|telling| telling.number > heard) {
+            last = telling.number;
+            let at = (session.joined, telling.operation);
+            let next = self.locks.lock().decided(at, &telling.locked.unwrap_or_default());
+            self.go_on(next);
+        }
+        Ok(last)
+    }
+}
+
+fn listen(remote: &Weak<Remote>) {
+    let (mut of, mut heard) = (0, 0);
+    loop {
+        let Some(remote) = remote.upgrade() else { return };
+        if *remote.stopping.lock() {
+            return;
+        }
+        let session = remote.session();
+        if session.joined != of {
+            (of, heard) = (session.joined, 0);
+        }
+        match remote.hear(&session, heard) {
+            Ok(last) => heard = last,
+            Err(stop) => {
+                let gone =
+                    matches!(&stop, Stop::Fault { fault, .. } if Reason::of(fault) == Reason::SessionGone);
+                let made = gone && !*remote.stopping.lock() && remote.recover(&session).is_ok();
+                if !made {
+                    thread::sleep(LISTEN_PAUSE);
+                }
+            }
+        }
+    }
+}
+
+fn asking<R: Request>(request: &R) -> Result<Asking, Stop> {
+    request.check().map_err(|bad| Stop::Silent(bad.to_string()))?;
+    let meta = request.encode_to_vec().into();
+    Ok(Asking { method: R::METHOD, meta, body: Body::default(), answer_bytes_max: 0 })
+}
+
+fn answer<R: Request>(answered: &Answered) -> Result<R::Answer, Stop> {
+    R::Answer::decode(answered.meta.as_slice())
+        .map_err(|_| Stop::Silent("an answer that makes no sense".to_owned()))
+}
