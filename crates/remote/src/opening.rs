@@ -107,9 +107,12 @@ impl Remote {
         }
     }
 
-    /// `EBADF`: no such opening. `EIO`: lost with its session, and the file is no more or cannot be opened now.
+    /// `EBADF`: no such opening. `EIO`: lost with its session, and the file is no more or cannot be opened now, or a lock of it is lost.
     pub fn file(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
         let file = self.openings.get(number).ok_or(Errno::EBADF)?;
+        if file.unlocked.load(Ordering::Acquire) {
+            return Err(Errno::EIO);
+        }
         if file.lost.load(Ordering::Acquire) {
             let opened = self.look(|head| metadata::Open {
                 head: Some(head),
@@ -154,6 +157,7 @@ impl Remote {
             cleared: AtomicBool::new(false),
             reserved: (access.write && attr.project != ProjectId::NONE).then(|| AtomicU64::new(attr.size)),
             lost: AtomicBool::new(false),
+            unlocked: AtomicBool::new(false),
         })
     }
 

@@ -49,6 +49,8 @@ pub struct OpenFile {
     pub(crate) reserved: Option<AtomicU64>,
     /// It could not be opened again after the session was lost.
     pub(crate) lost: AtomicBool,
+    /// A lock that was taken through it was lost: it stays so.
+    pub(crate) unlocked: AtomicBool,
 }
 
 #[derive(Default)]

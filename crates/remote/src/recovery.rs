@@ -109,7 +109,7 @@ impl Remote {
         let mut lost = 0;
         for file in handles.iter().filter_map(|handle| self.openings.get(*handle)) {
             tracing::warn!(ino = file.ino.get(), "the locks of an open file are lost with the session");
-            lost += u64::from(!file.lost.swap(true, Ordering::AcqRel));
+            lost += u64::from(!file.unlocked.swap(true, Ordering::AcqRel));
         }
         lost
     }

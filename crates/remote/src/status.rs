@@ -15,6 +15,8 @@ pub struct RemoteStatus {
     pub map_epoch: u64,
     pub open_files: usize,
     pub references: usize,
+    /// Of programs, that the server has and cannot grant yet.
+    pub waiting_locks: usize,
     pub metadata: ServerStatus,
     pub data: Vec<ServerStatus>,
 }
@@ -62,6 +64,7 @@ impl Remote {
             map_epoch: self.nodes.epoch(),
             open_files: self.openings.len(),
             references: self.references.len(),
+            waiting_locks: self.locks.lock().parked_len(),
             metadata,
             data: data.collect(),
         }

@@ -168,6 +168,10 @@ impl Waiting {
         self.entries.get(&id).filter(|entry| entry.parked).map(|entry| entry.at)
     }
 
+    pub(crate) fn parked_len(&self) -> usize {
+        self.entries.values().filter(|entry| entry.parked).count()
+    }
+
     /// A session was made. Those that waited in the lost one are to be asked again.
     pub(crate) fn enter(&mut self, joined: u64) -> Vec<u64> {
         self.held.enter(joined);
