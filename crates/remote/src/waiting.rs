@@ -220,7 +220,7 @@ mod tests {
     fn answer(next: Next) {
         match next {
             Next::Answer(answer, result) => answer(result),
-            _ => panic!("no answer"),
+            Next::Nothing | Next::Ask(_) | Next::Cancel(_) | Next::GiveBack(_) => panic!("no answer"),
         }
     }
 
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(waiting.held.users_of(wish.ino, wish.handle), [wish.holder], "its close gives it up");
         match waiting.decided((8, 1), &locked(LockOutcome::Granted, 1)) {
             Next::GiveBack(of) => assert_eq!(of, wish),
-            _ => panic!("it stays"),
+            Next::Nothing | Next::Answer(..) | Next::Ask(_) | Next::Cancel(_) => panic!("it stays"),
         }
         let got = asked(&mut waiting, 2, wish, (8, 2));
         for left in waiting.take_all() {

@@ -1,17 +1,12 @@
 //! Requests about locks, and what becomes of sessions whose terms are over.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use lease::coherence::{
     locks::{HadLock, LockRequest},
     message::{Had, Party},
 };
 use net::{Incoming, Reply};
-use parking_lot::Mutex;
 use proto::{
     Nothing, Request, SessionId,
     locks::{CancelLock, FindLock, FoundLock, HadLocks, HeldLock, Listen, Lock, Locked, Told, Unlock},
@@ -23,15 +18,6 @@ use crate::answer::{Done, No, Outcome, answered};
 /// Who listens is answered after so long in any case, and before his own deadline.
 const LISTEN_MAX: Duration = Duration::from_secs(10);
 const BEFORE_DEADLINE: Duration = Duration::from_millis(500);
-
-/// Sessions on their way out.
-#[derive(Default)]
-pub(super) struct Leaving {
-    /// They were given up, and what they have is theirs until the verdict is durable.
-    condemned: Mutex<HashMap<SessionId, Arc<Session>>>,
-    /// What could not be made durable yet.
-    undone: Mutex<Due>,
-}
 
 impl MetadataService {
     /// What a session says that it had of an earlier life.

@@ -13,6 +13,7 @@
 mod attributes;
 mod control;
 mod files;
+mod leaving;
 mod live;
 mod locking;
 mod mailbox;

@@ -17,7 +17,7 @@ use types::{Errno, Ino};
 
 use super::{
     files::Files,
-    locking::Leaving,
+    leaving::Leaving,
     session::{Session, SessionLimits, Sessions, Turn},
     terms::Terms,
     verdicts,
