@@ -87,7 +87,7 @@ impl Address {
     }
 
     /// A listening socket. The file of a Unix socket that nobody listens at any more is replaced.
-    pub(crate) fn listen(&self, backlog: i32) -> io::Result<Socket> {
+    pub fn listen(&self, backlog: i32) -> io::Result<Socket> {
         let address = self.resolve()?.into_iter().next();
         let address = address.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such name"))?;
         let socket = Socket::new(address.domain(), Type::STREAM, None)?;

@@ -18,6 +18,7 @@ use crate::{
     greet::Greeted,
     link::{Answered, Link, Parts, Pending},
     reader::{Handler, Reader},
+    trace,
     transport::{Transport, Waits},
 };
 
@@ -84,7 +85,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Without bodies.
+    /// Without bodies, for the request that this thread works on.
     pub fn new(method: u16, meta: impl Into<Bytes>, deadline: Instant) -> Call {
         Call {
             method,
@@ -94,7 +95,7 @@ impl Call {
             answer_bytes_max: 0,
             into: Vec::new(),
             epoch: 0,
-            trace: 0,
+            trace: trace::current().0,
             job: 0,
         }
     }

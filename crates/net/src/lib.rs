@@ -2,7 +2,8 @@
 //!
 //! - [`Server`] listens; a [`Handler`] answers, in any order. [`Client`] asks: many threads share a connection, which is made again when it
 //!   was lost. Both directions are alike: a handler can be asked on a connection that it made.
-//! - [`transport`] what carries the bytes; [`key_file`] the cluster key; [`tls`] certificates, for who wants them.
+//! - [`transport`] what carries the bytes; [`key_file`] the cluster key; [`tls`] certificates, for who wants them; [`trace`] which request a
+//!   thread works on.
 //!
 //! Threads, and no async runtime: two per connection ([0014](../../../docs/decisions/0014-wire.md)). Every wait has a deadline, every queue a
 //! bound: those of [`wire::connection`], and one write's bytes. It refuses to know what a method means.
@@ -19,6 +20,7 @@ mod pool;
 mod reader;
 mod server;
 pub mod tls;
+pub mod trace;
 pub mod transport;
 
 use std::io;

@@ -16,6 +16,7 @@ pub mod docs;
 pub mod exit;
 pub mod holders;
 pub mod locate;
+pub mod monitor;
 pub mod mount_call;
 pub mod mounts;
 pub mod policy;

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::control::{ControlError, ControlHandler, MoveReport, ProgressSink};
+use crate::{
+    control::{ControlError, ControlHandler, MoveReport, ProgressSink},
+    monitor::Sample,
+};
 
 /// Why a file system could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +47,12 @@ pub trait MountedFs: Send + Sync {
 
     /// Returns when the session has ended, whoever ended it.
     fn wait(&self);
+
+    /// Says what is counted and measured, for `/metrics`. Waits for nothing.
+    fn sample(&self, sample: &mut Sample);
+
+    /// What keeps it from doing its work now, one line each, for `/healthz`. Waits for nothing.
+    fn troubles(&self) -> Vec<String>;
 
     /// After `wait`: writes down what is left, closes the stores. Once.
     fn finish(&self) -> Result<(), String>;

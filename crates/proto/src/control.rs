@@ -14,6 +14,8 @@ pub const ADDRESSES_MAX: usize = 4;
 pub const ADDRESS_MAX: usize = 64;
 /// Bytes of a rack's name.
 pub const RACK_MAX: usize = 24;
+/// Of a data server.
+pub const TIERS_MAX: usize = 8;
 
 /// What cluster is this? Needs no session.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -149,6 +151,37 @@ pub struct NodeReport {
     /// Thousandths of what it can do.
     #[prost(uint32, tag = "8")]
     pub busy: u32,
+    /// From the fastest. None: it does not say.
+    #[prost(message, repeated, tag = "9")]
+    pub tiers: Vec<TierNow>,
+    /// Bytes that only memory has.
+    #[prost(uint64, tag = "10")]
+    pub only_in_memory: u64,
+    /// Requests that wait or are carried out.
+    #[prost(uint64, tag = "11")]
+    pub waiting: u64,
+    /// Of the program. Empty: unknown.
+    #[prost(string, tag = "12")]
+    pub version: String,
+}
+
+/// A tier of a data server, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct TierNow {
+    /// 0 memory, 1 SSD, 2 near-line.
+    #[prost(uint32, tag = "1")]
+    pub tier: u32,
+    #[prost(uint64, tag = "2")]
+    pub limit: u64,
+    #[prost(uint64, tag = "3")]
+    pub used: u64,
+    #[prost(uint64, tag = "4")]
+    pub available: u64,
+    /// Below so many available bytes writers wait.
+    #[prost(uint64, tag = "5")]
+    pub stop_write: u64,
+    #[prost(bool, tag = "6")]
+    pub writers_wait: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -252,6 +285,10 @@ impl Request for NodeReport {
         if len > ADDRESSES_MAX {
             return Err(Bad::TooLong { what: "addresses", len, max: ADDRESSES_MAX });
         }
+        if self.tiers.len() > TIERS_MAX {
+            return Err(Bad::TooLong { what: "tiers", len: self.tiers.len(), max: TIERS_MAX });
+        }
+        text("version", &self.version, NAME_MAX)?;
         self.addresses.iter().try_for_each(|address| text("address", address, ADDRESS_MAX))
     }
 }

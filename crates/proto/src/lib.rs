@@ -6,7 +6,7 @@
 //! - [`method`] numbers and lanes; [`Request`] ties a message to its method and its answer; [`decode`] is the only way in.
 //! - [`head`] who asks, and which of his operations it is; [`attr`] attributes; [`layout`] where a file's data are;
 //!   [`fault`] answers that say no.
-//! - [`control`], [`metadata`], [`locks`], [`data`] the messages.
+//! - [`control`], [`metadata`], [`locks`], [`data`], [`watch`] the messages; [`meter`] counts requests.
 //!
 //! It knows no socket and no server, and believes no length.
 #![forbid(unsafe_code)]
@@ -19,8 +19,10 @@ pub mod head;
 pub mod layout;
 pub mod locks;
 pub mod metadata;
+pub mod meter;
 pub mod method;
 mod modes;
+pub mod watch;
 
 pub use fault::{Bad, Reason};
 pub use head::{Head, Nothing, SessionId};

@@ -38,6 +38,9 @@ methods! {
     MapSince = 5,
     NodeReport = 6,
     Listen = 7,
+    // For those who watch.
+    Counters = 20,
+    ClusterStatus = 21,
     // Metadata: 100 to 199.
     Lookup = 100,
     GetAttr = 101,

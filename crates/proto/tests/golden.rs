@@ -12,6 +12,7 @@ use proto::{
     decode,
     locks::*,
     metadata::{self as m, *},
+    watch::*,
 };
 use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
 
@@ -88,7 +89,50 @@ fn report() -> NodeReport {
         total: 4,
         free: 5,
         busy: 6,
+        tiers: vec![TierNow { tier: 1, limit: 2, used: 3, available: 4, stop_write: 5, writers_wait: true }],
+        only_in_memory: 7,
+        waiting: 8,
+        version: "v".into(),
     }
+}
+
+fn load() -> Load {
+    Load { requests: 1, errors: 2, received: 3, sent: 4, micros: 5 }
+}
+
+fn watch() -> Vec<Golden> {
+    let clients = vec![ClientLoad { client: 1 << 63, load: load() }];
+    let (metadata, data) = (Some(load()), Some(Load::default()));
+    let client = ClientNow {
+        client: 1 << 63,
+        host: "h".into(),
+        since_ms: 1,
+        silent_ms: 2,
+        openings: 3,
+        writing: 4,
+        references: 5,
+    };
+    let node = NodeNow { report: report(), heard_ms: 1, away: true };
+    let cluster = ClusterNow {
+        epoch: 1,
+        node: 2,
+        name: "n".into(),
+        up_ms: 3,
+        grace_ms: 4,
+        files: 5,
+        inodes: 6,
+        report_ms: 7,
+        clients: vec![client],
+        nodes: vec![node],
+        trouble: "t".into(),
+    };
+    let counted = Counted { node: 1, incarnation: 2, at_us: 3, metadata, data, waiting: 4, clients };
+    vec![
+        ("counters", Counters {}.encode_to_vec()),
+        ("counted", counted.encode_to_vec()),
+        ("cluster-status", ClusterStatus {}.encode_to_vec()),
+        ("cluster-now", cluster.encode_to_vec()),
+    ]
 }
 
 /// Name, bytes.
@@ -277,7 +321,7 @@ fn bytes() -> Vec<Golden> {
 }
 
 fn all() -> Vec<Golden> {
-    [control(), names(), files(), locks(), bytes()].concat()
+    [control(), watch(), names(), files(), locks(), bytes()].concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -286,6 +330,19 @@ fn golden_messages() {
     let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let now: String = all().iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).collect();
     assert_eq!(now, include_str!("golden.txt"), "the messages as they are now:\n{now}");
+}
+
+/// What a data server of before the tiers says is taken, and says nothing of them.
+#[test]
+fn a_report_without_tiers_is_taken() {
+    let NodeReport { node, name, rack, addresses, incarnation, total, free, busy, .. } = report();
+    let before =
+        NodeReport { node, name, rack, addresses, incarnation, total, free, busy, ..NodeReport::default() };
+    let bytes = [
+        0x08, 2, 0x12, 2, b'n', b'2', 0x1a, 2, b'r', b'1', 0x22, 6, b'h', b':', b'7', b'4', b'0', b'1', 0x28,
+        3, 0x30, 4, 0x38, 5, 0x40, 6,
+    ];
+    assert_eq!(decode::<NodeReport>(&bytes), Ok(before));
 }
 
 fn check<R: Request + PartialEq + std::fmt::Debug>(meta: &[u8]) -> Result<(), Bad> {
@@ -304,6 +361,8 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::Renew => check::<Renew>(meta),
         Method::MapSince => check::<MapSince>(meta),
         Method::NodeReport => check::<NodeReport>(meta),
+        Method::Counters => check::<Counters>(meta),
+        Method::ClusterStatus => check::<ClusterStatus>(meta),
         Method::Lookup => check::<Lookup>(meta),
         Method::GetAttr => check::<GetAttr>(meta),
         Method::SetAttr => check::<m::SetAttr>(meta),

@@ -6,7 +6,8 @@ use fuse::{
     AttrOut, Call, Capabilities, DirBuffer, DirEntryOut, EntryOut, Filesystem, Header, InitConfig,
     KernelInfo, OpenFlags, OpenOut, Operation, ReadArgs, StatfsOut, TransportKind,
 };
-use proto::attr::Caller;
+use net::trace;
+use proto::{attr::Caller, meter::Class};
 use types::{Attr, Errno, Ino, NAME_MAX};
 
 use crate::{
@@ -99,7 +100,11 @@ impl Filesystem for Remote {
         };
         let Some(remote) = self.this.upgrade() else { return call.reply_error(Errno::EIO) };
         let pool = if for_data { &self.data_pool } else { &self.pool };
-        pool.defer(move || remote.serve(call));
+        let request = self.traces.next();
+        pool.defer(move || {
+            let _request = trace::enter(request);
+            remote.serve(call);
+        });
     }
 }
 
@@ -107,7 +112,17 @@ impl Filesystem for Remote {
 fn finish<T>(call: Call, result: Result<T, Errno>, reply: impl FnOnce(Call, T)) {
     match result {
         Ok(value) => reply(call, value),
-        Err(error) => call.reply_error(error),
+        Err(error) => {
+            say(call.header().node, error);
+            call.reply_error(error);
+        }
+    }
+}
+
+/// What a program is refused because something failed is said with the id that the servers' logs have, too.
+fn say(ino: u64, error: Errno) {
+    if Class::of(error) == Class::Failed {
+        tracing::warn!(request = %trace::current(), ino, %error, "a program's request failed");
     }
 }
 
@@ -252,7 +267,9 @@ impl Remote {
                 call.reply_ok();
             }
             Operation::Read(args) => match self.file(args.fh) {
-                Ok(file) => call.reply_with(args.size as usize, |buf| self.read(&file, args.offset, buf)),
+                Ok(file) => call.reply_with(args.size as usize, |buf| {
+                    self.read(&file, args.offset, buf).inspect_err(|error| say(header.node, *error))
+                }),
                 Err(error) => call.reply_error(error),
             },
             Operation::Write(args) => {
@@ -310,7 +327,10 @@ impl Remote {
         let at_most = (args.size as usize / (head + 8)).max(1);
         let page = match self.list(dir, args.offset, at_most, plus) {
             Ok(page) => page,
-            Err(error) => return call.reply_error(error),
+            Err(error) => {
+                say(dir.get(), error);
+                return call.reply_error(error);
+            }
         };
         call.reply_dir(|out| {
             self.pack(page, out);

@@ -12,9 +12,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use net::{Address, Answered, Call, CallError, Client, Credentials, NobodyAnswers, Target, Tuning};
+use net::{Address, Answered, Call, CallError, Client, Credentials, NobodyAnswers, Target, Tuning, trace};
 use parking_lot::Mutex;
-use proto::{Method, Reason};
+use proto::{
+    Method, Reason,
+    meter::{Ended, Meter},
+};
 use types::Errno;
 use wire::{
     frame::{Body, Verdict},
@@ -90,6 +93,7 @@ fn comes_later(fault: &Fault) -> bool {
 pub(crate) struct Common {
     pub credentials: Credentials,
     pub tuning: Tuning,
+    pub meter: Arc<Meter>,
 }
 
 pub(crate) struct Line {
@@ -101,6 +105,9 @@ pub(crate) struct Line {
     known: AtomicBool,
     away: Mutex<Option<Away>>,
     in_flight: AtomicU64,
+    /// 0: the metadata server.
+    node: u64,
+    meter: Arc<Meter>,
 }
 
 #[derive(Clone)]
@@ -126,15 +133,40 @@ impl Line {
             known: AtomicBool::new(false),
             away: Mutex::default(),
             in_flight: AtomicU64::new(0),
+            node: wish.node.unwrap_or(0),
+            meter: common.meter.clone(),
         }
     }
 
     /// Asks until there is an answer.
     pub(crate) fn ask(&self, asking: &Asking, waits: Waits) -> Result<Answered, Stop> {
+        let begun = self.begin();
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         let answer = self.attempts(asking, waits);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.end(asking, begun, answer.as_ref().map_err(Stop::errno));
         answer
+    }
+
+    /// A request that is made; each has its [`Line::end`], however often it is made.
+    pub(crate) fn begin(&self) -> Instant {
+        self.meter.begin();
+        Instant::now()
+    }
+
+    /// Counts it, and says to who follows requests that it was made.
+    pub(crate) fn end(&self, asking: &Asking, begun: Instant, answer: Result<&Answered, Errno>) {
+        let len = |meta: usize, body: usize| (meta + body) as u64;
+        let ended = Ended {
+            error: answer.err(),
+            took: begun.elapsed(),
+            received: answer.map_or(0, |answered| len(answered.meta.len(), answered.body.len())),
+            sent: len(asking.meta.len(), asking.body.len()),
+        };
+        self.meter.end(Some(asking.method), &ended);
+        let (method, node, micros) = (asking.method.name(), self.node, ended.took.as_micros() as u64);
+        let errno = ended.error.map_or("none", Errno::name);
+        tracing::debug!(request = %trace::current(), method, node, micros, errno, "asked a server");
     }
 
     /// A connection, for requests that go to several servers at once. What fails on it is asked for again with [`Line::ask`].
@@ -224,14 +256,14 @@ impl Line {
     fn heard(&self) {
         self.known.store(true, Ordering::Relaxed);
         if self.away.lock().take().is_some() {
-            tracing::info!("a server answers again");
+            tracing::info!(node = self.node, "a server answers again");
         }
     }
 
     fn lost(&self, why: &str) {
         let mut away = self.away.lock();
         if away.is_none() {
-            tracing::warn!(why, "a server is away");
+            tracing::warn!(request = %trace::current(), node = self.node, why, "a server is away");
             *away = Some(Away { since: Instant::now(), why: why.to_owned() });
         }
     }

@@ -3,7 +3,10 @@
 //! Where an object is short there is a hole or the file's end; which of them, the other objects' sizes say. A data server that does
 //! not answer gives an error, whatever the others say.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use cluster::striping::Part;
 use net::{Answered, Pending};
@@ -169,12 +172,13 @@ impl Remote {
         let lines =
             askings.iter().map(|(node, _)| self.line_to(*node)).collect::<Result<Vec<Arc<Line>>, Errno>>()?;
         let alone = askings.len() == 1;
-        let begun: Vec<Option<Pending>> = askings
+        let begun: Vec<Option<(Instant, Pending)>> = askings
             .iter()
             .zip(&lines)
             .map(|((_, asking), line)| {
                 let channel = if alone { None } else { line.open_channel() }?;
-                channel.begin(asking.call(std::time::Instant::now() + waits.longest)).ok()
+                let pending = channel.begin(asking.call(Instant::now() + waits.longest)).ok()?;
+                Some((line.begin(), pending))
             })
             .collect();
         Ok(askings
@@ -182,12 +186,12 @@ impl Remote {
             .zip(lines)
             .zip(begun)
             .map(|(((node, asking), line), pending)| {
-                let first = pending.and_then(|pending| pending.wait().ok());
-                match first.filter(|answered| answered.header.verdict == Verdict::Done) {
+                match pending.and_then(|(begun, pending)| first(&line, asking, begun, pending)) {
                     Some(answered) => Ok(answered),
                     None => line.ask(asking, waits).map_err(|stop| {
                         if let Stop::Silent(why) = &stop {
                             tracing::warn!(
+                                request = %net::trace::current(),
                                 node,
                                 method = asking.method.name(),
                                 why,
@@ -224,6 +228,14 @@ impl Got {
         (self.bytes.len() as u64) < self.part.len
             && self.size > self.part.object_offset + self.bytes.len() as u64
     }
+}
+
+/// The answer to the first attempt, if it says yes.
+fn first(line: &Line, asking: &Asking, begun: Instant, pending: Pending) -> Option<Answered> {
+    let answered = pending.wait().ok().filter(|answered| answered.header.verdict == Verdict::Done);
+    // What comes of another attempt is counted as one more; it comes later, as far as this one is concerned.
+    line.end(asking, begun, answered.as_ref().ok_or(Errno::EAGAIN));
+    answered
 }
 
 pub(crate) fn object(file: &OpenFile, placed: &Placed) -> Object {

@@ -9,10 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use net::Answered;
+use net::{
+    Answered,
+    trace::{self, Traces},
+};
 use parking_lot::{Condvar, Mutex, RwLock};
 use prost::Message;
-use proto::{Head, Reason, Request, SessionId, control, metadata};
+use proto::{Head, Reason, Request, SessionId, control, metadata, meter::Meter};
 use types::{Attr, Errno};
 use wire::{frame::Body, handshake::Wish, schema::Lane};
 
@@ -75,12 +78,17 @@ pub struct Remote {
     pub(crate) stopping: Mutex<bool>,
     stopped: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) meter: Arc<Meter>,
+    /// Ids of the kernel's requests.
+    pub(crate) traces: Traces,
 }
 
 impl Remote {
     /// Makes a session at the metadata server.
     pub fn start(options: RemoteOptions) -> Result<Arc<Remote>, StartError> {
-        let common = Common { credentials: options.credentials.clone(), tuning: options.tuning };
+        let meter: Arc<Meter> = Arc::default();
+        let (credentials, tuning) = (options.credentials.clone(), options.tuning);
+        let common = Common { credentials, tuning, meter: meter.clone() };
         let line = |lane| Line::new(&options.servers, Wish { lane, node: None }, &common);
         let (control, metadata) = (line(Lane::Control), line(Lane::Metadata));
         let pool = Pool::start("remote", options.workers)?;
@@ -103,6 +111,8 @@ impl Remote {
             stopping: Mutex::default(),
             stopped: Condvar::new(),
             keeper: Mutex::default(),
+            meter,
+            traces: Traces::new(options.credentials.me.node),
             options,
         });
         if let Err(stop) = remote.fetch_facts().and_then(|life| remote.new_session(life)).map(|session| {
@@ -203,13 +213,15 @@ impl Remote {
                     drop(operation);
                     self.recover(&session)?;
                     if again && want.operation {
-                        tracing::warn!(method = R::METHOD.name(), "not known whether it was carried out");
+                        let request = trace::current();
+                        tracing::warn!(%request, method = R::METHOD.name(), "not known whether it was carried out");
                         return Err(Errno::EIO);
                     }
                 }
                 Err(stop) => {
                     if let Stop::Silent(why) = &stop {
-                        tracing::warn!(method = R::METHOD.name(), why, "no answer");
+                        let request = trace::current();
+                        tracing::warn!(%request, method = R::METHOD.name(), why, "no answer");
                     }
                     return Err(stop.errno());
                 }

@@ -2,10 +2,21 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use proto::metadata;
+use prost::Message;
+use proto::{
+    metadata,
+    meter::Meter,
+    watch::{ClusterNow, ClusterStatus},
+};
 use types::Errno;
 
-use crate::{Remote, line::Line};
+use crate::{
+    Remote,
+    line::{Line, Stop},
+};
+
+/// For what people wait for.
+const LOOK: Duration = Duration::from_secs(5);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteStatus {
@@ -39,6 +50,8 @@ impl Remote {
         let all = self.nodes.all();
         let of_line = |line: &Line| (line.in_flight(), line.away());
         let (in_flight, away) = of_line(&self.metadata);
+        // The session is renewed there, also when no program asks for anything.
+        let away = away.or_else(|| self.control.away());
         let metadata = ServerStatus {
             node: 0,
             name: "metadata".to_owned(),
@@ -68,6 +81,20 @@ impl Remote {
             metadata,
             data: data.collect(),
         }
+    }
+
+    /// What this mount asked of servers.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// What the metadata server knows of the cluster, or why it does not say.
+    pub fn cluster_now(&self) -> Result<ClusterNow, String> {
+        let (_, body) = self.ask_control(&ClusterStatus {}, LOOK).map_err(|stop| match stop {
+            Stop::Fault { fault, .. } => fault.detail,
+            Stop::Silent(why) => why,
+        })?;
+        ClusterNow::decode(&body[..]).map_err(|error| error.to_string())
     }
 
     /// (Total, free) bytes and inodes.

@@ -210,10 +210,10 @@ impl Nodes {
             CallError::Failed(Failure::NotSent(Cause::Deadline) | Failure::Unknown(Cause::Deadline))
         );
         if !hangs {
-            tracing::debug!(node, %error, "a data server cannot be asked now");
+            tracing::debug!(request = %net::trace::current(), node, %error, "a data server cannot be asked now");
             return No::soon(node, &error.to_string());
         }
-        tracing::warn!(node, %error, "a data server does not answer");
+        tracing::warn!(request = %net::trace::current(), node, %error, "a data server does not answer");
         if let Some(known) = self.state.lock().nodes.get_mut(&node) {
             known.suspect = true;
         }

@@ -23,9 +23,17 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// However often it is told to.
 const PERIOD_MIN: Duration = Duration::from_millis(10);
 
+/// Since when the metadata server takes no report, and why.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    pub since: Instant,
+    pub why: String,
+}
+
 /// Ends with its thread when it is dropped.
 pub struct Reporter {
     ended: Arc<(Mutex<bool>, Condvar)>,
+    trouble: Arc<Mutex<Option<Trouble>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,10 +44,16 @@ impl Reporter {
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         about.incarnation = u64::from_le_bytes(random);
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
-        let own = ended.clone();
+        let trouble: Arc<Mutex<Option<Trouble>>> = Arc::default();
+        let (own, said) = (ended.clone(), trouble.clone());
         let thread = std::thread::Builder::new().name("data-report".into());
-        let thread = thread.spawn(move || run(&own, &service, &to, about))?;
-        Ok(Reporter { ended, thread: Some(thread) })
+        let thread = thread.spawn(move || run((&own, &said), &service, &to, about))?;
+        Ok(Reporter { ended, trouble, thread: Some(thread) })
+    }
+
+    /// `None`: the last report was taken.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble.lock().clone()
     }
 }
 
@@ -55,25 +69,28 @@ impl Drop for Reporter {
     }
 }
 
-fn run(ended: &(Mutex<bool>, Condvar), service: &DataService, to: &Client, mut about: NodeReport) {
+type Said<'a> = (&'a (Mutex<bool>, Condvar), &'a Mutex<Option<Trouble>>);
+
+fn run((ended, trouble): Said<'_>, service: &DataService, to: &Client, mut about: NodeReport) {
     let mut over = ended.0.lock();
-    let mut heard = true;
     while !*over {
         let mut again = PERIOD;
         parking_lot::MutexGuard::unlocked(&mut over, || {
-            (about.total, about.free) = service.space();
-            about.busy = service.busy();
+            service.report(&mut about);
             match report(to, &about) {
                 Ok(reported) => {
                     again = Duration::from_millis(reported.again_ms.into()).clamp(PERIOD_MIN, PERIOD);
-                    heard = true;
+                    *trouble.lock() = None;
                 }
-                Err(why) if heard => {
-                    tracing::warn!(%why, "the metadata server does not take this node's report");
-                    heard = false;
+                Err(why) => {
+                    let mut trouble = trouble.lock();
+                    // Once is enough.
+                    if trouble.is_none() {
+                        tracing::warn!(%why, "the metadata server does not take this node's report");
+                    }
+                    let since = trouble.as_ref().map_or_else(Instant::now, |before| before.since);
+                    *trouble = Some(Trouble { since, why });
                 }
-                // Once is enough.
-                Err(_) => (),
             }
         });
         if !*over {

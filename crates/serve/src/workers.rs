@@ -1,8 +1,10 @@
 //! Threads that carry requests out, so that no connection's reader waits for a device, a lock or another server.
 //!
-//! Bounded: requests that wait, and the bytes of their bodies. Who comes beyond that is told to come later.
+//! Bounded: requests that wait, and the bytes of their bodies. Who comes beyond that is told to come later. Each is counted, and works under
+//! the id of the program's request that it came for ([`net::trace`]).
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -13,10 +15,22 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use net::{Incoming, Reply};
+use net::{
+    Incoming, Reply,
+    trace::{self, Trace},
+};
 use parking_lot::Mutex;
+use proto::{
+    Method,
+    meter::{Class, Ended, Meter},
+    watch::Load,
+};
+use types::Errno;
 
-use crate::answer::{No, Outcome, answered};
+use crate::{
+    answer::{No, Outcome, answered},
+    crowd::{Crowd, Share},
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
@@ -45,6 +59,7 @@ struct Job {
     incoming: Incoming,
     reply: Reply,
     taken: Taken,
+    came: Instant,
 }
 
 /// Bytes in work, given back when it is dropped.
@@ -61,23 +76,39 @@ pub struct Workers {
     bytes: Arc<AtomicU64>,
     jobs: Mutex<Option<Sender<Box<Job>>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    meter: Arc<Meter>,
+    crowd: Crowd,
 }
 
 impl Workers {
     pub fn start(name: &str, bounds: Bounds) -> io::Result<Workers> {
         let (jobs, taken) = bounded(bounds.waiting);
+        let (meter, crowd): (Arc<Meter>, Crowd) = Default::default();
         let mut threads = Vec::new();
         for n in 0..bounds.threads.max(1) {
             let taken: Receiver<Box<Job>> = taken.clone();
             let thread = std::thread::Builder::new().name(format!("{name}-{n}"));
-            threads.push(thread.spawn(move || taken.iter().for_each(|job| carry_out(*job)))?);
+            let counts = Counts { meter: meter.clone(), share: crowd.share() };
+            threads.push(thread.spawn(move || taken.iter().for_each(|job| counts.carry_out(*job)))?);
         }
         Ok(Workers {
             bytes_max: bounds.bytes,
             bytes: Arc::default(),
             jobs: Mutex::new(Some(jobs)),
             threads: Mutex::new(threads),
+            meter,
+            crowd,
         })
+    }
+
+    /// What was asked, and how it ended.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// Adds what each client asked for.
+    pub fn add_clients(&self, sums: &mut BTreeMap<u64, Load>) {
+        self.crowd.add_to(sums);
     }
 
     /// Has a request carried out and answered, now or never.
@@ -85,20 +116,26 @@ impl Workers {
         let bytes = incoming.body().len() as u64 + u64::from(incoming.header.answer_bytes_max);
         let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
         let taken = Taken(self.bytes.clone(), bytes);
+        self.meter.begin();
         // One that is alone is taken however long it is.
         if before > 0 && before.saturating_add(bytes) > self.bytes_max {
-            return refuse(reply, "as many bytes in work as it takes");
+            return self.refuse(reply, "as many bytes in work as it takes");
         }
-        let job = Box::new(Job { service, incoming, reply, taken });
+        let job = Box::new(Job { service, incoming, reply, taken, came: Instant::now() });
         let jobs = self.jobs.lock().clone();
         match jobs.map(|jobs| jobs.try_send(job)) {
             Some(Ok(())) => (),
             Some(Err(TrySendError::Full(job) | TrySendError::Disconnected(job))) => {
-                refuse(job.reply, "as many requests in work as it takes");
+                self.refuse(job.reply, "as many requests in work as it takes");
             }
             // The reply says that it was dropped.
-            None => (),
+            None => self.meter.refuse(),
         }
+    }
+
+    fn refuse(&self, reply: Reply, why: &str) {
+        self.meter.refuse();
+        answer(reply, Err(No::later(why)));
     }
 
     /// Takes no more, and ends when what was taken is done.
@@ -122,15 +159,60 @@ fn refuse(reply: Reply, why: &str) {
     answered(reply, Err(No::later(why)));
 }
 
-fn carry_out(job: Job) {
-    let Job { service, mut incoming, reply, taken } = job;
-    let outcome = if Instant::now() >= incoming.deadline {
-        // Nobody waits, and nothing was begun.
-        Err(No::later("its time was over before it was begun"))
-    } else {
-        service.serve(&mut incoming)
-    };
-    answered(reply, outcome);
-    drop(incoming);
-    drop(taken);
+/// What a worker counts with.
+struct Counts {
+    meter: Arc<Meter>,
+    share: Arc<Share>,
+}
+
+impl Counts {
+    fn carry_out(&self, job: Job) {
+        let Job { service, mut incoming, reply, taken, came } = job;
+        let _request = trace::enter(Trace(incoming.header.trace));
+        // The service may take it away.
+        let received = (incoming.meta.len() + incoming.body().len()) as u64;
+        let outcome = if Instant::now() >= incoming.deadline {
+            // Nobody waits, and nothing was begun.
+            Err(No::later("its time was over before it was begun"))
+        } else {
+            service.serve(&mut incoming)
+        };
+        self.count(&incoming, (came, received), &outcome);
+        answered(reply, outcome);
+        drop(incoming);
+        drop(taken);
+    }
+
+    /// Before it is answered: who has his answer finds it counted.
+    fn count(&self, incoming: &Incoming, (came, received): (Instant, u64), outcome: &Outcome) {
+        let now = Instant::now();
+        let ended = Ended {
+            error: outcome.as_ref().err().map(No::errno),
+            took: now.saturating_duration_since(came),
+            received,
+            sent: outcome.as_ref().map_or(0, |done| (done.meta.len() + done.body.len()) as u64),
+        };
+        let (method, client) = (Method::from_number(incoming.header.method), incoming.peer().node);
+        self.meter.end(method, &ended);
+        self.share.count(client, &ended.load(), now);
+        say(method, client, &ended, outcome);
+    }
+}
+
+/// What failed here is said in any case, everything else to who wants to follow requests.
+fn say(method: Option<Method>, client: u64, ended: &Ended, outcome: &Outcome) {
+    let request = trace::current();
+    let method = method.map_or("unknown", Method::name);
+    let micros = ended.took.as_micros() as u64;
+    match outcome {
+        Err(no) if Class::of(no.errno()) == Class::Failed => {
+            let (errno, why) = (no.errno(), &no.0.detail);
+            tracing::warn!(%request, method, client, micros, %errno, why, "a request failed");
+        }
+        Ok(_) | Err(_) => {
+            let errno = ended.error.map_or("none", Errno::name);
+            let (received, sent) = (ended.received, ended.sent);
+            tracing::debug!(%request, method, client, micros, received, sent, errno, "a request was answered");
+        }
+    }
 }

@@ -181,7 +181,7 @@ fn one_process_has_both_roles_and_one_store() {
     let store = data.store().clone();
     let mds = Arc::new(Mds::new(store.clone(), MdsOptions::default()).unwrap());
     let service = MetadataService::start(mds.clone(), store.clone(), credentials(META), options()).unwrap();
-    let both = Services { metadata: Some(service.clone()), data: Some(data.service().clone()) };
+    let both = Services::start(META, Some(service.clone()), Some(data.service().clone())).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", dir.path().join("s").display()).parse().unwrap();
     let server =

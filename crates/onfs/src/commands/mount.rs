@@ -59,14 +59,16 @@ impl Wanted {
             Wanted::Own(config) => {
                 let start = |context: StartContext<'_>| assemble::start(config, context);
                 let unprivileged = unprivileged(config);
-                let (mount, log) = (&config.mount, &config.log);
-                daemon::run(&Duty { mount, log, mounts: true, purpose, unprivileged, start: &start }, ready)
+                let (mount, monitor, log) = (&config.mount, &config.monitor, &config.log);
+                let duty = Duty { mount, monitor, log, mounts: true, purpose, unprivileged, start: &start };
+                daemon::run(&duty, ready)
             }
             Wanted::Cluster(config) => {
                 let start = |context: StartContext<'_>| assemble::start_remote(config, context);
                 let unprivileged = others_shut_out(config.mount.allow_other);
-                let (mount, log) = (&config.mount, &config.log);
-                daemon::run(&Duty { mount, log, mounts: true, purpose, unprivileged, start: &start }, ready)
+                let (mount, monitor, log) = (&config.mount, &config.monitor, &config.log);
+                let duty = Duty { mount, monitor, log, mounts: true, purpose, unprivileged, start: &start };
+                daemon::run(&duty, ready)
             }
         }
     }

@@ -51,6 +51,7 @@ fn serve(config: &ServerConfig, ready: Ready) -> Outcome {
     let mount = crate::config::MountConfig { allow_other: false, ..config.stores.mount.clone() };
     let duty = Duty {
         mount: &mount,
+        monitor: &config.stores.monitor,
         log: &config.stores.log,
         mounts: false,
         purpose: format!("serving as node {} of a cluster", config.node.id),

@@ -11,7 +11,7 @@ use super::{
     host::Host,
     layers::{Origin, Settings},
     reader::Reader,
-    typed::{Config, LogConfig, MountConfig, log, mount},
+    typed::{Config, LogConfig, MonitorConfig, MountConfig, log, monitor, mount},
 };
 
 /// Where servers listen if nothing else is said.
@@ -19,7 +19,7 @@ pub const PORT: u16 = 7400;
 /// What ends the name of a cluster that is to be mounted.
 pub const SOURCE_END: &str = ":/";
 /// What of the settings concerns a mount of a cluster.
-pub const REMOTE_SECTIONS: [&str; 3] = ["mount", "cluster", "log"];
+pub const REMOTE_SECTIONS: [&str; 4] = ["mount", "cluster", "monitor", "log"];
 
 /// What `onfs server` is to be.
 #[derive(Clone, PartialEq, Debug)]
@@ -62,6 +62,7 @@ pub struct RemoteConfig {
     /// `metadata` are the source's servers.
     pub cluster: ClusterConfig,
     pub mount: MountConfig,
+    pub monitor: MonitorConfig,
     pub log: LogConfig,
 }
 
@@ -111,7 +112,8 @@ impl RemoteConfig {
                 format!("{} lies on the mount point itself: choose a place outside", mount.state.display());
             return Err(ConfigError::new("mount.state", why));
         }
-        Ok(Some(RemoteConfig { source: source.to_owned(), cluster, mount, log: log(&reader)? }))
+        let (monitor, log) = (monitor(&reader)?, log(&reader)?);
+        Ok(Some(RemoteConfig { source: source.to_owned(), cluster, mount, monitor, log }))
     }
 
     /// Flags for stores that a mount of a cluster does not have.
@@ -348,6 +350,15 @@ mod tests {
         assert!(RemoteConfig::refuse_flags(&settings(&[KEY])).is_ok());
         let error = RemoteConfig::refuse_flags(&settings(&[("ssd.dir", "/x")])).unwrap_err().to_string();
         assert!(error.contains("ssd.dir"), "{error}");
+    }
+
+    #[test]
+    fn a_monitor_listens_where_it_is_told_to() {
+        assert_eq!(server(&[KEY, ID]).unwrap().stores.monitor.listen, None);
+        let listen = |text| server(&[KEY, ID, ("monitor.listen", text)]).map(|c| c.stores.monitor.listen);
+        assert_eq!(listen("127.0.0.1:9100").unwrap().unwrap().to_string(), "127.0.0.1:9100");
+        assert_eq!(listen("unix:/run/m").unwrap().unwrap().to_string(), "unix:/run/m");
+        assert!(listen("9100").unwrap_err().contains("monitor.listen"));
     }
 
     #[test]

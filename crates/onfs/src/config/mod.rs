@@ -31,8 +31,8 @@ pub use nearest::nearest;
 pub use options::{LINK, MountFlags, OptionWords, parse_options, split_dir_size};
 pub use table::{SETTINGS, Setting, sections};
 pub use typed::{
-    Config, LinkConfig, LogConfig, LogFormat, MemoryTier, MetadataConfig, MountConfig, PlanConfig,
-    PolicyConfig, Thresholds,
+    Config, LinkConfig, LogConfig, LogFormat, MemoryTier, MetadataConfig, MonitorConfig, MountConfig,
+    PlanConfig, PolicyConfig, Thresholds,
 };
 pub use typed::{DirTier, Transport};
 pub use value::{Kind, Value};

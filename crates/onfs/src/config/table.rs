@@ -50,6 +50,7 @@ pub const fn sections() -> &'static [(&'static str, &'static str)] {
         ("plan", "What comes up before it is read, learned from earlier runs of a job."),
         ("node", "A server's own place in its cluster."),
         ("cluster", "The cluster that a server belongs to, or that is mounted."),
+        ("monitor", "Metrics and health over HTTP, for a monitoring system."),
         ("log", "What the daemon writes down."),
     ]
 }
@@ -212,6 +213,10 @@ settings! {
         "The key of the certificate (PEM), which nobody else may read.";
     cluster.metadata: Kind::Text { or: Some("none") }, "none", None,
         "Where the metadata server is, HOST:PORT: a server of data alone reports there.";
+
+    monitor.listen: Kind::Text { or: Some("none") }, "none", None,
+        "Where `/metrics` (OpenMetrics, docs/metrics.md) and `/healthz` are served, HOST:PORT or unix:/PATH. Whoever reaches it reads \
+         them; there is nothing else, and nothing of names or data.";
 
     log.level: Kind::LogFilter, "info", None,
         "What is logged: a level, or a filter such as `info,fuse=debug`.";

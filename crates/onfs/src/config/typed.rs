@@ -3,6 +3,7 @@
 use std::{path::Path, path::PathBuf, time::Duration};
 
 use bucket::{Addressing, Location};
+use net::Address;
 use types::ByteSize;
 
 use super::{
@@ -28,6 +29,7 @@ pub struct Config {
     pub metadata: MetadataConfig,
     pub policy: PolicyConfig,
     pub plan: PlanConfig,
+    pub monitor: MonitorConfig,
     pub log: LogConfig,
 }
 
@@ -130,6 +132,12 @@ pub enum LogFormat {
     Json,
 }
 
+/// Where a monitoring system asks.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MonitorConfig {
+    pub listen: Option<Address>,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogConfig {
     pub level: String,
@@ -157,6 +165,7 @@ impl Config {
             },
             policy: policy(&reader)?,
             plan: plan(&reader)?,
+            monitor: monitor(&reader)?,
             log: log(&reader)?,
             mount,
         };
@@ -328,6 +337,13 @@ fn check_mode(config: &Config) -> Result<(), ConfigError> {
         return Err(ConfigError::new("policy.mode", message));
     }
     Ok(())
+}
+
+pub(super) fn monitor(reader: &Reader<'_>) -> Result<MonitorConfig, ConfigError> {
+    let Some(text) = reader.text("monitor", "listen")? else { return Ok(MonitorConfig::default()) };
+    let origin = &reader.entry("monitor", "listen")?.origin;
+    let listen = text.parse().map_err(|why| ConfigError::new(origin, format!("monitor.listen: {why}")))?;
+    Ok(MonitorConfig { listen: Some(listen) })
 }
 
 pub(super) fn log(reader: &Reader<'_>) -> Result<LogConfig, ConfigError> {

@@ -19,10 +19,11 @@ use super::{
 };
 use crate::{
     assemble::StartContext,
-    config::{LogConfig, MountConfig},
+    config::{LogConfig, MonitorConfig, MountConfig},
     control::{Limits, SOCKET_NAME, Server, ServerOptions},
     exit::{Exit, Failure, Outcome},
     locate::{self, Health},
+    monitor::Monitor,
     mounts,
     running::{Running, StartError},
 };
@@ -40,6 +41,7 @@ pub type Start<'a> = &'a dyn Fn(StartContext<'_>) -> Result<Running, StartError>
 /// What the daemon is there for.
 pub struct Duty<'a> {
     pub mount: &'a MountConfig,
+    pub monitor: &'a MonitorConfig,
     pub log: &'a LogConfig,
     /// It has a mount point; a server has none.
     pub mounts: bool,
@@ -87,7 +89,7 @@ pub fn run(duty: &Duty<'_>, ready: Ready) -> Outcome {
     // Below the mount point's own file system the daemon would keep it busy.
     std::env::set_current_dir("/").map_err(|e| Failure::failed(format!("/: {e}")))?;
 
-    let (running, server, life) = start_all(duty, &note)?;
+    let Started { running, server, monitor, life } = start_all(duty, &note)?;
     let signals = watch_signals(&life, &log)?;
     tracing::info!(purpose = duty.purpose, version = env!("CARGO_PKG_VERSION"), "started");
     if ready == Ready::Parent {
@@ -97,6 +99,7 @@ pub fn run(duty: &Duty<'_>, ready: Ready) -> Outcome {
 
     let result = life.run();
     signals.close();
+    drop(monitor);
     server.stop(ANSWER_PATIENCE);
     drop((running, lock));
     result.map_err(|message| Failure::new(Exit::DataAtRisk, message))?;
@@ -104,8 +107,15 @@ pub fn run(duty: &Duty<'_>, ready: Ready) -> Outcome {
     Ok(())
 }
 
-/// The file system, and the control socket before it; when the socket fails, the file system is taken away again.
-fn start_all(duty: &Duty<'_>, note: &dyn Fn(&str)) -> Outcome<(Running, Server, Arc<Lifecycle>)> {
+struct Started {
+    running: Running,
+    server: Server,
+    monitor: Option<Monitor>,
+    life: Arc<Lifecycle>,
+}
+
+/// The file system, and the sockets where it is asked about it; when one of them fails, the file system is taken away again.
+fn start_all(duty: &Duty<'_>, note: &dyn Fn(&str)) -> Outcome<Started> {
     let socket = duty.mount.state.join(SOCKET_NAME);
     let owner_uid = rustix::process::getuid().as_raw();
     let context = StartContext { control_socket: &socket, owner_uid, note: &mut |text| note(text) };
@@ -113,15 +123,21 @@ fn start_all(duty: &Duty<'_>, note: &dyn Fn(&str)) -> Outcome<(Running, Server, 
     let life = Lifecycle::new(running.clone(), duty.mountpoint(), duty.mount.stop_deadline);
     let options =
         ServerOptions { socket, open_to_all: duty.mount.allow_other, owner_uid, limits: Limits::default() };
-    match Server::start(options, life.clone()) {
-        Ok(server) => Ok((running, server, life)),
-        Err(error) => {
+    let server = Server::start(options, life.clone())
+        .map_err(|error| format!("the control socket cannot be opened: {error}"));
+    let monitor = duty.monitor.listen.as_ref().map(|address| {
+        Monitor::start(address, running.fs.clone())
+            .map_err(|error| format!("{address}: metrics cannot be served there: {error}"))
+    });
+    match (server, monitor.transpose()) {
+        (Ok(server), Ok(monitor)) => Ok(Started { running, server, monitor, life }),
+        (Err(why), _) | (_, Err(why)) => {
             let _ = running.fs.unmount(true);
             running.fs.abort();
             running.fs.wait();
             let finished = running.fs.finish();
             let also = finished.err().map_or(String::new(), |e| format!("; {e}"));
-            Err(Failure::failed(format!("the control socket cannot be opened: {error}{also}")))
+            Err(Failure::failed(format!("{why}{also}")))
         }
     }
 }

@@ -8,12 +8,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use ds::{DataServer, Entries, Object, ObjectHint, OpenKind};
+use ds::{DataServer, Entries, Object, ObjectHint, OpenKind, TierStatus};
 use kv::{MetaStore, WriteSet};
 use namespace::{key, txn::KvError};
 use net::{Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex};
-use proto::{Method, Request, data as asked};
+use proto::{Method, Request, control::NodeReport, data as asked};
 use types::{Errno, Ino, Timestamp};
 
 use super::{
@@ -147,11 +147,19 @@ impl DataService {
         super::space::space(&self.ds.tiers())
     }
 
-    /// How busy it is, in thousandths: a tier whose writers wait cannot do more.
-    pub fn busy(&self) -> u32 {
+    /// Those who carry its requests out.
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// Says how it is in a report.
+    pub fn report(&self, about: &mut NodeReport) {
         let tiers = self.ds.tiers();
-        let waiting = tiers.iter().filter(|tier| tier.report.writers_wait).count();
-        (waiting * 1000 / tiers.len().max(1)) as u32
+        (about.total, about.free) = super::space::space(&tiers);
+        about.busy = busy(&tiers);
+        about.tiers = tiers.iter().map(super::space::tier_now).collect();
+        about.only_in_memory = self.ds.dirty().1;
+        about.waiting = self.workers.meter().waiting();
     }
 
     /// Runs with the object, attached, beside other readers and writers.
@@ -452,6 +460,8 @@ impl DataService {
             | Method::MapSince
             | Method::NodeReport
             | Method::Listen
+            | Method::Counters
+            | Method::ClusterStatus
             | Method::Lookup
             | Method::GetAttr
             | Method::SetAttr
@@ -490,6 +500,12 @@ impl DataService {
 
 pub(super) fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {
     Ok(proto::decode(meta)?)
+}
+
+/// How busy it is, in thousandths: a tier whose writers wait cannot do more.
+fn busy(tiers: &[TierStatus]) -> u32 {
+    let waiting = tiers.iter().filter(|tier| tier.report.writers_wait).count();
+    (waiting * 1000 / tiers.len().max(1)) as u32
 }
 
 /// Another layout's object under the same name is not the one that is asked for.

@@ -1,6 +1,7 @@
 //! What the tiers of a data server have and have left.
 
 use ds::TierStatus;
+use proto::control::TierNow;
 
 /// All and free bytes. What is free on a file system counts once, however many tiers are on it.
 pub(super) fn space(tiers: &[TierStatus]) -> (u64, u64) {
@@ -17,4 +18,17 @@ pub(super) fn space(tiers: &[TierStatus]) -> (u64, u64) {
         free = free.saturating_add(wanted.min(device));
     }
     (used.saturating_add(free), free)
+}
+
+/// A tier, as it is reported.
+pub(super) fn tier_now(status: &TierStatus) -> TierNow {
+    let report = &status.report;
+    TierNow {
+        tier: status.tier.index() as u32,
+        limit: report.limit,
+        used: report.used,
+        available: u64::try_from(report.available).unwrap_or(0),
+        stop_write: report.thresholds.s_w,
+        writers_wait: report.writers_wait,
+    }
 }

@@ -38,7 +38,8 @@ impl MetadataService {
         fits(Done::with_body(&MapNow { epoch }, body), most)
     }
 
-    pub(super) fn mount(&self, meta: &[u8], body: &[u8]) -> Outcome {
+    /// `client`: as who asks is called on his connection.
+    pub(super) fn mount(&self, meta: &[u8], body: &[u8], client: u64) -> Outcome {
         let asked: Mount = proto::decode(meta)?;
         let id = asked.head().map(Head::session).ok_or(proto::Bad::Missing("session"))?;
         let root = self.mds.find(Ino::ROOT)?;
@@ -48,7 +49,7 @@ impl MetadataService {
             return Err(No::session_gone());
         }
         let joined = self.joined(Party { session: id, joined: Joined(asked.before) }, had)?;
-        self.sessions.mount(Party { session: id, joined: Joined(joined) }, &asked.host, asked.node);
+        self.sessions.mount(Party { session: id, joined: Joined(joined) }, &asked.host, (asked.node, client));
         let limits = self.options.sessions;
         Ok(Done::new(&Mounted {
             root: Some(root.attr.into()),

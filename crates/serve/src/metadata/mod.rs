@@ -11,6 +11,7 @@
 //! It asks data servers with a deadline and never holds a lock of a table meanwhile. It refuses to know bytes, and permissions.
 
 mod attributes;
+mod cluster;
 mod control;
 mod files;
 mod leaving;

@@ -84,9 +84,9 @@ pub struct MetadataService {
     pub(super) grace: Instant,
     /// Of this life.
     pub(super) incarnation: u64,
-    workers: Workers,
+    pub(super) workers: Workers,
     /// Messages that say that somebody is there never wait behind others.
-    control: Workers,
+    pub(super) control: Workers,
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -188,7 +188,7 @@ impl MetadataService {
         };
         match method {
             Method::Hello => self.hello(meta, most),
-            Method::Mount => self.mount(meta, body),
+            Method::Mount => self.mount(meta, body, incoming.peer().node),
             Method::Unmount => self.unmount(meta),
             Method::Renew => self.of_session(meta, |_, asked| self.renew(asked)),
             Method::MapSince => self.map_since(meta, most),
@@ -225,8 +225,10 @@ impl MetadataService {
             Method::Unlock => self.of_session(meta, |session, asked| self.unlock(session, asked)),
             Method::FindLock => self.of_session(meta, |session, asked| self.find_lock(session, asked)),
             Method::CancelLock => self.of_session(meta, |session, asked| self.cancel_lock(session, asked)),
-            // The data service's, and one that no worker carries out.
+            // The data service's, one that no worker carries out, and those of who watches, which have a thread of their own.
             Method::Listen
+            | Method::Counters
+            | Method::ClusterStatus
             | Method::Read
             | Method::Write
             | Method::Sync

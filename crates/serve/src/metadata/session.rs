@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -76,6 +76,11 @@ pub(crate) struct Session {
     pub host: String,
     /// 0: none.
     pub node: u64,
+    /// What the client calls itself on its connections.
+    pub client: u64,
+    began: Instant,
+    /// Milliseconds since then.
+    asked: AtomicU64,
     /// As which it was known by its coming.
     joined: Joined,
     /// It asked something since that was last looked at.
@@ -147,7 +152,7 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     /// The session, made if it is not there. It has joined.
-    pub(crate) fn mount(&self, by: Party, host: &str, node: u64) {
+    pub(crate) fn mount(&self, by: Party, host: &str, (node, client): (u64, u64)) {
         let mut table = self.table.lock();
         if table.get(&by.session).is_some_and(|session| session.joined == by.joined) {
             return;
@@ -156,6 +161,9 @@ impl Sessions {
             id: by.session,
             host: host.to_owned(),
             node,
+            client,
+            began: Instant::now(),
+            asked: AtomicU64::new(0),
             joined: by.joined,
             heard: AtomicBool::new(false),
             has: Mutex::default(),
@@ -173,6 +181,7 @@ impl Sessions {
             return Err(No::session_gone());
         }
         session.heard.store(true, Ordering::Relaxed);
+        session.asked.store(session.began.elapsed().as_millis() as u64, Ordering::Relaxed);
         Ok(session.clone())
     }
 
@@ -190,4 +199,9 @@ impl Sessions {
     pub(crate) fn len(&self) -> usize {
         self.table.lock().len()
     }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.table.lock().values().cloned().collect()
+    }
+
 }

@@ -133,6 +133,11 @@ impl Terms {
         Terms { started: Instant::now(), life, machine: Mutex::new(machine) }
     }
 
+    /// Since the service was started.
+    pub(super) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     pub(super) fn life(&self) -> Life {
         self.life
     }
