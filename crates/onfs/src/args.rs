@@ -19,7 +19,9 @@ use crate::{
     policy::PolicyChange,
 };
 
-pub use cluster::{CertificateArgs, ClusterCommand, DemoArgs, NodeCommand, ServerArgs, TlsArgs};
+pub use cluster::{
+    CertificateArgs, ClusterCommand, DemoArgs, NodeCommand, ServerArgs, TlsArgs, TopArgs, WhichCluster,
+};
 pub use ledger::{ConflictsArgs, ConflictsCommand, GateArgs, LinkCommand, LsArgs};
 pub use output::Output;
 
@@ -42,8 +44,10 @@ pub enum Command {
     Mount(MountArgs),
     /// Make all data safe, then unmount
     Umount(UmountArgs),
-    /// Show tiers, thresholds, rates, dirty bytes and movements of a mount, or list the mounts
+    /// Show tiers, thresholds, rates, dirty bytes and movements of a mount, a whole cluster, or list the mounts
     Status(StatusArgs),
+    /// Show what the servers of a cluster do now, and for which clients, the busiest first
+    Top(TopArgs),
     /// Show where a file's data is, how cool it is, and what would be lost now
     File(FileArgs),
     /// List names with their size, where their data is, and whether it is safe there
@@ -117,7 +121,7 @@ pub enum Command {
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
-    /// Write the generated documents (cli.md, config.md) into a directory
+    /// Write the generated documents (cli.md, config.md, metrics.md) into a directory
     #[command(hide = true)]
     Docs { dir: PathBuf },
 }
@@ -214,8 +218,14 @@ pub struct UmountArgs {
 
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// Any path on the mount, or the state directory of a server; without it the only mount, or a list of the mounts
+    /// Any path on the mount, or the state directory of a server; without it the only mount, or a list of the mounts. With
+    /// --cluster a cluster, HOST[:PORT][,HOST[:PORT]...]:/ [default: that of the configuration]
     pub mountpoint: Option<PathBuf>,
+    /// Show a whole cluster, as its metadata server knows it: servers, tiers, clients, and what somebody should look at
+    #[arg(long)]
+    pub cluster: bool,
+    #[command(flatten)]
+    pub which: WhichCluster,
     #[command(flatten)]
     pub output: Output,
 }

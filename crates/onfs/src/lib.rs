@@ -23,3 +23,5 @@ pub mod policy;
 pub mod render;
 pub mod running;
 pub mod stage;
+pub mod top;
+pub mod watched;

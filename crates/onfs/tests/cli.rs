@@ -57,6 +57,14 @@ fn wrong_usage_ends_with_2() {
         &["bench", "--size", "0", "/nonexistent/directory"],
         &["bench", "--size", "1023KiB", "/nonexistent/directory"],
         &["bench", "--files", "0", "/nonexistent/directory"],
+        &["status", "--config", "none"],
+        &["status", "--cluster", "--config", "none"],
+        &["status", "--cluster", "--config", "none", "/mnt"],
+        &["top", "--config", "none", "--once"],
+        &["top", "--config", "none", "--once", "--count", "2", "h:/"],
+        &["top", "--config", "none", "--interval", "1ms", "h:/"],
+        &["top", "--config", "none", "--count", "0", "h:/"],
+        &["mount", "--config", "none", "--set", "monitor.listen=9100", "/"],
     ] {
         let (code, out, err) = text(&onfs(args));
         assert_eq!(code, 2, "{args:?}: {out}{err}");

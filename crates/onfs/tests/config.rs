@@ -160,7 +160,8 @@ fn the_example_of_the_reference_is_correct() {
 #[test]
 fn the_documents_are_not_stale() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    for (name, generated) in [("cli.md", docs::cli()), ("config.md", docs::config())] {
+    let all = [("cli.md", docs::cli()), ("config.md", docs::config()), ("metrics.md", docs::metrics())];
+    for (name, generated) in all {
         let stored = std::fs::read_to_string(root.join(name)).unwrap_or_default();
         assert!(stored == generated, "docs/{name} is stale: cargo run -p onfs -- docs docs");
     }

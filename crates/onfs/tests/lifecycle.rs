@@ -17,6 +17,7 @@ use onfs::{
         Progress, ProgressSink, Request, Response, Server, ServerOptions,
     },
     daemon::Lifecycle,
+    monitor::Sample,
     running::{MountedFs, Running, UnmountError},
 };
 use parking_lot::{Condvar, Mutex};
@@ -74,6 +75,10 @@ impl MountedFs for Fake {
         while !*ended {
             self.changed.wait(&mut ended);
         }
+    }
+    fn sample(&self, _: &mut Sample) {}
+    fn troubles(&self) -> Vec<String> {
+        Vec::new()
     }
     fn finish(&self) -> Result<(), String> {
         self.note("finish");

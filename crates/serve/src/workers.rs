@@ -204,15 +204,17 @@ fn say(method: Option<Method>, client: u64, ended: &Ended, outcome: &Outcome) {
     let request = trace::current();
     let method = method.map_or("unknown", Method::name);
     let micros = ended.took.as_micros() as u64;
+    // As onfs top has it.
+    let client = format_args!("{client:016x}");
     match outcome {
         Err(no) if Class::of(no.errno()) == Class::Failed => {
             let (errno, why) = (no.errno(), &no.0.detail);
-            tracing::warn!(%request, method, client, micros, %errno, why, "a request failed");
+            tracing::warn!(%request, method, %client, micros, %errno, why, "a request failed");
         }
         Ok(_) | Err(_) => {
             let errno = ended.error.map_or("none", Errno::name);
             let (received, sent) = (ended.received, ended.sent);
-            tracing::debug!(%request, method, client, micros, received, sent, errno, "a request was answered");
+            tracing::debug!(%request, method, %client, micros, received, sent, errno, "a request was answered");
         }
     }
 }

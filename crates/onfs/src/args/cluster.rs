@@ -1,12 +1,15 @@
-//! Arguments of the commands about clusters: cluster, server, node.
+//! Arguments of the commands about clusters: cluster, server, node, top, demo.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, value_parser};
-use types::ByteSize;
+use types::{ByteSize, Span};
 
 use super::{ConfigArgs, Output};
 use crate::demo::NODES_MAX;
+
+/// Between two looks: servers have other things to do.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 #[derive(Subcommand, Debug)]
 pub enum ClusterCommand {
@@ -78,6 +81,60 @@ pub enum NodeCommand {
         #[command(flatten)]
         output: Output,
     },
+}
+
+/// Which cluster, for commands that look at it from outside.
+#[derive(Args, Debug, Clone, Default)]
+pub struct WhichCluster {
+    /// Configuration file with the cluster, or "none" [default: $ONFS_CONFIG, else /etc/onfs/onfs.toml or ~/.config/onfs/onfs.toml if there]
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// File with the key of the cluster
+    #[arg(long, value_name = "FILE")]
+    pub cluster_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: TlsArgs,
+}
+
+impl WhichCluster {
+    pub fn config(&self) -> ConfigArgs {
+        let WhichCluster { config, cluster_key, tls } = self.clone();
+        ConfigArgs { config, cluster_key, tls, ..ConfigArgs::default() }
+    }
+
+    /// Anything is said of it.
+    pub fn is_given(&self) -> bool {
+        let TlsArgs { tls_ca, tls_certificate, tls_key } = &self.tls;
+        [&self.config, &self.cluster_key, tls_ca, tls_certificate, tls_key].iter().any(|one| one.is_some())
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub which: WhichCluster,
+    /// Between two looks, at least 100ms
+    #[arg(long, short = 'd', value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Span,
+    /// Look so often, then end [default: until it is ended]
+    #[arg(long, short = 'n', value_name = "NUMBER", value_parser = value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Look once, then end
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+    /// Show so many clients [default: 20]
+    #[arg(long, value_name = "NUMBER", default_value_t = 20, hide_default_value = true)]
+    pub rows: usize,
+    /// The cluster, HOST[:PORT][,HOST[:PORT]...]:/ [default: that of the configuration]
+    pub cluster: Option<String>,
+    /// Print a line of JSON for each look
+    #[command(flatten)]
+    pub output: Output,
+}
+
+fn interval(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error: types::ParseSpanError| error.to_string())?;
+    if span.0 < INTERVAL_MIN { Err(format!("not less than {}", Span(INTERVAL_MIN))) } else { Ok(span) }
 }
 
 #[derive(Args, Debug)]

@@ -15,14 +15,16 @@ use wire::{
     handshake::{Identity, Roles, Versions},
 };
 
-use super::{StartContext, mount_options, refusals::of_mount};
+use super::{StartContext, mount_options, observed, refusals::of_mount};
 use crate::{
     config::{ClusterConfig, RemoteConfig, Transport, id_text},
     control::{
         ClusterMountReport, ControlError, ControlHandler, ErrorCode, MoveReport, NodeReport, Peer,
         ProgressSink, Request, Response,
     },
+    monitor::{Id, Sample},
     running::{MountedFs, Running, StartError, UnmountError},
+    watched,
 };
 
 /// Makes a session at the cluster's metadata server, mounts, and serves.
@@ -132,6 +134,27 @@ impl MountedFs for ClusterMount {
         }
     }
 
+    fn sample(&self, sample: &mut Sample) {
+        let Some(parts) = self.parts() else { return };
+        observed::process(sample, "cluster-mount", parts.config.mount.memory_budget.0);
+        sample.add_asked(parts.remote.meter());
+        let status = parts.remote.status();
+        sample.add(Id::MapEpoch, &[], status.map_epoch);
+        sample.add(Id::OpenFiles, &[], status.open_files as u64);
+        sample.add(Id::ClientReferences, &[], status.references as u64);
+        sample.add(Id::SessionsLost, &[], status.sessions_lost);
+        for server in std::iter::once(&status.metadata).chain(&status.data) {
+            let away = server.away.as_ref().map_or(0.0, |(since, _)| since.as_secs_f64());
+            sample.add_real(Id::ServerAway, &[&server.name], away);
+        }
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let Some(parts) = self.parts() else { return vec!["the file system has ended".to_owned()] };
+        let status = parts.remote.status();
+        std::iter::once(&status.metadata).chain(&status.data).filter_map(warning).collect()
+    }
+
     fn finish(&self) -> Result<(), String> {
         if let Some(parts) = self.parts.write().take() {
             parts.remote.shutdown();
@@ -157,6 +180,15 @@ impl Parts {
     fn report(&self) -> ClusterMountReport {
         let status = self.remote.status();
         let servers = std::iter::once(&status.metadata).chain(&status.data);
+        let mut warnings: Vec<String> = servers.clone().filter_map(warning).collect();
+        let whole = match self.remote.cluster_now() {
+            Ok(now) => Some(watched::cluster(&now)),
+            Err(why) => {
+                warnings.push(format!("the metadata server does not say how the cluster is: {why}"));
+                None
+            }
+        };
+        warnings.extend(whole.iter().flat_map(|whole| whole.warnings.iter().cloned()));
         ClusterMountReport {
             mountpoint: self.session.mountpoint().display().to_string(),
             state_dir: self.config.mount.state.display().to_string(),
@@ -170,8 +202,9 @@ impl Parts {
             map_epoch: status.map_epoch,
             open_files: status.open_files as u64,
             known_inodes: status.references as u64,
-            warnings: servers.clone().filter_map(warning).collect(),
             servers: servers.map(node).collect(),
+            whole,
+            warnings,
         }
     }
 }

@@ -16,7 +16,7 @@ use serve::{
     DataService, MetadataService, Services,
     data::{DataOptions, FirstRecords, first_record},
     metadata::MetadataOptions,
-    reporting::Reporter,
+    reporting::{Reporter, Trouble},
 };
 use wire::{
     handshake::{Roles, Wish},
@@ -26,6 +26,7 @@ use wire::{
 use super::stores::Stores;
 use crate::{
     config::{NodeConfig, ServerConfig},
+    monitor::{Id, Sample},
     running::StartError,
 };
 
@@ -69,23 +70,25 @@ impl Serving {
         first: Option<Arc<FirstRecords>>,
     ) -> Result<Serving, StartError> {
         let failed = |error: io::Error| StartError::Failed(format!("the services: {error}"));
-        let mut services = Services { metadata: None, data: None };
+        let mut data = None;
         if let (true, Some(first)) = (node.data, first) {
             let options = DataOptions::default();
-            let data = DataService::start(stores.ds(), stores.store.clone(), first, options);
-            services.data = Some(data.map_err(failed)?);
+            let started = DataService::start(stores.ds(), stores.store.clone(), first, options);
+            data = Some(started.map_err(failed)?);
         }
+        let shut = |data: &Option<Arc<DataService>>| data.iter().for_each(|data| data.shutdown());
+        let mut metadata = None;
         if node.metadata {
             let (mds, store) = (stores.mds.clone(), stores.store.clone());
             let options = MetadataOptions { me: Some(in_map(node)), ..MetadataOptions::default() };
-            match MetadataService::start(mds, store, credentials.clone(), options) {
-                Ok(metadata) => services.metadata = Some(metadata),
-                Err(error) => {
-                    services.data.iter().for_each(|data| data.shutdown());
-                    return Err(failed(error));
-                }
-            }
+            let started = MetadataService::start(mds, store, credentials.clone(), options);
+            metadata = Some(started.map_err(failed).inspect_err(|_| shut(&data))?);
         }
+        let services = Services::start(node.id, metadata.clone(), data.clone()).map_err(|error| {
+            metadata.iter().for_each(|metadata| metadata.shutdown());
+            shut(&data);
+            failed(error)
+        })?;
         Ok(Serving { services: Arc::new(services), reporter: Mutex::default() })
     }
 
@@ -113,6 +116,7 @@ impl Serving {
             name: node.name.clone(),
             rack: node.rack.clone().unwrap_or_default(),
             addresses: vec![node.address.to_string()],
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             ..NodeReport::default()
         };
         *self.reporter.lock() = Some(Reporter::start(data.clone(), to, about)?);
@@ -122,8 +126,54 @@ impl Serving {
     /// Settles what is open, and ends.
     pub fn shutdown(&self) {
         drop(self.reporter.lock().take());
-        self.services.metadata.iter().for_each(|metadata| metadata.shutdown());
-        self.services.data.iter().for_each(|data| data.shutdown());
+        self.services.shutdown();
+    }
+
+    /// What the roles counted.
+    pub fn sample(&self, sample: &mut Sample) {
+        if let Some(metadata) = &self.services.metadata {
+            let [of_metadata, of_control] = metadata.workers();
+            sample.add_served("metadata", of_metadata.meter());
+            sample.add_served("control", of_control.meter());
+            let now = metadata.cluster_now();
+            sample.add(Id::Sessions, &[], now.clients.len() as u64);
+            sample.add(Id::Openings, &[], now.clients.iter().map(|client| client.openings).sum());
+            sample.add(Id::FilesInUse, &[], now.files);
+            sample.add(Id::MapEpoch, &[], now.epoch);
+            sample.add_real(Id::Grace, &[], now.grace_ms as f64 / 1000.0);
+            let away = now.nodes.iter().filter(|node| node.away).count();
+            sample.add(Id::NodesUp, &["up"], (now.nodes.len() - away) as u64);
+            sample.add(Id::NodesUp, &["away"], away as u64);
+            for node in &now.nodes {
+                sample.add_real(Id::NodeSilent, &[&node.report.name], node.heard_ms as f64 / 1000.0);
+            }
+        }
+        if let Some(data) = &self.services.data {
+            sample.add_served("data", data.workers().meter());
+            sample.add(Id::ObjectsInUse, &[], data.in_use() as u64);
+            let silent = self.report_trouble().map_or(0.0, |trouble| trouble.since.elapsed().as_secs_f64());
+            sample.add_real(Id::ReportFails, &[], silent);
+        }
+    }
+
+    /// What keeps the roles from being ready.
+    pub fn troubles(&self) -> Vec<String> {
+        let grace = self.services.metadata.iter().map(|metadata| metadata.grace_left());
+        let waits = grace.filter(|left| !left.is_zero()).map(|left| {
+            format!(
+                "grace period: clients of before the start have {} s more to come back",
+                left.as_secs() + 1
+            )
+        });
+        let silent = self.report_trouble().map(|trouble| {
+            let seconds = trouble.since.elapsed().as_secs();
+            format!("the metadata server has taken no report for {seconds} s: {}", trouble.why)
+        });
+        waits.chain(silent).collect()
+    }
+
+    fn report_trouble(&self) -> Option<Trouble> {
+        self.reporter.lock().as_ref().and_then(Reporter::trouble)
     }
 
     /// Data servers that the metadata server does not hear.

@@ -14,6 +14,7 @@ use super::{
     StartContext,
     cluster_mount::credentials,
     cluster_roles::{Serving, first_records},
+    observed,
     report::own_tiers,
     saving::save_all,
     stores::{Closing, Opening, Stores},
@@ -24,6 +25,7 @@ use crate::{
         ControlError, ControlHandler, ErrorCode, MoveReport, Peer, ProgressSink, Request, Response,
         ServerReport,
     },
+    monitor::{Id, Sample},
     mounts,
     running::{MountedFs, Running, StartError, UnmountError},
 };
@@ -139,6 +141,23 @@ impl MountedFs for Serves {
         while !*ended {
             self.changed.wait(&mut ended);
         }
+    }
+
+    fn sample(&self, sample: &mut Sample) {
+        let parts = self.parts.lock();
+        let Some(parts) = parts.as_ref() else { return };
+        observed::process(sample, "server", parts.config.stores.mount.memory_budget.0);
+        observed::stores(sample, &parts.stores.ds(), &parts.stores.store, &parts.stores.mds);
+        sample.add(Id::ServerConnections, &[], parts.server.connections() as u64);
+        parts.serving.sample(sample);
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let parts = self.parts.lock();
+        let Some(parts) = parts.as_ref() else { return vec!["the server has ended".to_owned()] };
+        let mut troubles = parts.serving.troubles();
+        troubles.extend(observed::troubles(&parts.stores.ds(), &parts.stores.store));
+        troubles
     }
 
     fn finish(&self) -> Result<(), String> {

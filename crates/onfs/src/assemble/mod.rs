@@ -14,6 +14,7 @@ mod link;
 mod listing;
 mod metadata;
 mod mounted;
+mod observed;
 mod parts;
 mod permission;
 mod plans;

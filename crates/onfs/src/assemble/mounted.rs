@@ -8,12 +8,14 @@ use types::Errno;
 
 use super::{
     link::drain,
+    observed,
     parts::{Parts, failed},
     saving::save_all,
     stores::Closing,
 };
 use crate::{
     control::{ControlError, MoveReport, ProgressSink},
+    monitor::{Id, Sample},
     running::{MountedFs, UnmountError},
 };
 
@@ -76,6 +78,32 @@ impl MountedFs for Mounted {
         if let Ok(parts) = self.parts() {
             parts.session.run();
         }
+    }
+
+    fn sample(&self, sample: &mut Sample) {
+        let Ok(parts) = self.parts() else { return };
+        observed::process(sample, "mount", parts.config.mount.memory_budget.0);
+        observed::stores(sample, &parts.ds, &parts.store, &parts.mds);
+        let stats = parts.client.stats();
+        for operation in stats.operations.iter().filter(|operation| operation.requests > 0) {
+            sample.add(Id::FuseRequests, &[operation.name], operation.requests);
+            sample.add(Id::FuseErrors, &[operation.name], operation.errors);
+        }
+        sample.add(Id::FuseRead, &[], stats.read_bytes);
+        sample.add(Id::FuseWritten, &[], stats.written_bytes);
+        sample.add(Id::FuseOverdue, &[], stats.overdue);
+        sample.add(Id::OpenFiles, &[], stats.open_files);
+    }
+
+    fn troubles(&self) -> Vec<String> {
+        let Ok(parts) = self.parts() else { return vec!["the file system has ended".to_owned()] };
+        let mut troubles = observed::troubles(&parts.ds, &parts.store);
+        if let Some(linked) = &parts.linked
+            && let Some(trouble) = linked.current_trouble()
+        {
+            troubles.push(format!("the linked directory: {} ({})", trouble.what, trouble.errno));
+        }
+        troubles
     }
 
     fn finish(&self) -> Result<(), String> {

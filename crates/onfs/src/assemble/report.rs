@@ -291,7 +291,7 @@ fn budget(parts: &Parts) -> BudgetReport {
 }
 
 /// Resident memory of the daemon that is its own (not the pages of tmpfs files), now, and at most.
-fn own_memory() -> (u64, u64) {
+pub(super) fn own_memory() -> (u64, u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(name));

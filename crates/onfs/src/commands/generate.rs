@@ -33,7 +33,8 @@ pub fn docs(dir: &Path) -> Outcome {
     let write = || -> io::Result<()> {
         fs::create_dir_all(dir)?;
         fs::write(dir.join("cli.md"), docs::cli())?;
-        fs::write(dir.join("config.md"), docs::config())
+        fs::write(dir.join("config.md"), docs::config())?;
+        fs::write(dir.join("metrics.md"), docs::metrics())
     };
     write().map_err(|e| Failure::failed(format!("{}: {}", dir.display(), system_text(&e))))
 }

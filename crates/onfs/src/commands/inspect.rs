@@ -4,16 +4,29 @@ use std::{os::unix::fs::FileTypeExt, path::Path};
 
 use serde::Serialize;
 
-use super::ask::{SHORT, ask, call, nothing_mounted, onfs_mounts, unexpected};
+use super::{
+    ask::{SHORT, ask, call, nothing_mounted, onfs_mounts, unexpected},
+    cluster_call::Cluster,
+};
 use crate::{
     args::{FileArgs, Output, StatusArgs},
+    config::is_source,
     control::{FileReport, Request, Response, SOCKET_NAME, VERSION},
     exit::{Failure, Outcome},
     locate::{connect, locate},
     render::{self, AnyStatus},
+    watched,
 };
 
 pub fn status(args: &StatusArgs) -> Outcome {
+    if args.cluster {
+        return cluster_status(args);
+    }
+    if args.which.is_given() {
+        return Err(Failure::usage(
+            "--config, --cluster-key and --tls-... say which cluster: give --cluster, too",
+        ));
+    }
     if let Some(path) = &args.mountpoint {
         let socket = path.join(SOCKET_NAME);
         // The state directory of a server, which is no mount.
@@ -42,6 +55,20 @@ pub fn status(args: &StatusArgs) -> Outcome {
             failed.map_or(Ok(()), Err)
         }
     }
+}
+
+/// Of a whole cluster, by its metadata server.
+fn cluster_status(args: &StatusArgs) -> Outcome {
+    let source = args.mountpoint.as_deref().map(|source| {
+        let text = source.to_str().filter(|text| is_source(text));
+        text.ok_or_else(|| {
+            let what = source.display();
+            Failure::usage(format!("{what}: not a cluster: write HOST[:PORT][,HOST[:PORT]...]:/"))
+        })
+    });
+    let now = Cluster::named(&args.which.config(), source.transpose()?)?.now()?;
+    let report = watched::cluster(&now);
+    if args.output.json { render::json(&report) } else { render::print(&render::cluster(&report)) }
 }
 
 pub fn file(args: &FileArgs) -> Outcome {

@@ -3,6 +3,7 @@
 mod ask;
 mod bench;
 mod cluster;
+mod cluster_call;
 mod config;
 mod conflicts;
 mod demo;
@@ -20,6 +21,7 @@ mod plan;
 mod server;
 mod settings;
 mod stage;
+mod top;
 mod tree;
 mod umount;
 
@@ -36,6 +38,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => umount::umount(&args),
         Command::Status(args) => inspect::status(&args),
+        Command::Top(args) => top::top(&args),
         Command::File(args) => inspect::file(&args),
         Command::Ls(args) => ls::ls(&args),
         Command::Gate(args) => gate::gate(&args),

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use types::TierId;
+
 use super::report::TierReport;
 
 /// `onfs status` of a mount of a cluster.
@@ -25,7 +27,82 @@ pub struct ClusterMountReport {
     pub known_inodes: u64,
     /// The metadata server, then the data servers.
     pub servers: Vec<NodeReport>,
+    /// All of it, as the metadata server knows it; none while that does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole: Option<ClusterReport>,
     pub warnings: Vec<String>,
+}
+
+/// `onfs status --cluster`: what the metadata server knows of its cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterReport {
+    pub metadata: MetadataServerReport,
+    pub data: Vec<DataServerReport>,
+    pub clients: Vec<ClientReport>,
+    /// What the operator should look at.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MetadataServerReport {
+    pub node: u64,
+    pub name: String,
+    pub map_epoch: u64,
+    pub uptime_ms: u64,
+    /// For so long clients of an earlier life of the server may come back.
+    pub grace_ms: u64,
+    pub sessions: u64,
+    /// Files that are open somewhere, or not settled yet.
+    pub files_in_use: u64,
+    pub inodes: u64,
+}
+
+/// A data server, as it reported.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DataServerReport {
+    pub node: u64,
+    pub name: String,
+    pub addresses: Vec<String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rack: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    /// `up` or `away`.
+    pub state: String,
+    /// Since its last report.
+    pub report_age_ms: u64,
+    pub total_bytes: u64,
+    /// Of them those that may be written to.
+    pub available_bytes: u64,
+    pub only_in_memory_bytes: u64,
+    /// Thousandths of its tiers in which writers wait for room.
+    pub busy_permille: u32,
+    /// Requests that wait or are carried out.
+    pub requests_waiting: u64,
+    pub tiers: Vec<ServerTierReport>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServerTierReport {
+    pub name: TierId,
+    pub limit_bytes: u64,
+    pub used_bytes: u64,
+    pub available_bytes: u64,
+    pub writers_wait: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClientReport {
+    /// What it calls itself on its connections, in hexadecimal digits.
+    pub client: String,
+    pub host: String,
+    pub since_ms: u64,
+    /// It asked nothing for so long.
+    pub silent_ms: u64,
+    pub open_files: u64,
+    /// Of them those that it may write.
+    pub open_for_writing: u64,
+    pub known_inodes: u64,
 }
 
 /// A node, as who reports it knows it.

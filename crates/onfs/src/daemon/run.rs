@@ -92,6 +92,9 @@ pub fn run(duty: &Duty<'_>, ready: Ready) -> Outcome {
     let Started { running, server, monitor, life } = start_all(duty, &note)?;
     let signals = watch_signals(&life, &log)?;
     tracing::info!(purpose = duty.purpose, version = env!("CARGO_PKG_VERSION"), "started");
+    if let Some(monitor) = &monitor {
+        tracing::info!(address = %monitor.address(), "metrics and health are served");
+    }
     if ready == Ready::Parent {
         log.take_standard_error();
     }

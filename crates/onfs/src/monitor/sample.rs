@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, text::encode},
+    encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, text::encode},
     metrics::MetricType,
     registry::Registry,
 };
@@ -127,18 +127,24 @@ impl Collector for Sample {
             };
             let mut of_metric = encoder.encode_descriptor(name, metric.help, None, kind)?;
             for (labels, value) in values {
-                let mut one = of_metric.encode_family(labels)?;
-                match (value, metric.kind) {
-                    (Value::Whole(n), Kind::Counter) => one.encode_counter::<Labels, u64, f64>(n, None)?,
-                    (Value::Whole(n), _) => one.encode_gauge(n)?,
-                    (Value::Real(n), _) => one.encode_gauge(n)?,
-                    (Value::Spread { sum, count, buckets }, _) => {
-                        one.encode_histogram::<Labels>(*sum, *count, buckets, None)?;
-                    }
+                match labels.0.is_empty() {
+                    true => write(&mut of_metric, value, metric.kind)?,
+                    false => write(&mut of_metric.encode_family(labels)?, value, metric.kind)?,
                 }
             }
         }
         Ok(())
+    }
+}
+
+fn write(encoder: &mut MetricEncoder<'_>, value: &Value, kind: Kind) -> fmt::Result {
+    match (value, kind) {
+        (Value::Whole(n), Kind::Counter) => encoder.encode_counter::<Labels, u64, f64>(n, None),
+        (Value::Whole(n), Kind::Gauge | Kind::Histogram) => encoder.encode_gauge(n),
+        (Value::Real(n), _) => encoder.encode_gauge(n),
+        (Value::Spread { sum, count, buckets }, _) => {
+            encoder.encode_histogram::<Labels>(*sum, *count, buckets, None)
+        }
     }
 }
 

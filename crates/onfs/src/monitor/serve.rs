@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use net::Address;
@@ -34,8 +34,8 @@ const TICK: Duration = Duration::from_millis(200);
 pub struct Monitor {
     ending: Arc<AtomicBool>,
     listener: Option<JoinHandle<()>>,
+    /// With the port that it got.
     address: Address,
-    own: Address,
 }
 
 impl Monitor {
@@ -49,13 +49,14 @@ impl Monitor {
         let ending = Arc::new(AtomicBool::new(false));
         let for_thread = ending.clone();
         let listener = thread::Builder::new().name("monitor".into());
-        let listener = listener.spawn(move || listen(&socket, &for_thread, &fs))?;
-        Ok(Monitor { ending, listener: Some(listener), address: address.clone(), own })
+        let shown = Arc::new(Shown { fs, started: SystemTime::now() });
+        let listener = listener.spawn(move || listen(&socket, &for_thread, &shown))?;
+        Ok(Monitor { ending, listener: Some(listener), address: own })
     }
 
-    /// Where it listens, with the port that it got.
+    /// Where it listens.
     pub fn address(&self) -> &Address {
-        &self.own
+        &self.address
     }
 }
 
@@ -83,7 +84,7 @@ impl Drop for Place {
     }
 }
 
-fn listen(socket: &Socket, ending: &AtomicBool, fs: &Arc<dyn MountedFs>) {
+fn listen(socket: &Socket, ending: &AtomicBool, shown: &Arc<Shown>) {
     let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
     let taken: Arc<AtomicUsize> = Arc::default();
     while !ending.load(SeqCst) {
@@ -92,7 +93,7 @@ fn listen(socket: &Socket, ending: &AtomicBool, fs: &Arc<dyn MountedFs>) {
             continue;
         }
         match socket.accept() {
-            Ok((stream, _)) => admit(stream, &taken, fs),
+            Ok((stream, _)) => admit(stream, &taken, shown),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
             Err(error) => {
                 tracing::warn!(%error, "cannot take a connection for monitoring");
@@ -103,15 +104,15 @@ fn listen(socket: &Socket, ending: &AtomicBool, fs: &Arc<dyn MountedFs>) {
 }
 
 /// Beyond the bound a connection is closed without a word: who wants to know comes again.
-fn admit(stream: Socket, taken: &Arc<AtomicUsize>, fs: &Arc<dyn MountedFs>) {
+fn admit(stream: Socket, taken: &Arc<AtomicUsize>, shown: &Arc<Shown>) {
     let place = Place(taken.clone());
     if taken.fetch_add(1, SeqCst) >= CONNECTIONS_MAX {
         tracing::debug!("as many connections for monitoring as it takes");
         return;
     }
-    let fs = fs.clone();
+    let shown = shown.clone();
     let served = thread::Builder::new().name("monitor-page".into()).spawn(move || {
-        if let Err(error) = converse(&stream, fs.as_ref(), Instant::now() + PATIENCE) {
+        if let Err(error) = converse(&stream, &shown, Instant::now() + PATIENCE) {
             tracing::debug!(%error, "a connection for monitoring ended early");
         }
         drop(place);
@@ -121,13 +122,13 @@ fn admit(stream: Socket, taken: &Arc<AtomicUsize>, fs: &Arc<dyn MountedFs>) {
     }
 }
 
-fn converse(stream: &Socket, fs: &dyn MountedFs, until: Instant) -> io::Result<()> {
+fn converse(stream: &Socket, shown: &Shown, until: Instant) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     let mut head = Vec::with_capacity(1024);
     let bytes = loop {
         match asked(&head) {
             Asked::Part => {}
-            Asked::Page { page, body } => break self::page(fs, page, body),
+            Asked::Page { page, body } => break shown.page(page, body),
             Asked::Wrong(status) => break refusal(status),
         }
         let mut some = [0; 1024];
@@ -155,25 +156,37 @@ fn left(until: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-fn page(fs: &dyn MountedFs, page: Page, body: bool) -> Vec<u8> {
-    let troubles = fs.troubles();
-    match page {
-        Page::Health if troubles.is_empty() => answer(Status::Ok, PLAIN, "ok\n", body),
-        Page::Health => {
-            let lines: String = troubles.iter().map(|trouble| format!("{trouble}\n")).collect();
-            answer(Status::Unavailable, PLAIN, &lines, body)
-        }
-        Page::Metrics => {
-            let mut sample = Sample::default();
-            sample.add(Id::Healthy, &[], u64::from(troubles.is_empty()));
-            fs.sample(&mut sample);
-            match sample.text() {
+/// What there is to be seen.
+struct Shown {
+    fs: Arc<dyn MountedFs>,
+    started: SystemTime,
+}
+
+impl Shown {
+    fn page(&self, page: Page, body: bool) -> Vec<u8> {
+        let troubles = self.fs.troubles();
+        match page {
+            Page::Health if troubles.is_empty() => answer(Status::Ok, PLAIN, "ok\n", body),
+            Page::Health => {
+                let lines: String = troubles.iter().map(|trouble| format!("{trouble}\n")).collect();
+                answer(Status::Unavailable, PLAIN, &lines, body)
+            }
+            Page::Metrics => match self.metrics(troubles.is_empty()).text() {
                 Ok(text) => answer(Status::Ok, OPEN_METRICS, &text, body),
                 Err(error) => {
                     tracing::error!(%error, "the metrics cannot be written down");
                     refusal(Status::Failed)
                 }
-            }
+            },
         }
+    }
+
+    fn metrics(&self, healthy: bool) -> Sample {
+        let mut sample = Sample::default();
+        sample.add(Id::Healthy, &[], u64::from(healthy));
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        sample.add_real(Id::Start, &[], started.as_secs_f64());
+        self.fs.sample(&mut sample);
+        sample
     }
 }

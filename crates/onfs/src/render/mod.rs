@@ -14,9 +14,10 @@ mod reports;
 mod stage;
 mod status;
 pub mod table;
+mod top;
 pub mod units;
 
-pub use cluster::{cluster_mount, nodes, server};
+pub use cluster::{cluster, cluster_mount, nodes, server};
 pub use demo::demo;
 pub use file::file;
 pub use ledger::{conflicts, entries, gate, roots};
@@ -27,3 +28,4 @@ pub use progress::Meter;
 pub use reports::{bench, fsck, memory, moved, policy, quotas};
 pub use stage::stage;
 pub use status::status;
+pub use top::top;

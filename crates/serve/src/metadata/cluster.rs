@@ -19,7 +19,7 @@ impl MetadataService {
             node: me.map_or(0, |me| me.id.0),
             name: me.map_or_else(String::new, |me| me.name.clone()),
             up_ms: millis(self.terms.age()),
-            grace_ms: millis(self.grace.saturating_duration_since(Instant::now())),
+            grace_ms: millis(self.grace_left()),
             files: self.files.len() as u64,
             inodes: self.mds.statfs_usage().inodes,
             report_ms: millis(self.options.report),
@@ -27,6 +27,11 @@ impl MetadataService {
             nodes: self.nodes.status().into_iter().map(node).collect(),
             trouble: self.store.stats().read_only.unwrap_or_default(),
         }
+    }
+
+    /// For so long sessions of an earlier life may still come back.
+    pub fn grace_left(&self) -> Duration {
+        self.grace.saturating_duration_since(Instant::now())
     }
 
     /// Those who carry its requests out: of the metadata lane, and of the control lane.
