@@ -3,6 +3,7 @@
 
 metrics ADDRESS DOCS   prints the samples, one a line; each must be well formed and described in DOCS (docs/metrics.md)
 health ADDRESS         prints the status, then the lines
+serve PATH             listens at a Unix socket, and says nothing
 hang ADDRESS           holds connections that never ask, and one that never reads, until they are cut; fails if they are not
 """
 import re
@@ -44,7 +45,7 @@ def metrics(address, docs):
         names = dict(re.findall(r"^\| `([a-z_]+)` \| ([a-z]+) \|", described.read(), re.M))
     lines = text.split("\n")
     assert lines[-2:] == ["# EOF", ""], lines[-2:]
-    kinds, buckets = {}, {}
+    kinds, buckets, whole, counts = {}, {}, {}, {}
     for line in lines[:-2]:
         if line.startswith("# TYPE "):
             _, _, family, kind = line.split()
@@ -63,7 +64,12 @@ def metrics(address, docs):
             row = re.sub(r'le="[^"]*",?', "", labels)
             assert buckets.get((family, row), 0) <= float(found[3]), f"a class has less than the one before: {line}"
             buckets[family, row] = float(found[3])
+            if 'le="+Inf"' in labels:
+                whole[family, row.rstrip("{}")] = float(found[3])
+        if name.endswith("_count") and kinds[family] == "histogram":
+            counts[family, labels.rstrip("{}")] = float(found[3])
         print(line)
+    assert whole == counts, "the last class of each histogram has all"
 
 
 ENDS = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
@@ -97,5 +103,13 @@ def hang(address):
     print(f"{len(streams)} were cut after {time.monotonic() - begun:.1f} s")
 
 
+def serve(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        while True:
+            time.sleep(60)
+
+
 if __name__ == "__main__":
-    {"metrics": metrics, "health": health, "hang": hang}[sys.argv[1]](*sys.argv[2:])
+    {"metrics": metrics, "health": health, "hang": hang, "serve": serve}[sys.argv[1]](*sys.argv[2:])

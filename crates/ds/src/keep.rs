@@ -85,8 +85,8 @@ impl DataServer {
         for _ in 0..TRIES {
             let mut state = object.state.write();
             let stop = match self.try_keep(object, &mut state, fetch, (&bytes, seal, theirs, to)) {
-                Ok(()) => {
-                    self.counters.moved_bytes.add(u64::from(fetch.len));
+                Ok(to) => {
+                    self.counters.carried(TierId::Nearline, to, u64::from(fetch.len));
                     return Ok(Kept::Yes);
                 }
                 Err(stop) => stop,
@@ -108,13 +108,14 @@ impl DataServer {
         Ok(Kept::No)
     }
 
+    /// The tier that has it now.
     fn try_keep(
         &self,
         object: &Object,
         state: &mut State,
         fetch: &Fetch,
         (bytes, seal, theirs, to): (&Bytes, Seal, &Opened, Option<TierId>),
-    ) -> Result<(), Stop> {
+    ) -> Result<TierId, Stop> {
         let sau = fetch.sau;
         let now = state.map.get(sau);
         let changed = state.removed
@@ -157,7 +158,7 @@ impl DataServer {
         }
         self.settle_copy(object, state, to, is_move);
         kept?;
-        Ok(())
+        Ok(to)
     }
 
     fn room_for(&self, object: &Object, state: &mut State, bytes: u64) -> Result<TierId, Stop> {

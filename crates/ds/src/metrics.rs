@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use types::TierId;
+
 #[derive(Default)]
 pub struct Counter(AtomicU64);
 
@@ -17,15 +19,28 @@ impl Counter {
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         #[derive(Default)]
-        pub struct Counters { $($(#[$doc])* pub(crate) $name: Counter,)* }
+        pub struct Counters {
+            $($(#[$doc])* pub(crate) $name: Counter,)*
+            moved_out: [Counter; 3],
+            moved_in: [Counter; 3],
+        }
 
         /// The counters at one moment.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub struct CountersNow { $($(#[$doc])* pub $name: u64,)* }
+        pub struct CountersNow {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Bytes that movements copied out of each tier, and into it.
+            pub moved_out: [u64; 3],
+            pub moved_in: [u64; 3],
+        }
 
         impl Counters {
             pub fn now(&self) -> CountersNow {
-                CountersNow { $($name: self.$name.now(),)* }
+                CountersNow {
+                    $($name: self.$name.now(),)*
+                    moved_out: std::array::from_fn(|tier| self.moved_out[tier].now()),
+                    moved_in: std::array::from_fn(|tier| self.moved_in[tier].now()),
+                }
             }
         }
     };
@@ -40,10 +55,16 @@ counters! {
     moves_done,
     /// Movements that were stopped or failed.
     moves_failed,
-    /// Bytes copied by movements.
-    moved_bytes,
     /// Bytes of copies given up.
     freed_bytes,
     /// Files synced to a persistent tier on request.
     syncs,
+}
+
+impl Counters {
+    /// A movement copied bytes.
+    pub(crate) fn carried(&self, from: TierId, to: TierId, bytes: u64) {
+        self.moved_out[from.index()].add(bytes);
+        self.moved_in[to.index()].add(bytes);
+    }
 }

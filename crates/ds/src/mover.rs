@@ -22,6 +22,8 @@ struct JobCopier<'a> {
     object: &'a Object,
     stop: &'a AtomicBool,
     server: &'a DataServer,
+    from: TierId,
+    to: TierId,
 }
 
 impl Copier for JobCopier<'_> {
@@ -29,7 +31,7 @@ impl Copier for JobCopier<'_> {
         self.stop.load(Ordering::Acquire) || self.object.is_wanted_by_any() || self.server.stopping()
     }
     fn copied(&mut self, bytes: u64) {
-        self.server.counters.moved_bytes.add(bytes);
+        self.server.counters.carried(self.from, self.to, bytes);
     }
 }
 
@@ -85,7 +87,7 @@ impl DataServer {
                 }
                 let free = (!keep_source).then_some(from);
                 let plan = CopyPlan { choice: Choice::HeldBy(from), to, free, most };
-                let mut copier = JobCopier { object: &object, stop: &job.stop, server: self };
+                let mut copier = JobCopier { object: &object, stop: &job.stop, server: self, from, to };
                 self.copy_object(&object, plan, &mut copier)
             }
             Work::Drop { .. } if object.in_passthrough() => return Err(MoveFailure::Busy),
@@ -127,7 +129,7 @@ impl DataServer {
         if let Some(linked) = self.linked.as_ref().filter(|_| unpublished > 0) {
             let stop = || job.stop.load(Ordering::Acquire) || self.stopping();
             linked.publish(job.ino, &stop).map_err(|errno| not_published(job.ino, errno))?;
-            self.counters.moved_bytes.add(unpublished);
+            self.counters.carried(from, TierId::Nearline, unpublished);
         }
         if !keep_source {
             let Some(_copier) = object.copying.try_lock_for(COPIER_PATIENCE) else {

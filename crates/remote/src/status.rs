@@ -9,6 +9,7 @@ use proto::{
     watch::{ClusterNow, ClusterStatus},
 };
 use types::Errno;
+use wire::handshake::Roles;
 
 use crate::{
     Remote,
@@ -60,7 +61,7 @@ impl Remote {
             in_flight,
             away,
         };
-        let data = all.into_iter().map(|(node, line)| {
+        let data = all.into_iter().filter(|(node, _)| node.roles.has(Roles::DS)).map(|(node, line)| {
             let (in_flight, away) = line.as_deref().map_or((0, None), of_line);
             ServerStatus {
                 node: node.id.0,

@@ -23,7 +23,6 @@ pub(super) fn stores(sample: &mut Sample, ds: &DataServer, store: &MetaStore, md
     tiers(sample, ds);
     let counters = ds.counters();
     for (id, value) in [
-        (Id::MovedBytes, counters.moved_bytes),
         (Id::FreedBytes, counters.freed_bytes),
         (Id::FileSyncs, counters.syncs),
         (Id::DamagedSaus, counters.damaged_saus),
@@ -51,7 +50,10 @@ pub(super) fn stores(sample: &mut Sample, ds: &DataServer, store: &MetaStore, md
 }
 
 fn tiers(sample: &mut Sample, ds: &DataServer) {
+    let counters = ds.counters();
     for status in ds.tiers() {
+        sample.add(Id::MovedIn, &[status.tier.name()], counters.moved_in[status.tier.index()]);
+        sample.add(Id::MovedOut, &[status.tier.name()], counters.moved_out[status.tier.index()]);
         let (at, report) = ([status.tier.name()], &status.report);
         sample.add(Id::TierSize, &at, report.limit);
         sample.add(Id::TierUsed, &at, report.used);

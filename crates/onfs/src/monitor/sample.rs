@@ -105,7 +105,7 @@ fn errors(counts: &[u64]) -> impl Iterator<Item = (&'static str, u64)> {
 }
 
 fn spread(counts: &[u64], micros: u64) -> Value {
-    let bounds = BOUNDS_US.iter().map(|bound| *bound as f64 / MICROS).chain([f64::MAX]);
+    let bounds = BOUNDS_US.iter().map(|bound| *bound as f64 / MICROS).chain([f64::INFINITY]);
     Value::Spread {
         sum: micros as f64 / MICROS,
         count: counts.iter().sum(),
@@ -163,7 +163,7 @@ mod tests {
         let mut sample = Sample::default();
         sample.add(Id::TierUsed, &["memory"], 7);
         sample.add(Id::TierUsed, &["s\"d"], 8);
-        sample.add(Id::MovedBytes, &[], 9);
+        sample.add(Id::FreedBytes, &[], 9);
         sample.add_real(Id::Start, &[], 1.5);
         let meter = Meter::default();
         for (error, micros) in [(None, 60), (Some(Errno::EIO), 40_000_000)] {
@@ -178,8 +178,8 @@ mod tests {
             "# HELP onfs_tier_used_bytes Of it what is used",
             "onfs_tier_used_bytes{tier=\"memory\"} 7",
             "onfs_tier_used_bytes{tier=\"s\\\"d\"} 8",
-            "# TYPE onfs_moved_bytes counter",
-            "onfs_moved_bytes_total 9",
+            "# TYPE onfs_freed_bytes counter",
+            "onfs_freed_bytes_total 9",
             "onfs_start_time_seconds 1.5",
             "onfs_server_requests_total{service=\"metadata\",method=\"Lookup\"} 2",
             "onfs_server_received_bytes_total{service=\"metadata\",method=\"Lookup\"} 10",

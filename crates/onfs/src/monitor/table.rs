@@ -3,7 +3,7 @@
 /// How a metric is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It only grows, from 0 at the start of the process. Its name ends in `_total`.
+    /// It only grows, as long as the process lives. Its name ends in `_total`.
     Counter,
     /// What is now.
     Gauge,
@@ -63,7 +63,8 @@ metrics! {
     OnlyInMemory: Gauge, "onfs_only_in_memory_bytes", [], "What a power cut would cost now";
     OnlyInMemoryFiles: Gauge, "onfs_only_in_memory_files", [], "Files that have such bytes";
     Moves: Counter, "onfs_moves_total", ["result"], "Movements between tiers: done, or failed (stopped ones too)";
-    MovedBytes: Counter, "onfs_moved_bytes_total", [], "Bytes that movements copied";
+    MovedIn: Counter, "onfs_tier_moved_in_bytes_total", ["tier"], "Bytes that movements copied into a tier, also out of a linked directory";
+    MovedOut: Counter, "onfs_tier_moved_out_bytes_total", ["tier"], "Bytes that movements copied out of a tier; the copy there may stay";
     FreedBytes: Counter, "onfs_freed_bytes_total", [], "Bytes of copies that were given up for room";
     FileSyncs: Counter, "onfs_file_syncs_total", [], "Files made durable because a program asked";
     DamagedSaus: Counter, "onfs_damaged_saus_total", [], "Pieces of data (4 MiB) that did not match their checksum; look at the log";

@@ -251,7 +251,7 @@ mod tests {
         let text = cluster(&report);
         let row = |begins: &str| text.lines().find(|line| line.trim_start().starts_with(begins)).unwrap();
         assert!(row("metadata server").ends_with("n1 (node 1), up 0ms"));
-        assert!(row("2  n2").contains("away      1min 1s ago"), "{text}");
+        assert!(row("2  n2").contains("away   1min 1s ago"), "{text}");
         assert!(row("n2").contains("ssd   [###.......]  25%  1.0 MiB  4.0 MiB"), "{text}");
         assert!(row("h1").contains(" 3 "), "{text}");
         assert!(text.ends_with("\nwarning: n2 is away\n"), "{text}");
