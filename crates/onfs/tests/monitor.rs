@@ -62,7 +62,9 @@ fn pages_say_what_the_file_system_says() {
     let (monitor, address) = start(&fake);
     let health = "GET /healthz HTTP/1.1\r\n\r\n";
     let metrics = "GET /metrics HTTP/1.1\r\nAccept: */*\r\n\r\n";
-    assert!(ask(address, health).starts_with("HTTP/1.1 200 ") && ask(address, health).ends_with("\r\n\r\nok\n"));
+    assert!(
+        ask(address, health).starts_with("HTTP/1.1 200 ") && ask(address, health).ends_with("\r\n\r\nok\n")
+    );
     let text = ask(address, metrics);
     assert!(text.contains("\nonfs_open_files 42\n") && text.contains("\nonfs_healthy 1\n"), "{text}");
     fake.0.lock().extend(["one thing".to_owned(), "another".to_owned()]);

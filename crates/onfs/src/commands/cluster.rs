@@ -193,7 +193,11 @@ fn config_text(host: &str, id: &str, files: &str) -> String {
          # dir = \"/var/lib/onfs-ssd\"\n\
          \n\
          [nearline]\n\
-         # dir = \"/srv/slow/onfs\"\n"
+         # dir = \"/srv/slow/onfs\"\n\
+         \n\
+         [monitor]\n\
+         # Metrics and health over HTTP, for whoever reaches it.\n\
+         # listen = \"127.0.0.1:9740\"\n"
     )
 }
 

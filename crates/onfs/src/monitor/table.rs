@@ -66,7 +66,7 @@ metrics! {
     MovedIn: Counter, "onfs_tier_moved_in_bytes_total", ["tier"], "Bytes that movements copied into a tier, also out of a linked directory";
     MovedOut: Counter, "onfs_tier_moved_out_bytes_total", ["tier"], "Bytes that movements copied out of a tier; the copy there may stay";
     FreedBytes: Counter, "onfs_freed_bytes_total", [], "Bytes of copies that were given up for room";
-    FileSyncs: Counter, "onfs_file_syncs_total", [], "Files made durable because a program asked";
+    FileSyncs: Counter, "onfs_file_syncs_total", [], "Files made durable because a program or a command asked; what that copies is no movement";
     DamagedSaus: Counter, "onfs_damaged_saus_total", [], "Pieces of data (4 MiB) that did not match their checksum; look at the log";
     LostSaus: Counter, "onfs_lost_saus_total", [], "Pieces of data that were lost with an earlier memory tier, as far as they were met";
 

@@ -203,5 +203,4 @@ impl Sessions {
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
         self.table.lock().values().cloned().collect()
     }
-
 }
