@@ -11,6 +11,7 @@
 pub mod answer;
 mod crowd;
 pub mod data;
+mod failures;
 pub mod metadata;
 pub mod nodes;
 pub mod reporting;

@@ -30,6 +30,7 @@ use types::Errno;
 use crate::{
     answer::{No, Outcome, answered},
     crowd::{Crowd, Share},
+    failures::Failures,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,11 +85,13 @@ impl Workers {
     pub fn start(name: &str, bounds: Bounds) -> io::Result<Workers> {
         let (jobs, taken) = bounded(bounds.waiting);
         let (meter, crowd): (Arc<Meter>, Crowd) = Default::default();
+        let failures: Arc<Failures> = Arc::default();
         let mut threads = Vec::new();
         for n in 0..bounds.threads.max(1) {
             let taken: Receiver<Box<Job>> = taken.clone();
             let thread = std::thread::Builder::new().name(format!("{name}-{n}"));
-            let counts = Counts { meter: meter.clone(), share: crowd.share() };
+            let (meter, failures) = (meter.clone(), failures.clone());
+            let counts = Counts { meter, share: crowd.share(), failures };
             threads.push(thread.spawn(move || taken.iter().for_each(|job| counts.carry_out(*job)))?);
         }
         Ok(Workers {
@@ -163,6 +166,8 @@ fn refuse(reply: Reply, why: &str) {
 struct Counts {
     meter: Arc<Meter>,
     share: Arc<Share>,
+    /// Of all workers.
+    failures: Arc<Failures>,
 }
 
 impl Counts {
@@ -195,26 +200,26 @@ impl Counts {
         let (method, client) = (Method::from_number(incoming.header.method), incoming.peer().node);
         self.meter.end(method, &ended);
         self.share.count(client, &ended.load(), now);
-        say(method, client, &ended, outcome);
+        self.say(method, client, &ended, outcome);
     }
-}
 
-/// What failed here is said in any case, everything else to who wants to follow requests.
-fn say(method: Option<Method>, client: u64, ended: &Ended, outcome: &Outcome) {
-    let request = trace::current();
-    let method = method.map_or("unknown", Method::name);
-    let micros = ended.took.as_micros() as u64;
-    // As onfs top has it.
-    let client = format_args!("{client:016x}");
-    match outcome {
-        Err(no) if Class::of(no.errno()) == Class::Failed => {
+    /// What failed here is said in any case, everything else to who wants to follow requests.
+    fn say(&self, method: Option<Method>, client: u64, ended: &Ended, outcome: &Outcome) {
+        let request = trace::current();
+        let method = method.map_or("unknown", Method::name);
+        let micros = ended.took.as_micros() as u64;
+        // As onfs top has it.
+        let client = format_args!("{client:016x}");
+        if let Err(no) = outcome
+            && Class::of(no.errno()) == Class::Failed
+            && let Some(left_out) = self.failures.may_say()
+        {
             let (errno, why) = (no.errno(), &no.0.detail);
-            tracing::warn!(%request, method, %client, micros, %errno, why, "a request failed");
+            tracing::warn!(%request, method, %client, micros, %errno, why, left_out, "a request failed");
+            return;
         }
-        Ok(_) | Err(_) => {
-            let errno = ended.error.map_or("none", Errno::name);
-            let (received, sent) = (ended.received, ended.sent);
-            tracing::debug!(%request, method, %client, micros, received, sent, errno, "a request was answered");
-        }
+        let errno = ended.error.map_or("none", Errno::name);
+        let (received, sent) = (ended.received, ended.sent);
+        tracing::debug!(%request, method, %client, micros, received, sent, errno, "a request was answered");
     }
 }
