@@ -138,7 +138,7 @@ impl Workers {
 
     fn refuse(&self, reply: Reply, why: &str) {
         self.meter.refuse();
-        answer(reply, Err(No::later(why)));
+        answered(reply, Err(No::later(why)));
     }
 
     /// Takes no more, and ends when what was taken is done.
@@ -156,10 +156,6 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.shutdown();
     }
-}
-
-fn refuse(reply: Reply, why: &str) {
-    answered(reply, Err(No::later(why)));
 }
 
 /// What a worker counts with.

@@ -10,7 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lease::coherence::message::{Joined, Party};
@@ -96,6 +96,12 @@ pub(crate) enum Turn {
 }
 
 impl Session {
+    /// For how long it is there, and asked nothing.
+    pub(crate) fn times(&self) -> (Duration, Duration) {
+        let since = self.began.elapsed();
+        (since, since.saturating_sub(Duration::from_millis(self.asked.load(Ordering::Relaxed))))
+    }
+
     pub(crate) fn party(&self) -> Party {
         Party { session: self.id, joined: self.joined }
     }
