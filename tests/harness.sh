@@ -2,7 +2,8 @@
 # deadline, and prints one line per case: `ok SUITE/CASE`, `FAIL SUITE/CASE: why`, `skip SUITE/CASE: why`.
 #
 # A suite: `suite NAME "$@"`, `place`, then `check CASE SECONDS COMMAND...`, and `finish` as its last line.
-# Options of every suite: --dir DIR (no ONFS: test this directory), --quick, --full, --case PATTERN, --keep.
+# Options of every suite: --dir DIR (no ONFS: test this directory), --quick, --full, --case PATTERN, --keep; of pjdfstest, fsx
+# and model also --cluster (on two mounts of a cluster, $mnt and $second_mnt).
 #
 # SUITES_MOUNT_OPTIONS: words for every `onfs mount`, such as $older_kernel.
 # Variables for a suite: $mnt the directory under test, $scratch a private directory on a disk, $onfs the binary,
@@ -15,7 +16,7 @@ build=${CARGO_TARGET_DIR:-$repo/target}
 tools=${SUITES_TOOLS:-$repo/target/tools}
 onfs=${SUITES_ONFS:-$build/release/onfs}
 programs=${SUITES_PROGRAMS:-$build/release}
-size=${SUITES_SIZE:-normal} dir= keep=no case_filter='*' failures=0 plain=no
+size=${SUITES_SIZE:-normal} dir= cluster=no keep=no case_filter='*' failures=0 plain=no
 export LC_ALL=C
 # As on Debian 12's kernel.
 older_kernel='--set mount.kernel_features=6.1'
@@ -26,6 +27,7 @@ suite() {
     while [ $# -gt 0 ]; do
         case $1 in
             --dir) dir=$2 plain=yes; shift ;;
+            --cluster) cluster=yes suite=$suite-cluster ;;
             --quick) size=quick ;;
             --full) size=full ;;
             --case) case_filter=$2; shift ;;
@@ -54,6 +56,14 @@ place() {
     if [ $plain = yes ]; then
         mnt=$(mktemp -d "$dir/onfs-$suite-XXXXXX")
         chmod 755 "$mnt"
+        return
+    fi
+    if [ $cluster = yes ]; then
+        [ "$(id -u)" = 0 ] || { echo "skip $suite/all: needs root"; exit 0; }
+        . "$repo/tests/cluster.sh"
+        mnt=$A second_mnt=$B
+        begin_cluster >>"$logs/mount.log" 2>&1 ||
+            { echo "FAIL $suite/mount: see $logs/mount.log and servers.log"; tail -5 "$logs/mount.log"; exit 1; }
         return
     fi
     mkdir -p "$scratch"/{ssd,nearline,state,mnt}
@@ -131,14 +141,15 @@ expect_failure() { # WORDS(separated by |) COMMAND...
         grep -qiF -- "$word" <<<"$said" || { echo "the message lacks '$word': $said"; return 1; }
     done
 }
-tier_of_all() { # TIER FILE...: moves files; nothing on a plain directory
+# Moves files; nothing on a plain directory, nor on a cluster (S-178).
+tier_of_all() { # TIER FILE...
     local tier=$1
     shift
-    [ $plain = yes ] || "$onfs" migrate --wait --to "$tier" "$@"
+    [ $plain = yes ] || [ $cluster = yes ] || "$onfs" migrate --wait --to "$tier" "$@"
 }
 # Moves a file up and down until the file named `$scratch/stop` appears.
 mover() { # FILE...
-    [ $plain = yes ] && return 0
+    [ $plain = yes ] || [ $cluster = yes ] && return 0
     local tiers=(ssd memory nearline ssd nearline memory) n=0
     while [ ! -e "$scratch/stop" ]; do
         for file in "$@"; do
@@ -166,6 +177,7 @@ cleanup() {
             fi
         fi
         declare -F suite_cleanup >/dev/null && suite_cleanup
+        declare -F end_cluster >/dev/null && { set +e; end_cluster; set -e; }
         # What is still mounted below (loop file systems, the memory tier of a killed daemon).
         awk -v at="$scratch/" 'index($5, at) == 1 {print $5}' /proc/self/mountinfo | tac | while read -r at; do
             umount -l "$at" 2>/dev/null || true
