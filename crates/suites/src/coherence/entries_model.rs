@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    entries::{At, EntryAnswer, EntryOp, NAMES, Refusal},
+    entry::{At, EntryAnswer, EntryOp, NAMES, Refusal},
     linear::Model,
 };
 use crate::op::RenameKind;

@@ -9,6 +9,7 @@ pub mod appends;
 pub mod blocks;
 pub mod entries;
 pub mod entries_model;
+pub mod entry;
 pub mod history;
 pub mod lengths;
 pub mod linear;
