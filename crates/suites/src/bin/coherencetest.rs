@@ -51,10 +51,10 @@ struct Args {
     /// Calls of each thread in a round.
     #[arg(long, default_value_t = 60)]
     calls: u64,
-    /// A program that kills a server and brings it back, run once in each round.
+    /// A program that kills a server (`PROGRAM kill`) and brings it back (`PROGRAM back`), once in each round.
     #[arg(long, conflicts_with = "kill_client")]
     kill_server: Option<PathBuf>,
-    /// A program that kills the daemon of the last mount and mounts it again.
+    /// The same for the daemon of the last mount.
     #[arg(long)]
     kill_client: Option<PathBuf>,
     /// Where histories that are wrong are kept.

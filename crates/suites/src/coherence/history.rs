@@ -70,14 +70,14 @@ pub struct Header {
     pub kind: String,
     pub seed: u64,
     pub round: u64,
-    /// From when to when a server was killed and came back.
+    /// Between these moments a server was killed.
     pub faults: Vec<(u64, u64)>,
     /// The last mount's daemon was killed.
     pub client_killed: bool,
 }
 
 impl Header {
-    /// May this call have been made a second time, since its first answer was lost with a server (S-163)?
+    /// Was this call under way when a server was killed? Its first answer may be lost, and it made a second time (S-163).
     pub fn twice<O, A>(&self, call: &Call<O, A>) -> bool {
         self.faults.iter().any(|(from, to)| call.called <= *to && call.returned >= *from)
     }

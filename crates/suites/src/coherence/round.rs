@@ -15,7 +15,7 @@ use super::{
 };
 use crate::random::Random;
 
-/// What is killed while a round runs: a command kills it and brings it back.
+/// What is killed while a round runs: a program kills it when run with `kill`, and brings it back when run with `back`.
 #[derive(Clone, Debug)]
 pub enum Fault {
     None,
@@ -84,16 +84,22 @@ pub fn run<W: Workload>(options: &RoundOptions, seed: u64, round: u64) -> Result
     Ok((header, calls))
 }
 
-/// Carries the fault out at a random moment; says from when to when it took.
+/// Carries the fault out at a random moment; says between which moments the kill was.
 fn strike(options: &RoundOptions, random: &mut Random, clock: Clock) -> Result<Option<(u64, u64)>> {
-    let command = match &options.fault {
+    let program = match &options.fault {
         Fault::None => return Ok(None),
-        Fault::Server(command) | Fault::Client(command) => command,
+        Fault::Server(program) | Fault::Client(program) => program,
+    };
+    let run = |word: &str| -> Result<()> {
+        let status = Command::new(program).arg(word).stdin(Stdio::null()).status();
+        let status = status.with_context(|| format!("run {}", program.display()))?;
+        ensure!(status.success(), "{} {word} ended with {status}", program.display());
+        Ok(())
     };
     std::thread::sleep(Duration::from_millis(100 + random.below(300)));
-    let (from, to, status) = clock.time(|| Command::new(command).stdin(Stdio::null()).status());
-    let status = status.with_context(|| format!("run {}", command.display()))?;
-    ensure!(status.success(), "{} ended with {status}", command.display());
+    let (from, to, killed) = clock.time(|| run("kill"));
+    killed?;
+    run("back")?;
     Ok(Some((from, to)))
 }
 
