@@ -37,7 +37,8 @@ suite() {
         shift
     done
     mkdir -p "${SUITES_ROOT:-/var/tmp}"
-    scratch=$(mktemp -d "${SUITES_ROOT:-/var/tmp}/onfs-$suite-XXXXXX")
+    # Short: a socket's path has at most 107 bytes.
+    scratch=$(mktemp -d "${SUITES_ROOT:-/var/tmp}/onfs-${suite%-cluster}-XXXXXX")
     chmod 755 "$scratch"
     logs=${SUITES_LOGS:-$repo/target/test-logs}/$suite
     mkdir -p "$logs"
