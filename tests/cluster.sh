@@ -11,7 +11,13 @@ server() { # NODE
     timeout 60 "$onfs" server --config "$scratch/n$1.toml" >>"$logs/servers.log" 2>&1 </dev/null
 }
 pid_of() { head -1 "$scratch/$1/onfs.pid"; }
-kill_of() { kill -9 "$(pid_of "$1")"; }
+# Returns when it is gone: until then its state is in use.
+kill_of() {
+    local pid
+    pid=$(pid_of "$1")
+    kill -9 "$pid"
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
+}
 client() { # DIR
     timeout 60 "$onfs" mount --config none --cluster-key "$scratch/c/cluster.key" --state "$scratch/state-$1" \
         "127.0.0.1:$port:/" "$scratch/$1" >>"$logs/mount.log" 2>&1 </dev/null

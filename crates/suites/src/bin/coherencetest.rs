@@ -16,6 +16,7 @@ use suites::{
         entries::Names,
         history::{load_calls, load_header, save},
         lengths::Lengths,
+        locks::Locks,
         round::{self, Fault, RoundOptions},
     },
     tally::Tally,
@@ -27,6 +28,7 @@ enum Kind {
     Names,
     Lengths,
     Appends,
+    Locks,
 }
 
 #[derive(Parser)]
@@ -91,6 +93,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             Kind::Names => one_kind::<Names>(args, &mut tally),
             Kind::Lengths => one_kind::<Lengths>(args, &mut tally),
             Kind::Appends => one_kind::<Appends>(args, &mut tally),
+            Kind::Locks => one_kind::<Locks>(args, &mut tally),
         }
     }
     Ok(tally.exit_code())
@@ -103,6 +106,7 @@ fn replay(path: &Path) -> Result<()> {
         Names::KIND => Names::judge(&header, &load_calls(path)?),
         Lengths::KIND => Lengths::judge(&header, &load_calls(path)?),
         Appends::KIND => Appends::judge(&header, &load_calls(path)?),
+        Locks::KIND => Locks::judge(&header, &load_calls(path)?),
         other => bail!("a history of {other:?} is not known"),
     };
     ensure!(judgement.unknown == 0, "not found out within the bound");
@@ -120,8 +124,12 @@ fn one_kind<W: Workload>(args: &Args, tally: &mut Tally) {
     let options =
         RoundOptions { mounts: args.mounts.clone(), threads: args.threads, calls: args.calls, fault };
     let case = format!("{}, seed {}, {} rounds", W::KIND, args.seed, args.rounds);
-    match rounds::<W>(args, &options) {
-        Ok(sum) => {
+    match W::missing(&args.mounts).and_then(|missing| match missing {
+        Some(why) => Ok(Err(why)),
+        None => rounds::<W>(args, &options).map(Ok),
+    }) {
+        Ok(Err(missing)) => tally.skip(&case, missing),
+        Ok(Ok(sum)) => {
             println!("  {}: {sum}", W::KIND);
             tally.pass(&case);
         }

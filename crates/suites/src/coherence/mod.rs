@@ -3,7 +3,7 @@
 //!
 //! - [`linear`] is the checker, [`history`] what is recorded, [`round`] the threads.
 //! - A [`Workload`] draws calls and says what is wrong with a history: [`blocks`] of files, [`entries`] of directories, sizes and
-//!   cuts of a file ([`lengths`]), [`appends`].
+//!   cuts of a file ([`lengths`]), [`appends`], [`locks`].
 
 pub mod appends;
 pub mod blocks;
@@ -13,6 +13,7 @@ pub mod entry;
 pub mod history;
 pub mod lengths;
 pub mod linear;
+pub mod locks;
 pub mod round;
 
 use std::{fmt::Debug, io, path::PathBuf};
@@ -34,6 +35,11 @@ pub trait Workload: Sized + Sync {
     /// What a thread has open.
     type Hand;
 
+    /// Why this cannot be tested here.
+    fn missing(mounts: &[PathBuf]) -> Result<Option<&'static str>> {
+        let _ = mounts;
+        Ok(None)
+    }
     /// Makes what a round needs in a fresh directory, of which `dirs` are the paths on each mount.
     fn prepare(dirs: Vec<PathBuf>, random: &mut Random) -> Result<Self>;
     fn hand(&self, mount: usize) -> Result<Self::Hand>;

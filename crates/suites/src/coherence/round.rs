@@ -42,7 +42,7 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
 /// Runs a round; its directory is removed afterwards.
 pub fn run<W: Workload>(options: &RoundOptions, seed: u64, round: u64) -> Result<(Header, Vec<CallOf<W>>)> {
     let random = Random::new(seed).fork(round);
-    let name = format!("{}-{seed}-{round}", W::KIND);
+    let name = format!("{}-{seed}-{round}-{}", W::KIND, std::process::id());
     let dirs: Vec<PathBuf> = options.mounts.iter().map(|m| m.join(&name)).collect();
     std::fs::create_dir(&dirs[0]).context("make the round's directory")?;
     let workload = W::prepare(dirs.clone(), &mut random.fork(1_000)).context("prepare the round")?;
