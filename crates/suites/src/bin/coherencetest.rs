@@ -158,7 +158,9 @@ fn rounds<W: Workload>(args: &Args, options: &RoundOptions) -> Result<String> {
                 kept.display()
             );
         }
-        std::fs::remove_file(&kept)?;
+        if judgement.unknown == 0 {
+            std::fs::remove_file(&kept)?;
+        }
     }
     // A checker that gives up has shown nothing.
     ensure!(unknown * 10 <= objects, "{unknown} of {objects} histories were not found out within the bound");

@@ -141,7 +141,7 @@ impl Workload for Blocks {
                 for byte in bytes {
                     let steps: Vec<_> = mine.iter().flat_map(|c| steps(header, c, byte)).collect();
                     let what = format!("block {block}, byte {}", offset + byte);
-                    judgement.add(&what, &Register, &seen_alone(steps), |s| !matches!(s, Access::Read(_)));
+                    judgement.add(&what, &Register, &seen_alone(steps));
                 }
             }
         }
@@ -231,6 +231,9 @@ impl Model for Register {
             Access::Read(number) if number == state => vec![*state],
             Access::Read(_) => vec![],
         }
+    }
+    fn looks(&self, step: &Access) -> bool {
+        matches!(step, Access::Read(_))
     }
 }
 

@@ -120,17 +120,6 @@ impl Step {
         let nobody = At { dir: u8::MAX, name: u8::MAX };
         Step::Holds(Fact::Present(nobody))
     }
-
-    pub fn looks_only(&self) -> bool {
-        match self {
-            Step::Holds(_) => true,
-            Step::Find { .. }
-            | Step::Done { .. }
-            | Step::Seen { .. }
-            | Step::Untold { .. }
-            | Step::Perhaps(_) => false,
-        }
-    }
 }
 
 /// The name whose file a call finds before it does something.
@@ -260,6 +249,13 @@ impl Model for Entries {
                 after.push(state.clone());
                 after
             }
+        }
+    }
+
+    fn looks(&self, step: &Step) -> bool {
+        match step {
+            Step::Holds(_) | Step::Seen { .. } => true,
+            Step::Find { .. } | Step::Done { .. } | Step::Untold { .. } | Step::Perhaps(_) => false,
         }
     }
 }

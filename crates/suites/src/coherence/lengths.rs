@@ -147,18 +147,16 @@ impl Workload for Lengths {
     fn judge(header: &Header, calls: &[CallOf<Lengths>]) -> Judgement {
         let mut judgement = Judgement::default();
         judgement.add_unanswered(header, calls);
-        let changes =
-            |step: &Step| !matches!(step, Step::Answered(LengthOp::Read { .. } | LengthOp::Look, _));
         let racing = calls.iter().any(|c| matches!(c.op, LengthOp::SetSize { alone: false, .. }));
         if racing || !header.faults.is_empty() || header.client_killed {
             for cell in 0..CELLS.len() {
                 let concerned = calls.iter().filter(|c| concerns(&c.op, cell));
                 let steps: Vec<_> = concerned.flat_map(|call| steps(header, call)).collect();
-                judgement.add(&format!("cell {cell}"), &Cell, &steps, changes);
+                judgement.add(&format!("cell {cell}"), &Cell, &steps);
             }
         } else {
             let steps: Vec<_> = calls.iter().flat_map(|call| steps(header, call)).collect();
-            judgement.add("size and cells", &Length, &steps, changes);
+            judgement.add("size and cells", &Length, &steps);
         }
         judgement.wrong.extend(not_one_file(calls));
         judgement.wrong.extend(times_that_went_back(calls));
@@ -205,6 +203,12 @@ enum Step {
     Again(LengthOp),
 }
 
+impl Step {
+    fn looks(&self) -> bool {
+        matches!(self, Step::Answered(LengthOp::Read { .. } | LengthOp::Look, _))
+    }
+}
+
 fn steps(header: &Header, call: &CallOf<Lengths>) -> Vec<Timed<Step>> {
     let looks = matches!(call.op, LengthOp::Read { .. } | LengthOp::Look);
     let returned = call.answer.is_ok().then_some(call.returned);
@@ -246,6 +250,9 @@ impl Model for Length {
             }
             Step::Answered(..) => vec![],
         }
+    }
+    fn looks(&self, step: &Step) -> bool {
+        step.looks()
     }
 }
 
@@ -295,6 +302,9 @@ impl Model for Cell {
             Step::Answered(_, LengthAnswer::End) if *state == 0 => vec![0],
             Step::Answered(..) => vec![],
         }
+    }
+    fn looks(&self, step: &Step) -> bool {
+        step.looks()
     }
 }
 

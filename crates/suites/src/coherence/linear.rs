@@ -15,6 +15,8 @@ pub trait Model {
     fn begin(&self) -> Self::State;
     /// The states after this step in this state; none if it cannot happen here with the answer that it had.
     fn next(&self, state: &Self::State, step: &Self::Step) -> Vec<Self::State>;
+    /// Changes nothing that another step sees. Where such a step can happen, it may as well happen at once.
+    fn looks(&self, step: &Self::Step) -> bool;
 }
 
 /// One step of a history. Times are of one clock.
@@ -87,7 +89,13 @@ fn choices<M: Model>(
 ) -> Vec<Choice<M::State>> {
     let mut found = Vec::new();
     for step in left.minimal() {
-        found.extend(model.next(state, &history[step].step).into_iter().map(|after| (step, after)));
+        let mut after = model.next(state, &history[step].step);
+        if model.looks(&history[step].step)
+            && let Some(after) = after.pop()
+        {
+            return vec![(step, after)];
+        }
+        found.extend(after.into_iter().map(|after| (step, after)));
     }
     found.sort_by_key(|(step, _)| {
         let timed = &history[*step];
@@ -196,12 +204,7 @@ impl Left {
 
 /// The shortest beginning of a history, in time, that is not linearizable: what was not answered by then is unanswered. Of it
 /// everything is left out that a history may be without and still be one: steps that change nothing.
-pub fn shorten<M: Model>(
-    model: &M,
-    history: &[Timed<M::Step>],
-    tries: usize,
-    changes: impl Fn(&M::Step) -> bool,
-) -> Vec<Timed<M::Step>>
+pub fn shorten<M: Model>(model: &M, history: &[Timed<M::Step>], tries: usize) -> Vec<Timed<M::Step>>
 where
     M::Step: Clone,
 {
@@ -212,7 +215,7 @@ where
     let first = ends.partition_point(|end| !fails(&until(history, *end), tries));
     let Some(end) = ends.get(first) else { return history.to_vec() };
     let mut kept = until(history, *end);
-    let looks: Vec<usize> = (0..kept.len()).filter(|at| !changes(&kept[*at].step)).collect();
+    let looks: Vec<usize> = (0..kept.len()).filter(|at| model.looks(&kept[*at].step)).collect();
     for at in looks.into_iter().rev() {
         let mut without = kept.clone();
         without.remove(at);

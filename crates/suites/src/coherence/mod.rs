@@ -87,14 +87,9 @@ const TRIES: usize = 1_000_000;
 const SHOWN: usize = 60;
 
 impl Judgement {
-    /// Counts one object's history. `changes` says which steps matter to others.
-    pub fn add<M: Model>(
-        &mut self,
-        what: &str,
-        model: &M,
-        steps: &[Timed<M::Step>],
-        changes: impl Fn(&M::Step) -> bool,
-    ) where
+    /// Counts one object's history.
+    pub fn add<M: Model>(&mut self, what: &str, model: &M, steps: &[Timed<M::Step>])
+    where
         M::Step: Clone + Debug,
     {
         self.objects += 1;
@@ -102,7 +97,7 @@ impl Judgement {
             Verdict::Linearizable => {}
             Verdict::Unknown => self.unknown += 1,
             Verdict::NotLinearizable => {
-                let part = shorten(model, steps, TRIES, changes);
+                let part = shorten(model, steps, TRIES);
                 let mut said = format!("{what}: no order of these explains the answers (microseconds)");
                 let before = part.len().saturating_sub(SHOWN);
                 if before > 0 {

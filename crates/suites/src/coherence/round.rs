@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::{
     CallOf, Workload,
@@ -77,11 +77,31 @@ pub fn run<W: Workload>(options: &RoundOptions, seed: u64, round: u64) -> Result
         Fault::Client(_) => header.client_killed = true,
     }
     let mut calls: Vec<_> = calls;
-    calls.extend(workload.look_back(clock).context("look at what came out of the round")?);
+    let last = patiently(&options.fault, || {
+        let last = workload.look_back(clock)?;
+        match last.iter().find_map(|c| c.answer.as_ref().err()) {
+            Some(why) => bail!("{}", why.said),
+            None => Ok(last),
+        }
+    });
+    calls.extend(last.context("look at what came out of the round")?);
     calls.sort_by_key(|c| c.called);
     drop(workload);
-    std::fs::remove_dir_all(&dirs[0]).context("remove the round's directory")?;
+    patiently(&options.fault, || Ok(std::fs::remove_dir_all(&dirs[0])?))
+        .context("remove the round's directory")?;
     Ok((header, calls))
+}
+
+/// A data server that was away may cost its files until its next report (S-166).
+fn patiently<T>(fault: &Fault, mut act: impl FnMut() -> Result<T>) -> Result<T> {
+    let tries = if matches!(fault, Fault::None) { 1 } else { 60 };
+    for _ in 1..tries {
+        if let Ok(done) = act() {
+            return Ok(done);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    act()
 }
 
 /// Carries the fault out at a random moment; says between which moments the kill was.
