@@ -104,7 +104,7 @@ impl Workload for Names {
         judgement.add_unanswered(header, calls);
         let mut all = Vec::new();
         for (number, call) in calls.iter().enumerate() {
-            all.extend(steps(header, number as u32, call));
+            all.extend(steps(header, number as u32, call, seen_of(&call.op, calls)));
         }
         judgement.add("names", &Entries, &all);
         judgement
@@ -191,18 +191,32 @@ fn refusal(errno: Errno) -> Result<Refusal, Errno> {
     })
 }
 
+/// Did anybody see the size or the mode that this sets? One that nobody saw may as well not have been set.
+fn seen_of(op: &EntryOp, calls: &[CallOf<Names>]) -> bool {
+    calls.iter().any(|call| match (op, &call.answer) {
+        (EntryOp::Truncate { size: set, .. }, Ok(EntryAnswer::File { size, .. })) => size == set,
+        (
+            EntryOp::Chmod { mode: set, .. },
+            Ok(EntryAnswer::File { mode, .. } | EntryAnswer::Directory { mode }),
+        ) => mode == set,
+        (EntryOp::Truncate { .. } | EntryOp::Chmod { .. }, _) => false,
+        _ => true,
+    })
+}
+
 /// What a call is made of: each step happens at one moment between its call and its return.
-fn steps(header: &Header, number: u32, call: &CallOf<Names>) -> Vec<Timed<Step>> {
+fn steps(header: &Header, number: u32, call: &CallOf<Names>, seen: bool) -> Vec<Timed<Step>> {
     let returned = call.answer.is_ok().then_some(call.returned);
     let timed = |step, returned| Timed { called: call.called, returned, step };
     let mut found: Vec<_> = match &call.answer {
         Ok(answer) => Step::of(number, &call.op, answer),
+        Err(_) if !seen => vec![],
         Err(_) => Step::unanswered(number, &call.op),
     }
     .into_iter()
     .map(|step| timed(step, returned))
     .collect();
-    if header.twice(call) {
+    if seen && header.twice(call) {
         // A number that no other call has.
         let again = Step::unanswered(number + (1 << 20), &call.op);
         found.extend(again.into_iter().map(|step| timed(Step::Perhaps(Box::new(step)), returned)));
