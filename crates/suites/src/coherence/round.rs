@@ -36,7 +36,8 @@ pub struct RoundOptions {
 
 /// A thread that waits for servers makes no more than so many calls.
 const CALLS_MAX_WITH_FAULT: u64 = 400;
-const PAUSE_WITH_FAULT: Duration = Duration::from_millis(10);
+/// While a server comes back few calls are enough, and what waits for it overlaps all of them.
+const PAUSE_WITH_FAULT: Duration = Duration::from_millis(30);
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
 
 /// Runs a round; its directory is removed afterwards.
