@@ -20,6 +20,7 @@ kill_of() {
 }
 client() { # DIR
     timeout 60 "$onfs" mount --config none --cluster-key "$scratch/c/cluster.key" --state "$scratch/state-$1" \
+        --set "monitor.listen=unix:$scratch/monitor-$1" --set "log.level=${client_log:-info}" \
         "127.0.0.1:$port:/" "$scratch/$1" >>"$logs/mount.log" 2>&1 </dev/null
 }
 all_are_up() { [ "$("$onfs" node list --config "$scratch/n2.toml" | grep -c ' up ')" = 3 ]; }
@@ -48,6 +49,10 @@ state = "$scratch/n$n"
 size = "64MiB"
 [ssd]
 dir = "$scratch/ssd$n"
+[monitor]
+listen = "127.0.0.1:$((port + 40 + n))"
+[log]
+level = "${server_log:-info}"
 END
         server $n
     done
