@@ -4,7 +4,8 @@
 //! engine and gives it back when it fills; a checkpoint calls [`Cache::begin_update`] after the engine took the batch
 //! and before it updates any key. A fill whose ticket is older than that is dropped, and both happen under the
 //! key's lock, so an old value can never come in after the new one. Entries of the overlay hide those of the
-//! cache, so a checkpoint must have updated all keys before it drops the overlay.
+//! cache, so a checkpoint must have updated all keys before it drops the overlay. Where others write to the engine too, whoever
+//! lets them, or follows them, calls [`Cache::clear`].
 
 use std::{
     collections::HashMap,
@@ -83,6 +84,15 @@ impl Cache {
             Some(value) => shard.set(hash, key, Some(value.clone())),
             None if shard.holds(hash, key) => shard.set(hash, key, None),
             None => {}
+        }
+    }
+
+    /// Drops all entries, and what readers that have begun would fill in.
+    pub(crate) fn clear(&self) {
+        self.begin_update();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            *shard = Shard { bytes_max: shard.bytes_max, ..Shard::default() };
         }
     }
 

@@ -282,6 +282,12 @@ impl MetaStore {
         self.shared.checkpoint()
     }
 
+    /// Others have written to parts of the engine, or are about to: what was read of it is forgotten. Commits in those parts
+    /// since the last checkpoint would hide theirs, so there must be none.
+    pub fn forget_reads(&self) {
+        self.shared.cache.clear();
+    }
+
     pub fn stats(&self) -> Stats {
         let shared = &*self.shared;
         let (cache_hits, cache_misses) = shared.cache.hits_and_misses();

@@ -169,7 +169,7 @@ impl Trouble {
             EIO | EINTR | EAGAIN | ENOMEM | EBUSY | ESTALE | ETIMEDOUT | ETXTBSY | EPIPE | EMFILE | ENXIO => {
                 Trouble::Later
             }
-            ENODEV | EBADF | EDEADLK | ENOLCK => Trouble::Later,
+            ENODEV | EBADF | EDEADLK | ENOLCK | EREMOTE => Trouble::Later,
             EPERM | EACCES | EROFS | EDQUOT | ENOSPC | ENAMETOOLONG | EFBIG | EMLINK | EXDEV | EINVAL
             | ELOOP => Trouble::Refused(errno),
             E2BIG | ENOTTY | ESPIPE | ERANGE | ENOSYS | ENODATA | EOVERFLOW | EOPNOTSUPP => {

@@ -36,18 +36,19 @@ impl Mds {
 
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes, Errno> {
         let _shared = self.locks.read(ino);
-        xattr::get(self.reader(), ino, name).map_err(|e| self.errno(e))
+        self.read(|reader| xattr::get(reader, ino, name))
     }
 
     /// The names, each with a NUL after it, as listxattr(2) gives them.
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let _shared = self.locks.read(ino);
         let mut names = Vec::new();
-        xattr::list(self.reader(), ino, &mut |name| {
-            names.extend_from_slice(name);
-            names.push(0);
-        })
-        .map_err(|e| self.errno(e))?;
+        self.read(|reader| {
+            xattr::list(reader, ino, &mut |name| {
+                names.extend_from_slice(name);
+                names.push(0);
+            })
+        })?;
         Ok(names)
     }
 
@@ -73,7 +74,7 @@ impl Mds {
 
     /// Is what is made in the directory kept from the linked directory?
     pub fn is_apart(&self, dir: Ino) -> Result<bool, Errno> {
-        inode::load(self.reader(), dir).map(|inode| inode.is_apart()).map_err(|e| self.errno(e))
+        self.read(|reader| inode::load(reader, dir)).map(|inode| inode.is_apart())
     }
 
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {

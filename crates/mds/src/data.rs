@@ -28,7 +28,7 @@ impl Mds {
     /// To be called before the first byte is written after an open. Costs one read when nothing changes.
     pub fn begin_write(&self, ino: Ino) -> Result<DataState, Errno> {
         let env = self.env();
-        let inode = inode::load(self.reader(), ino).map_err(|e| self.errno(e))?;
+        let inode = self.read(|reader| inode::load(reader, ino))?;
         if data::is_begun(&inode, &env) {
             return Ok(inode.data(env.epoch));
         }
@@ -112,12 +112,12 @@ impl Mds {
 
     /// As [`Mds::reserve_size`]. Returns what was reserved for the file before, if that may have changed.
     pub(crate) fn reserve_growth(&self, ino: Ino, new_size: u64) -> Result<Option<u64>, Errno> {
-        let inode = inode::load(self.reader(), ino).map_err(|e| self.errno(e))?;
+        let inode = self.read(|reader| inode::load(reader, ino))?;
         let counts = inode.project != ProjectId::NONE && inode.kind == FileKind::Regular;
         if !counts || new_size <= inode.size {
             return Ok(None);
         }
-        let quota = || quota::get(self.reader(), inode.project).map_err(|e| self.errno(e));
+        let quota = || self.read(|reader| quota::get(reader, inode.project));
         self.reservations.reserve(ino, inode.project, new_size - inode.size, quota).map(Some)
     }
 }

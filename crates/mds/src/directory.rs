@@ -18,20 +18,25 @@ impl Mds {
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Found, Errno> {
         let _shared = self.locks.read(parent);
         // The inode named may be in another slot: it cannot go while its name is there, and one record is read whole.
-        namespace::lookup(self.reader(), &self.env(), Place { dir: parent, name }).map_err(|e| self.errno(e))
+        self.read(|reader| namespace::lookup(reader, &self.env(), Place { dir: parent, name }))
+    }
+
+    /// What the name names, where that is in another server's slot and [`Mds::lookup`] is `EREMOTE`.
+    pub fn lookup_entry(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileKind), Errno> {
+        let _shared = self.locks.read(parent);
+        self.read(|reader| namespace::lookup_entry(reader, &self.env(), Place { dir: parent, name }))
     }
 
     /// After an `EIO` of [`Mds::lookup`]: what the name names, if only the record of that is damaged. It has attributes
     /// that nobody knows, but the name can be taken away.
     pub fn lookup_damaged(&self, parent: Ino, name: &[u8]) -> Result<Option<(Ino, FileKind)>, Errno> {
         let _shared = self.locks.read(parent);
-        namespace::lookup_damaged(self.reader(), &self.env(), Place { dir: parent, name })
-            .map_err(|e| self.errno(e))
+        self.read(|reader| namespace::lookup_damaged(reader, &self.env(), Place { dir: parent, name }))
     }
 
     /// The inode with this number, named or not; `ESTALE` when it is gone.
     pub fn find(&self, ino: Ino) -> Result<Found, Errno> {
-        namespace::find(self.reader(), &self.env(), ino).map_err(|e| self.errno(e))
+        self.read(|reader| namespace::find(reader, &self.env(), ino))
     }
 
     /// As [`Mds::find`], for somebody who has only the number and no reference. What has no name and no reference either is
@@ -53,12 +58,12 @@ impl Mds {
 
     /// The directory that holds directory `ino`; of anything else the one in which it was last named, which may be gone.
     pub fn parent(&self, ino: Ino) -> Result<Ino, Errno> {
-        namespace::parent(self.reader(), ino).map_err(|e| self.errno(e))
+        self.read(|reader| namespace::parent(reader, ino))
     }
 
     pub fn readlink(&self, ino: Ino) -> Result<Bytes, Errno> {
         let _shared = self.locks.read(ino);
-        namespace::readlink(self.reader(), ino).map_err(|e| self.errno(e))
+        self.read(|reader| namespace::readlink(reader, ino))
     }
 
     /// Lists "." and ".." and the names after `cookie` (0: all). `visit` calls nothing of the server: it is under a lock.
@@ -69,7 +74,7 @@ impl Mds {
         visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<(), Errno> {
         let _shared = self.locks.read(ino);
-        let damaged = namespace::readdir(self.reader(), ino, cookie, visit).map_err(|e| self.errno(e))?;
+        let damaged = self.read(|reader| namespace::readdir(reader, ino, cookie, visit))?;
         if let Some(error) = damaged {
             // Logged. The others can be listed, and a check puts this one right.
             self.errno(error.into());

@@ -6,6 +6,7 @@
 //! - I-MDS-3: an inode is purged only when it has no name and the kernel does not refer to it.
 //! - I-MDS-4: a [`Recorder`] is told of every change, in the transaction that makes it, and of those of one inode in the order
 //!   of their commits.
+//! - I-OWN-1, I-OWN-2: of [`owned`], where several servers have the slots of one file system.
 //!
 //! It refuses to decide: what POSIX says is in `namespace`, durability in `kv`. It knows nothing of file data beyond the
 //! data state in the inode.
@@ -20,6 +21,7 @@ mod fsck;
 mod maintenance;
 mod numbers;
 mod orphans;
+mod owned;
 mod recorder;
 mod reservations;
 mod server;
@@ -39,6 +41,7 @@ pub use namespace::{
     quota::{Limits, Quota},
     txn::Bytes,
 };
+pub use owned::{Gather, Welcome};
 pub use recorder::{Change, Recorded, Recorder};
 pub use server::{Mds, MdsOptions};
 pub use transact::Context;

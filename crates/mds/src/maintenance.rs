@@ -6,7 +6,6 @@ use namespace::{
     orphan::{self, Purged},
     policy::{self, DirPolicy},
     quota::{self, Limits, Quota},
-    superblock,
 };
 use types::{Errno, Ino, ProjectId, UgsdId};
 
@@ -78,7 +77,9 @@ impl Mds {
     /// Removes inodes whose objects are gone. Those that have a name or references (again) are left, and those whose records
     /// are damaged: the next mount tries again. Returns how many were removed.
     pub fn purge(&self, inos: &[Ino]) -> Result<usize, Errno> {
-        let mut sorted = inos.to_vec();
+        // What is not ours any more is found by who has it now.
+        let mut sorted: Vec<Ino> =
+            inos.iter().copied().filter(|ino| self.serves(ino.ugsd().slot())).collect();
         sorted.sort_unstable_by_key(|ino| (ino.ugsd().slot(), *ino));
         sorted.dedup();
         let mut purged = 0;
@@ -86,6 +87,7 @@ impl Mds {
             for batch in same_slot.chunks(PURGE_BATCH) {
                 purged += match self.purge_batch(batch) {
                     Err(Errno::EIO) => self.purge_singly(batch)?,
+                    Err(Errno::EREMOTE) => 0,
                     other => other?,
                 };
             }
@@ -133,29 +135,35 @@ impl Mds {
             if !self.orphans.take_overflow() {
                 return Ok(());
             }
-            *replay = Replay { at: Some((0, None)), own_epoch: true };
+            *replay = Replay::of_all();
         }
         let own_epoch = replay.own_epoch;
-        let ugsds = superblock::load(self.reader()).map_err(|e| self.errno(e))?.next_ugsd;
+        let ugsds = self.next_ugsd()?;
         while let Some((number, after)) = replay.at {
             let Some(ugsd) = UgsdId::new(number).filter(|_| number < ugsds) else {
                 replay.at = None;
                 break;
             };
             let mut last = after;
-            let bad = orphan::visit(self.reader(), ugsd, after, &mut |ino, orphan| {
-                if list.len() >= max {
-                    return ControlFlow::Break(());
-                }
-                last = Some(ino);
-                // A damaged record may be of any mount; what has a name is not purged.
-                let wanted = own_epoch || orphan.is_none_or(|o| o.epoch != self.epoch());
-                if wanted && !self.orphans.is_held(ino) && !list.contains(&ino) {
-                    list.push(ino);
-                }
-                ControlFlow::Continue(())
-            })
-            .map_err(|e| self.errno(e))?;
+            let visited = self.read(|reader| {
+                orphan::visit(reader, ugsd, after, &mut |ino, orphan| {
+                    if list.len() >= max {
+                        return ControlFlow::Break(());
+                    }
+                    last = Some(ino);
+                    // A damaged record may be of any mount; what has a name is not purged.
+                    let wanted = own_epoch || orphan.is_none_or(|o| o.epoch != self.epoch());
+                    if wanted && !self.orphans.is_held(ino) && !list.contains(&ino) {
+                        list.push(ino);
+                    }
+                    ControlFlow::Continue(())
+                })
+            });
+            let bad = match visited {
+                // Another server's, who reads it.
+                Err(Errno::EREMOTE) => None,
+                other => other?,
+            };
             if let Some(error) = bad {
                 // Logged; nobody is told of an inode by it.
                 self.errno(error.into());
@@ -197,7 +205,7 @@ impl Mds {
     }
 
     pub fn quota_get(&self, project: ProjectId) -> Result<Quota, Errno> {
-        let quota = quota::get(self.reader(), project).map_err(|e| self.errno(e))?;
+        let quota = self.read(|reader| quota::get(reader, project))?;
         Ok(quota.unwrap_or_default())
     }
 
@@ -233,12 +241,12 @@ impl Mds {
 
     /// All directories with a policy.
     pub fn policy_list(&self) -> Result<Vec<(Ino, DirPolicy)>, Errno> {
-        policy::list(self.reader()).map_err(|e| self.errno(e))
+        self.read(|reader| policy::list(reader))
     }
 
     /// All projects that have a limit or were ever charged, in order.
     pub fn quota_list(&self) -> Result<Vec<(ProjectId, Quota)>, Errno> {
-        quota::list(self.reader()).map_err(|e| self.errno(e))
+        self.read(|reader| quota::list(reader))
     }
 
     /// Moves one inode to `project`, not what is below it: that is the caller's walk. New entries of a directory get
@@ -251,6 +259,10 @@ impl Mds {
     }
 
     pub(crate) fn save_count(&self) -> Result<(), Errno> {
+        // Of those who serve one file system only one keeps a count.
+        if !self.serves(UgsdId::ROOT.slot()) {
+            return Ok(());
+        }
         let count = self.inodes.load(Ordering::Relaxed);
         if count.abs_diff(self.inodes_saved.swap(count, Ordering::Relaxed)) == 0 {
             return Ok(());

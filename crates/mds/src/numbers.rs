@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use namespace::{alloc, txn::Txn};
 use parking_lot::Mutex;
-use types::{Errno, Ino, LocalId, NumberMap, UgsdId};
+use types::{Errno, Ino, LocalId, NumberMap, Slot, UgsdId};
 
 /// Numbers per range: what a crash wastes at most, and how seldom a range is written.
 const RANGE: u64 = 4096;
@@ -59,6 +59,13 @@ impl Numbers {
     /// One more in the transaction that found `last`.
     pub(crate) fn another<T: Txn + ?Sized>(&self, txn: &mut T, last: &Fresh) -> namespace::Result<Fresh> {
         Fresh::out_of(txn, last.ino.ugsd(), Some(last.rest.clone()))
+    }
+
+    /// These slots are another server's: the rests of their ranges are never used.
+    pub(crate) fn forget(&self, slots: &[Slot]) {
+        for shard in &self.shards {
+            shard.lock().retain(|ugsd, _| !slots.contains(&ugsd.slot()));
+        }
     }
 
     /// The commit that used `fresh` succeeded.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use types::{Attr, Errno, Ino, NumberMap};
+use types::{Attr, Errno, Ino, NumberMap, Slot};
 
 const SHARDS: usize = 64;
 /// Inodes in the queue, 8 bytes each.
@@ -48,6 +48,11 @@ impl Replay {
     /// What every mount begins with.
     pub(crate) fn of_earlier_mounts() -> Replay {
         Replay { at: Some((0, None)), own_epoch: false }
+    }
+
+    /// Those that came from somewhere else, too.
+    pub(crate) fn of_all() -> Replay {
+        Replay { at: Some((0, None)), own_epoch: true }
     }
 }
 
@@ -103,6 +108,15 @@ impl Orphans {
     /// It was not made.
     pub(crate) fn unexpect(&self, ino: Ino) {
         self.shard(ino).lock().remove(&ino);
+    }
+
+    /// These slots are another server's.
+    pub(crate) fn forget(&self, slots: &[Slot]) {
+        let stays = |ino: &Ino| !slots.contains(&ino.ugsd().slot());
+        for shard in &self.references {
+            shard.lock().retain(|ino, _| stays(ino));
+        }
+        self.queue.lock().ready.retain(stays);
     }
 
     /// It lost its last name.

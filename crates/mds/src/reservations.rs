@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use namespace::quota::Quota;
 use parking_lot::Mutex;
-use types::{Errno, Ino, ProjectId};
+use types::{Errno, Ino, ProjectId, Slot};
 
 #[derive(Default)]
 pub(crate) struct Reservations {
@@ -81,6 +81,16 @@ impl Reservations {
     /// What the project's open files have beyond what is recorded.
     pub(crate) fn of_project(&self, project: ProjectId) -> u64 {
         self.open.lock().projects.get(&project).copied().unwrap_or(0)
+    }
+
+    /// These slots are another server's.
+    pub(crate) fn forget(&self, slots: &[Slot]) {
+        let mut open = self.open.lock();
+        let gone: Vec<Ino> =
+            open.files.keys().copied().filter(|ino| slots.contains(&ino.ugsd().slot())).collect();
+        for ino in gone {
+            open.set(ino, ProjectId::NONE, 0);
+        }
     }
 
     pub(crate) fn drop_file(&self, ino: Ino) {

@@ -13,10 +13,9 @@ use kv::MetaStore;
 use namespace::{
     Env, NameHasher, Place,
     superblock::{self, FORMAT, FormatOptions, Stored, Superblock},
-    txn::Reader,
 };
 use parking_lot::Mutex;
-use types::{Errno, Ino, Timestamp};
+use types::{Errno, Ino, Slot, Timestamp};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -24,6 +23,7 @@ use crate::{
     error::{Error, Reporter},
     numbers::Numbers,
     orphans::{Orphans, Replay},
+    owned::{GATHERINGS_MAX, Gather, Owned, Welcome},
     recorder::{Recorded, Recorder},
     reservations::Reservations,
     slots::{SlotLocks, SlotSet, SlotTxn},
@@ -65,6 +65,10 @@ pub struct Mds {
     pub(crate) inodes_saved: AtomicI64,
     pub(crate) quota_changes: AtomicU64,
     pub(crate) recorder: OnceLock<Weak<dyn Recorder>>,
+    pub(crate) owned: Owned,
+    pub(crate) gatherer: OnceLock<Weak<dyn Gather>>,
+    /// Numbers of UGSDs are below it, as far as who does not serve the root's slot was told.
+    pub(crate) ugsds: AtomicU32,
     reporter: Reporter,
     clock: Arc<dyn Clock>,
     names: NameHasher,
@@ -76,6 +80,20 @@ pub struct Mds {
 impl Mds {
     /// Opens the file system in `store`, or makes one if the store is empty, and begins a new mount epoch.
     pub fn new(store: Arc<MetaStore>, options: MdsOptions) -> Result<Mds, Error> {
+        Mds::begin(store, options, Owned::all())
+    }
+
+    /// As [`Mds::new`], of a file system whose slots several servers have. The root's must be among `slots`.
+    pub fn first(store: Arc<MetaStore>, options: MdsOptions, slots: &[Slot]) -> Result<Mds, Error> {
+        Mds::begin(store, options, Owned::some(slots))
+    }
+
+    /// A server beside the one that has the root's slot, and that gave the welcome.
+    pub fn join(store: Arc<MetaStore>, options: MdsOptions, welcome: &Welcome, slots: &[Slot]) -> Mds {
+        Mds::assemble(store, &welcome.superblock, options.clock, 1, Owned::some(slots))
+    }
+
+    fn begin(store: Arc<MetaStore>, options: MdsOptions, owned: Owned) -> Result<Mds, Error> {
         let mut txn = store.begin();
         let mut superblock = match superblock::read(&txn)? {
             Stored::Here(superblock) => superblock,
@@ -94,10 +112,16 @@ impl Mds {
         // Other stores of state may name this epoch from now on, so it must not be lost.
         store.sync()?;
         let inodes = count::load(&*store)?;
-        Ok(Mds::assemble(store, &superblock, options.clock, inodes))
+        Ok(Mds::assemble(store, &superblock, options.clock, inodes, owned))
     }
 
-    fn assemble(store: Arc<MetaStore>, superblock: &Superblock, clock: Arc<dyn Clock>, inodes: i64) -> Mds {
+    fn assemble(
+        store: Arc<MetaStore>,
+        superblock: &Superblock,
+        clock: Arc<dyn Clock>,
+        inodes: i64,
+        owned: Owned,
+    ) -> Mds {
         Mds {
             store,
             locks: SlotLocks::new(),
@@ -109,6 +133,9 @@ impl Mds {
             inodes_saved: AtomicI64::new(inodes),
             quota_changes: AtomicU64::new(0),
             recorder: OnceLock::new(),
+            owned,
+            gatherer: OnceLock::new(),
+            ugsds: AtomicU32::new(superblock.next_ugsd),
             reporter: Reporter::default(),
             clock,
             names: NameHasher::new(&superblock.hash_key),
@@ -168,7 +195,7 @@ impl Mds {
     /// As [`Mds::admit`], of what has a name, if something has it: otherwise the operation says what is wrong.
     pub(crate) fn admit_named(&self, at: Place<'_>) -> Result<(), Errno> {
         let Some(recorder) = self.the_recorder()? else { return Ok(()) };
-        match namespace::lookup(self.reader(), &self.env(), at) {
+        match self.read(|reader| namespace::lookup(reader, &self.env(), at)) {
             Ok(found) => recorder.admit(Some(found.attr.ino)),
             Err(_) => Ok(()),
         }
@@ -185,10 +212,6 @@ impl Mds {
 
     pub(crate) fn errno(&self, error: namespace::Error) -> Errno {
         self.reporter.errno(error)
-    }
-
-    pub(crate) fn reader(&self) -> &impl Reader {
-        &*self.store
     }
 
     /// Runs `operation` as one transaction under the locks of `set`, and of whatever else it turns out to touch.
@@ -233,9 +256,20 @@ impl Mds {
     ) -> Result<W, Errno> {
         let recorder = self.the_recorder()?;
         let recorder = recorder.as_deref();
+        let mut gatherings = 0;
         loop {
             let guards = self.locks.write(&set);
-            let mut txn = SlotTxn::new(self.store.begin(), &set, &self.locks, recorder.is_some());
+            if self.lacks(&set)? {
+                drop(guards);
+                gatherings += 1;
+                if gatherings > GATHERINGS_MAX {
+                    return Err(Errno::EAGAIN);
+                }
+                self.gather(&set)?;
+                continue;
+            }
+            let txn = SlotTxn::new(self.store.begin(), &set, &self.locks);
+            let mut txn = txn.told(recorder.is_some()).shared(self.owned.is_shared());
             let env = self.env_at(self.clock.now());
             let result = operation(&mut txn, &env);
             let recorded = match (&result, recorder) {

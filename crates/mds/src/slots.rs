@@ -16,41 +16,63 @@ use types::{Ino, SLOTS, Slot, UgsdId};
 
 use crate::recorder::Change;
 
-/// Slots in rising order. Nearly always one or two.
+/// The slots of an operation. Nearly always one or two.
 #[derive(Clone, Debug)]
 pub(crate) enum SlotSet {
-    One(Slot),
-    Many(Vec<Slot>),
+    One([Slot; 1]),
+    /// In rising order.
+    Many {
+        home: Slot,
+        slots: Vec<Slot>,
+    },
 }
 
 impl SlotSet {
     pub(crate) fn of(ino: Ino) -> SlotSet {
-        SlotSet::One(ino.ugsd().slot())
+        SlotSet::One([ino.ugsd().slot()])
     }
 
     /// The file system's own records are in the root's slot.
     pub(crate) fn root() -> SlotSet {
-        SlotSet::One(UgsdId::ROOT.slot())
+        SlotSet::One([UgsdId::ROOT.slot()])
+    }
+
+    /// `None`: of no slots.
+    pub(crate) fn of_all(slots: &[Slot]) -> Option<SlotSet> {
+        let (first, others) = slots.split_first()?;
+        Some(others.iter().copied().fold(SlotSet::One([*first]), SlotSet::with))
     }
 
     pub(crate) fn with(self, slot: Slot) -> SlotSet {
         match self {
-            SlotSet::One(only) if only == slot => SlotSet::One(only),
-            SlotSet::One(only) => SlotSet::Many(vec![only.min(slot), only.max(slot)]),
-            SlotSet::Many(mut slots) => {
+            SlotSet::One([only]) if only == slot => SlotSet::One([only]),
+            SlotSet::One([only]) => SlotSet::Many { home: only, slots: vec![only.min(slot), only.max(slot)] },
+            SlotSet::Many { home, mut slots } => {
                 if let Err(at) = slots.binary_search(&slot) {
                     slots.insert(at, slot);
                 }
-                SlotSet::Many(slots)
+                SlotSet::Many { home, slots }
             }
         }
     }
 
-    fn contains(&self, slot: Slot) -> bool {
+    /// Whose owner carries the operation out.
+    pub(crate) fn home(&self) -> Slot {
         match self {
-            SlotSet::One(only) => *only == slot,
-            SlotSet::Many(slots) => slots.binary_search(&slot).is_ok(),
+            SlotSet::One([home]) | SlotSet::Many { home, .. } => *home,
         }
+    }
+
+    /// In rising order.
+    pub(crate) fn slots(&self) -> &[Slot] {
+        match self {
+            SlotSet::One(only) => only,
+            SlotSet::Many { slots, .. } => slots,
+        }
+    }
+
+    fn contains(&self, slot: Slot) -> bool {
+        self.slots().binary_search(&slot).is_ok()
     }
 }
 
@@ -77,8 +99,8 @@ impl SlotLocks {
 
     pub(crate) fn write(&self, set: &SlotSet) -> SlotGuards<'_> {
         match set {
-            SlotSet::One(slot) => SlotGuards::One(self.lock_of(*slot).write()),
-            SlotSet::Many(slots) => {
+            SlotSet::One([slot]) => SlotGuards::One(self.lock_of(*slot).write()),
+            SlotSet::Many { slots, .. } => {
                 SlotGuards::Many(slots.iter().map(|slot| self.lock_of(*slot).write()).collect())
             }
         }
@@ -99,13 +121,27 @@ pub(crate) struct SlotTxn<'a> {
     quotas: RefCell<Option<MutexGuard<'a, ()>>>,
     /// For who is told of them; `None` when nobody is.
     changes: Option<Vec<Change>>,
+    /// Other servers have slots, too.
+    shared: bool,
 }
 
 impl<'a> SlotTxn<'a> {
-    /// The caller holds the locks of `set`. `told`: somebody is told of its changes.
-    pub(crate) fn new(inner: MetaTxn<'a>, set: &'a SlotSet, locks: &'a SlotLocks, told: bool) -> SlotTxn<'a> {
-        let changes = if told { Some(Vec::new()) } else { None };
-        SlotTxn { inner, set, locks, missing: RefCell::default(), quotas: RefCell::new(None), changes }
+    /// Under the locks of `set`, which the caller holds.
+    pub(crate) fn new(inner: MetaTxn<'a>, set: &'a SlotSet, locks: &'a SlotLocks) -> SlotTxn<'a> {
+        let (missing, quotas) = (RefCell::default(), RefCell::new(None));
+        SlotTxn { inner, set, locks, missing, quotas, changes: None, shared: false }
+    }
+
+    /// Somebody is told of its changes.
+    pub(crate) fn told(mut self, told: bool) -> SlotTxn<'a> {
+        self.changes = told.then(Vec::new);
+        self
+    }
+
+    /// There are other servers, with slots of their own.
+    pub(crate) fn shared(mut self, shared: bool) -> SlotTxn<'a> {
+        self.shared = shared;
+        self
     }
 
     /// Slots that it needed and did not hold. If there are any, what it read and wrote counts for nothing.
@@ -148,19 +184,26 @@ impl<'a> SlotTxn<'a> {
         }
     }
 
+    fn lacks(&self, slot: Slot) -> KvError {
+        let mut missing = self.missing.borrow_mut();
+        if !missing.contains(&slot) {
+            missing.push(slot);
+        }
+        KvError::Io(String::new())
+    }
+
     /// Whether `key` may be touched now.
     fn admit(&self, key: &[u8]) -> Result<(), KvError> {
         let Some(parsed) = Parsed::new(key) else { return Ok(()) };
         match parsed.ugsd() {
             Some(ugsd) if self.set.contains(ugsd.slot()) => Ok(()),
-            Some(ugsd) => {
-                let mut missing = self.missing.borrow_mut();
-                if !missing.contains(&ugsd.slot()) {
-                    missing.push(ugsd.slot());
-                }
-                Err(KvError::Io(String::new()))
-            }
+            Some(ugsd) => Err(self.lacks(ugsd.slot())),
             None if parsed.kind == key::QUOTA => {
+                // One server at a time has them, where there are several.
+                let root = UgsdId::ROOT.slot();
+                if self.shared && !self.set.contains(root) {
+                    return Err(self.lacks(root));
+                }
                 self.lock_quotas();
                 Ok(())
             }

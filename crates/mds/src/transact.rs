@@ -153,12 +153,12 @@ impl Mds {
 
     /// A committed record.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Errno> {
-        self.reader().get(key).map_err(|e| self.errno(e.into()))
+        self.read(|reader| Ok(reader.get(key)?))
     }
 
     /// Committed records with `from <= key < to`, in order, until `visit` breaks. What is committed meanwhile may be seen or not.
     pub fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), Errno> {
-        self.reader().scan(from, to, visit).map_err(|e| self.errno(e.into()))
+        self.read(|reader| Ok(reader.scan(from, to, visit)?))
     }
 
     /// Commits records of types `L`, `W` and `C` (`None`: deleted), under no lock of the server's; `EINVAL` for any other. A

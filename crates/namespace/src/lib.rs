@@ -47,7 +47,7 @@ pub use error::{Error, Result};
 pub use import::{Keep, Theirs, import, import_xattrs, refresh, refresh_stub, retarget, set_linked};
 pub use inode::{DataState, Found, Inode, InodeFlags};
 pub use link::link;
-pub use lookup::{damaged as lookup_damaged, find, lookup, parent, readlink};
+pub use lookup::{damaged as lookup_damaged, find, lookup, lookup_entry, parent, readlink};
 pub use mkdir::mkdir;
 pub use name::NameHasher;
 pub use readdir::{DirEntry, readdir};

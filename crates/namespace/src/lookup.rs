@@ -28,6 +28,20 @@ pub fn lookup<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Resul
     Ok(inode::load_named(reader, ino)?.found(ino, env))
 }
 
+/// What the entry at `at` names, without a look at that. "." and ".." are known.
+pub fn lookup_entry<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Result<(Ino, FileKind)> {
+    name::check(at.name)?;
+    let dir = || inode::load_dir(reader, at.dir);
+    match at.name {
+        b"." => dir().map(|_| (at.dir, FileKind::Directory)),
+        b".." => Ok((parent_of(at.dir, &dir()?)?, FileKind::Directory)),
+        _ => match dentry::get(reader, &env.names, at)? {
+            Some(entry) => Ok((entry.ino, entry.kind)),
+            None => dir().and_then(|_| refuse(Errno::ENOENT)),
+        },
+    }
+}
+
 /// What the entry at `at` names, if that is no directory and its own record is damaged: all that is known of it.
 pub fn damaged<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Result<Option<(Ino, FileKind)>> {
     let Some(entry) = dentry::get(reader, &env.names, at)? else { return Ok(None) };

@@ -62,6 +62,7 @@ errnos! {
     EOVERFLOW = "value too large",
     EOPNOTSUPP = "operation not supported",
     ESTALE = "stale file handle",
+    EREMOTE = "served elsewhere",
     EDQUOT = "quota exceeded",
     ETIMEDOUT = "timed out",
 }
