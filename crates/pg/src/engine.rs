@@ -20,7 +20,7 @@ use crate::{
     connection::{Session, within},
     error::{Failure, of_open},
     options::{Options, Sharing},
-    ownership::{Taken, others_have},
+    ownership::{From, Rights, Taken, others_have},
     pool::Pool,
     reach::Reach,
     schema,
@@ -89,8 +89,12 @@ impl PgEngine {
         }
         if shared.options.sharing == Sharing::Alone {
             let all: Vec<u16> = (0..SLOTS as u16).collect();
-            let taken = shared.patiently(|| shared.take(&all)).map_err(|failure| of_open(&place, failure))?;
+            let taken = shared
+                .patiently(|| shared.take(&all, From::Ended))
+                .map_err(|failure| of_open(&place, failure))?;
             others_have(&taken).map_or(Ok(()), Err)?;
+        } else {
+            shared.patiently(|| shared.resume_slots()).map_err(|failure| of_open(&place, failure))?;
         }
         let keeping = Arc::clone(&shared);
         let keeper = std::thread::Builder::new()
@@ -102,12 +106,17 @@ impl PgEngine {
 
     /// Asks for slots. What another has stays there until its lease has ended.
     pub fn take(&self, slots: &[u16]) -> Result<Taken, KvError> {
-        Ok(self.shared.patiently(|| self.shared.take(slots))?)
+        Ok(self.shared.patiently(|| self.shared.take(slots, From::Ended))?)
     }
 
     /// Gives slots back.
     pub fn release(&self, slots: &[u16]) -> Result<(), KvError> {
         Ok(self.shared.patiently(|| self.shared.release(slots))?)
+    }
+
+    /// For who manages slots while a store has the engine.
+    pub fn rights(&self) -> Rights {
+        Rights(Arc::clone(&self.shared))
     }
 
     /// Since when and why the database cannot be reached, or takes no batches; `None`: it is well.
@@ -171,7 +180,7 @@ impl Drop for PgEngine {
 
 impl Shared {
     /// The same again while it may work, until the deadline.
-    fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    pub(crate) fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
         // Who died with a lease is waited for.
         let tuning = &self.options.tuning;
         let until = Instant::now() + tuning.apply_wait.max(tuning.lease + Duration::from_secs(2));

@@ -8,6 +8,11 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct DbTime(pub i64);
 
+impl DbTime {
+    /// Later than any other.
+    pub const NEVER: DbTime = DbTime(i64::MAX);
+}
+
 /// A slot's row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlotRow {

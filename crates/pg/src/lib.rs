@@ -34,7 +34,7 @@ mod writer;
 
 pub use engine::{ENGINE_NAME, PgEngine};
 pub use options::{Options, Sharing, Tuning, check_address, check_namespace};
-pub use ownership::Taken;
+pub use ownership::{Rights, Taken};
 pub use passfile::PassfileError;
 pub use patience::without_waiting;
 pub use slots::{SLOTS, slot_of};

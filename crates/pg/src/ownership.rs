@@ -3,7 +3,7 @@
 //! Locks are taken in one order everywhere: writers by name, then slots by number. So a take-over waits for the batch of an owner that is
 //! on its way, and the owner's next one finds the rows changed.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use kv::OpenError;
 use namespace::txn::KvError;
@@ -25,14 +25,55 @@ pub struct Taken {
     pub others: BTreeMap<u16, String>,
 }
 
+/// Whose slots may be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum From {
+    Nobody,
+    /// Also those of owners whose leases have ended.
+    Ended,
+}
+
+/// Takes and gives back slots, beside the store that has the engine.
+#[derive(Clone)]
+pub struct Rights(pub(crate) Arc<Shared>);
+
+impl Rights {
+    /// Asks for slots that are nobody's. Others' stay where they are, also when their leases have ended: only their owner's journal says what is
+    /// in them.
+    pub fn take_free(&self, slots: &[u16]) -> Result<Taken, KvError> {
+        Ok(self.0.patiently(|| self.0.take(slots, From::Nobody))?)
+    }
+
+    /// Gives slots back. What was committed in them must be in the engine.
+    pub fn release(&self, slots: &[u16]) -> Result<(), KvError> {
+        Ok(self.0.patiently(|| self.0.release(slots))?)
+    }
+
+    /// Those that are ours, with their epochs.
+    pub fn ours(&self) -> BTreeMap<u16, u64> {
+        self.0.epochs.lock().clone()
+    }
+}
+
 impl Shared {
-    pub(crate) fn take(&self, slots: &[u16]) -> Result<Taken, Failure> {
+    pub(crate) fn take(&self, slots: &[u16], from: From) -> Result<Taken, Failure> {
         let mut writer = self.writer.lock();
         let taken = self.owning(&mut writer, async |session: &Session, number: i64| {
-            self.take_in(session, number, slots).await
+            self.take_in(session, number, (slots, from)).await
         })?;
         self.epochs.lock().extend(taken.ours.iter().map(|(slot, epoch)| (*slot, *epoch)));
         Ok(taken)
+    }
+
+    /// What the rows say is this writer's, from before it was opened here: its journal may have batches for them.
+    pub(crate) fn resume_slots(&self) -> Result<(), Failure> {
+        let sql = "SELECT slot FROM slot WHERE owner = $1 ORDER BY slot";
+        let rows = self
+            .read(async |session: &Session| Ok(session.client.query(sql, &[&self.identity.writer]).await?));
+        let rows = rows.map_err(|error| Failure::Away(error.to_string()))?;
+        let slots = rows.iter().filter_map(|row| u16::try_from(row.try_get::<_, i32>(0).ok()?).ok());
+        let slots: Vec<u16> = slots.collect();
+        if slots.is_empty() { Ok(()) } else { self.take(&slots, From::Nobody).map(drop) }
     }
 
     /// Those that are ours still.
@@ -113,7 +154,12 @@ impl Shared {
         result
     }
 
-    async fn take_in(&self, session: &Session, number: i64, slots: &[u16]) -> Result<Taken, Failure> {
+    async fn take_in(
+        &self,
+        session: &Session,
+        number: i64,
+        (slots, from): (&[u16], From),
+    ) -> Result<Taken, Failure> {
         let me = self.identity.writer.as_str();
         let leases = locked_leases(session, me, number).await?;
         let wanted: Vec<i32> = slots.iter().map(|slot| i32::from(*slot)).collect();
@@ -124,7 +170,11 @@ impl Shared {
         let mut taken = Taken::default();
         let (mut changed, mut epochs) = (Vec::new(), Vec::new());
         for row in rows {
-            let until = row.owner.as_ref().and_then(|owner| leases.get(owner)).copied();
+            let until = match (&row.owner, from) {
+                (Some(owner), From::Ended) => leases.get(owner).copied(),
+                (Some(_), From::Nobody) => Some(DbTime::NEVER),
+                (None, _) => None,
+            };
             match lease::take(&row, me, until, now) {
                 Ruling::Keep { epoch } => drop(taken.ours.insert(row.slot, epoch)),
                 Ruling::Take { epoch } => {
