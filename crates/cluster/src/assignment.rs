@@ -108,7 +108,23 @@ struct Book {
 #[derive(Default)]
 struct Share {
     weight: u64,
-    slots: BTreeSet<(u64, Slot)>,
+    slots: BTreeSet<(u64, Scattered)>,
+}
+
+/// A slot, in an order in which neighbours are far apart: new directories have slots that follow each other, and should not be one server's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Scattered(u16);
+
+impl Scattered {
+    const LAST: Scattered = Scattered(u16::MAX);
+
+    fn of(slot: Slot) -> Scattered {
+        Scattered(slot.get().reverse_bits())
+    }
+
+    fn slot(self) -> Option<Slot> {
+        Slot::new(self.0.reverse_bits())
+    }
 }
 
 impl Book {
@@ -136,14 +152,14 @@ impl Book {
         let weight = self.slot_weight(slot);
         if let Some(share) = self.shares.get_mut(&to) {
             share.weight += weight;
-            share.slots.insert((weight, slot));
+            share.slots.insert((weight, Scattered::of(slot)));
         }
     }
 
     fn shift(&mut self, slot: Slot, from: NodeId, to: NodeId) {
         let weight = self.slot_weight(slot);
         if let Some(share) = self.shares.get_mut(&from)
-            && share.slots.remove(&(weight, slot))
+            && share.slots.remove(&(weight, Scattered::of(slot)))
         {
             share.weight -= weight;
         }
@@ -167,11 +183,12 @@ impl Book {
 
     fn largest_within(&self, node: NodeId, room: u64) -> Option<Slot> {
         let share = self.shares.get(&node)?;
-        let end = Slot::new(4095)?;
-        share.slots.range(..=(room, end)).next_back().map(|(_, slot)| *slot)
+        let last = share.slots.range(..=(room, Scattered::LAST)).next_back();
+        last.and_then(|(_, slot)| slot.slot())
     }
 
     fn lightest_under(&self, node: NodeId, gap: u64) -> Option<Slot> {
-        self.shares.get(&node)?.slots.first().filter(|(weight, _)| *weight < gap).map(|(_, slot)| *slot)
+        let first = self.shares.get(&node)?.slots.first().filter(|(weight, _)| *weight < gap);
+        first.and_then(|(_, slot)| slot.slot())
     }
 }

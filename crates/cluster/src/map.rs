@@ -33,9 +33,14 @@ pub struct ClusterMap {
 impl ClusterMap {
     /// The first map of a cluster: no nodes, and no owners.
     pub fn first(cluster: [u8; 16]) -> ClusterMap {
+        ClusterMap::begin(cluster, Epoch(1))
+    }
+
+    /// The first map of who makes maps from now on: as [`ClusterMap::first`], with a higher epoch than all that others made.
+    pub fn begin(cluster: [u8; 16], epoch: Epoch) -> ClusterMap {
         ClusterMap {
             cluster,
-            epoch: Epoch(1),
+            epoch,
             nodes: BTreeMap::new(),
             slots: vec![SlotEntry::default(); SLOTS as usize],
             standbys: BTreeMap::new(),

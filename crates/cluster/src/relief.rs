@@ -31,6 +31,13 @@ pub struct Settings {
     pub gain_percent: u64,
 }
 
+impl Default for Settings {
+    /// For loads in requests per period of five seconds: below some thousand a second a server has room.
+    fn default() -> Settings {
+        Settings { hot_percent: 150, hot_min: 20_000, patience: 3, rest: 6, gain_percent: 10 }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Relief {
     settings: Settings,

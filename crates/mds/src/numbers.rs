@@ -3,7 +3,7 @@
 //! Invariants: called under the UGSD's slot lock. A number is taken only after the commit that uses it (and that
 //! reserved its range), so one that failed leaves no gap and no number without a range.
 
-use std::ops::Range;
+use std::{collections::HashSet, ops::Range};
 
 use namespace::{alloc, txn::Txn};
 use parking_lot::Mutex;
@@ -62,7 +62,7 @@ impl Numbers {
     }
 
     /// These slots are another server's: the rests of their ranges are never used.
-    pub(crate) fn forget(&self, slots: &[Slot]) {
+    pub(crate) fn forget(&self, slots: &HashSet<Slot>) {
         for shard in &self.shards {
             shard.lock().retain(|ugsd, _| !slots.contains(&ugsd.slot()));
         }

@@ -5,7 +5,7 @@
 //! of [`QUEUE_MAX`]. What does not fit is found again in the store's U records.
 
 use std::{
-    collections::{VecDeque, hash_map::Entry},
+    collections::{HashSet, VecDeque, hash_map::Entry},
     sync::atomic::{AtomicUsize, Ordering},
 };
 
@@ -111,7 +111,7 @@ impl Orphans {
     }
 
     /// These slots are another server's.
-    pub(crate) fn forget(&self, slots: &[Slot]) {
+    pub(crate) fn forget(&self, slots: &HashSet<Slot>) {
         let stays = |ino: &Ino| !slots.contains(&ino.ugsd().slot());
         for shard in &self.references {
             shard.lock().retain(|ino, _| stays(ino));

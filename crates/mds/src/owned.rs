@@ -8,6 +8,7 @@
 //! here for it ([`Gather`]), so each operation stays one commit of one server, however many slots it touches.
 
 use std::{
+    collections::HashSet,
     ops::ControlFlow,
     sync::{
         Arc, Weak,
@@ -185,9 +186,10 @@ impl Mds {
             return Err(self.errno(error.into()));
         }
         self.store.forget_reads();
-        self.numbers.forget(&ours);
-        self.orphans.forget(&ours);
-        self.reservations.forget(&ours);
+        let gone: HashSet<Slot> = ours.into_iter().collect();
+        self.numbers.forget(&gone);
+        self.orphans.forget(&gone);
+        self.reservations.forget(&gone);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Invariants: an entry exists only for files of projects with a limit, from their first growth to their settling.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use namespace::quota::Quota;
 use parking_lot::Mutex;
@@ -84,7 +84,7 @@ impl Reservations {
     }
 
     /// These slots are another server's.
-    pub(crate) fn forget(&self, slots: &[Slot]) {
+    pub(crate) fn forget(&self, slots: &HashSet<Slot>) {
         let mut open = self.open.lock();
         let gone: Vec<Ino> =
             open.files.keys().copied().filter(|ino| slots.contains(&ino.ugsd().slot())).collect();

@@ -1,20 +1,22 @@
 //! Several servers of one file system, each with slots of its own, over one engine that refuses batches in slots of others.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+mod common_engine;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    ops::{Bound, ControlFlow},
+    ops::ControlFlow,
     path::Path,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     thread,
 };
 
-use kv::{ApplyError, Batch, Engine, Lsn, MetaStore, MetaStoreOptions, OpenError, SystemDisk};
+use common_engine::{Common, Part};
+use kv::{Engine, Lsn, MetaStore, MetaStoreOptions, OpenError, SystemDisk};
 use mds::{Caller, Gather, Mds, MdsOptions, NewNode, RenameMode, fsck};
-use namespace::txn::{Bytes, KvError, Visit};
 use parking_lot::Mutex;
 use types::{Errno, FileKind, Ino, SLOTS, Slot, Timestamp};
 
@@ -23,71 +25,6 @@ const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const MOVES: usize = 400;
 const FILE: NewNode<'static> =
     NewNode { kind: FileKind::Regular, mode: 0o644, rdev: 0, target: None, for_write: false };
-
-/// What all servers write to.
-#[derive(Default)]
-struct Common {
-    entries: Mutex<BTreeMap<Vec<u8>, Bytes>>,
-    owners: Mutex<BTreeMap<u16, usize>>,
-    full: AtomicBool,
-}
-
-struct Part {
-    common: Arc<Common>,
-    me: usize,
-    applied: Arc<Mutex<Lsn>>,
-}
-
-impl Engine for Part {
-    fn name(&self) -> &'static str {
-        "common"
-    }
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        Ok(self.common.entries.lock().get(key).cloned())
-    }
-    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
-        let range = (Bound::Included(from), Bound::Excluded(to));
-        let found: Vec<(Vec<u8>, Bytes)> = {
-            let entries = self.common.entries.lock();
-            entries.range::<[u8], _>(range).map(|(k, v)| (k.clone(), v.clone())).collect()
-        };
-        for (key, value) in found {
-            if visit(&key, &value).is_break() {
-                break;
-            }
-        }
-        Ok(())
-    }
-    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), ApplyError> {
-        if self.common.full.load(Ordering::SeqCst) {
-            return Err(ApplyError::Nothing(KvError::Io("not now".to_owned())));
-        }
-        let (mut entries, owners) = (self.common.entries.lock(), self.common.owners.lock());
-        for (key, _) in batch {
-            let slot = (u16::from(key[1]) << 8 | u16::from(key[2])) % SLOTS as u16;
-            if owners.get(&slot) != Some(&self.me) {
-                return Err(ApplyError::Fenced(KvError::Io(format!("slot {slot} is not of {}", self.me))));
-            }
-        }
-        for (key, value) in batch {
-            match value {
-                Some(value) => drop(entries.insert(key.to_vec(), Bytes::copy_from_slice(value))),
-                None => drop(entries.remove(*key)),
-            }
-        }
-        *self.applied.lock() = lsn;
-        Ok(())
-    }
-    fn applied_lsn(&self) -> Result<Lsn, KvError> {
-        Ok(*self.applied.lock())
-    }
-    fn approximate_bytes(&self) -> u64 {
-        0
-    }
-    fn close(&self) -> Result<(), KvError> {
-        Ok(())
-    }
-}
 
 struct Member {
     dir: tempfile::TempDir,

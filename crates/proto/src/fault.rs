@@ -3,7 +3,7 @@
 use prost::{Enumeration, Message};
 use thiserror::Error;
 use types::Errno;
-use wire::schema::{Fault, Retry};
+use wire::schema::{Fault, Retry, WrongOwner};
 
 use crate::Method;
 
@@ -21,6 +21,8 @@ pub enum Reason {
     DataServerAway = 3,
     /// The session has as much open, or as many references, as it may. With `EMFILE`.
     TooMuch = 4,
+    /// Another metadata server has the inode's slot. With `EREMOTE`, and the epoch of the map that says so.
+    WrongOwner = 5,
 }
 
 impl Reason {
@@ -42,6 +44,14 @@ pub fn fault(errno: Errno, retry: Retry, reason: Reason, detail: impl Into<Strin
 
 pub fn session_gone() -> Fault {
     fault(Errno::ESTALE, Retry::Never, Reason::SessionGone, "no such session")
+}
+
+/// The slot is another's, as the map with this epoch says, or a later one.
+pub fn wrong_owner(epoch: u64) -> Fault {
+    Fault {
+        wrong_owner: Some(WrongOwner { epoch }),
+        ..fault(Errno::EREMOTE, Retry::Elsewhere, Reason::WrongOwner, "")
+    }
 }
 
 /// The fault in the meta of an answer; what cannot be read is `EIO`, and may have been carried out.

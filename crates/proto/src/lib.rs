@@ -6,7 +6,7 @@
 //! - [`method`] numbers and lanes; [`Request`] ties a message to its method and its answer; [`decode`] is the only way in.
 //! - [`head`] who asks, and which of his operations it is; [`attr`] attributes; [`layout`] where a file's data are;
 //!   [`fault`] answers that say no.
-//! - [`control`], [`metadata`], [`locks`], [`data`], [`watch`] the messages; [`meter`] counts requests.
+//! - [`control`], [`metadata`], [`locks`], [`data`], [`watch`] the messages, [`owners`] those among metadata servers; [`meter`] counts requests.
 //!
 //! It knows no socket and no server, and believes no length.
 #![forbid(unsafe_code)]
@@ -22,6 +22,7 @@ pub mod metadata;
 pub mod meter;
 pub mod method;
 mod modes;
+pub mod owners;
 pub mod watch;
 
 pub use fault::{Bad, Reason};
@@ -44,6 +45,9 @@ pub trait Request: Message + Default {
 
     /// Is all of it within its bounds?
     fn check(&self) -> Result<(), Bad>;
+
+    /// The inodes whose slots' owner carries it out; none: whoever is asked.
+    fn homes(&self, _visit: &mut dyn FnMut(u64)) {}
 }
 
 /// A request out of a meta, within its bounds.

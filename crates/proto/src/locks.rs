@@ -204,7 +204,7 @@ fn numbered(head: Option<&Head>) -> Result<(), Bad> {
 }
 
 macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
+    ($($request:ident -> $answer:ty, |$it:ident| $home:expr, $check:expr;)*) => {
         $(impl Request for $request {
             const METHOD: Method = Method::$request;
             type Answer = $answer;
@@ -218,14 +218,19 @@ macro_rules! requests {
                 let $it = self;
                 $check
             }
+
+            fn homes(&self, visit: &mut dyn FnMut(u64)) {
+                let $it = self;
+                $home.map(|lock| lock.ino).into_iter().for_each(visit);
+            }
         })*
     };
 }
 
 requests! {
-    Lock -> Locked, |it| numbered(it.head()).and_then(|()| wished(it.lock.as_ref()));
-    Unlock -> Locked, |it| numbered(it.head()).and_then(|()| wished(it.lock.as_ref()));
-    FindLock -> FoundLock, |it| wished(it.lock.as_ref());
-    CancelLock -> Nothing, |_it| Ok(());
-    Listen -> Told, |_it| Ok(());
+    Lock -> Locked, |it| it.lock, numbered(it.head()).and_then(|()| wished(it.lock.as_ref()));
+    Unlock -> Locked, |it| it.lock, numbered(it.head()).and_then(|()| wished(it.lock.as_ref()));
+    FindLock -> FoundLock, |it| it.lock, wished(it.lock.as_ref());
+    CancelLock -> Nothing, |_it| None::<HeldLock>, Ok(());
+    Listen -> Told, |_it| None::<HeldLock>, Ok(());
 }

@@ -47,9 +47,9 @@ fn references(list: &[Reference]) -> Result<(), Bad> {
     list.iter().try_for_each(|reference| inode(reference.ino))
 }
 
-/// Messages with a head, and what is checked beside it.
+/// Messages with a head, whose slot's owner carries them out (none: any metadata server), and what is checked beside it.
 macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
+    ($($request:ident -> $answer:ty, |$it:ident| $homes:expr, $check:expr;)*) => {
         $(impl Request for $request {
             const METHOD: Method = Method::$request;
             type Answer = $answer;
@@ -61,41 +61,49 @@ macro_rules! requests {
             fn check(&self) -> Result<(), Bad> {
                 known(self.head())?;
                 let $it = self;
+                let _ = $it;
                 $check
+            }
+
+            fn homes(&self, visit: &mut dyn FnMut(u64)) {
+                let $it = self;
+                let _ = $it;
+                $homes.into_iter().for_each(visit);
             }
         })*
     };
 }
 
 requests! {
-    Lookup -> Entry, |it| place(it.dir, &it.name);
-    GetAttr -> Entry, |it| inode(it.ino);
-    SetAttr -> Entry, |it| inode(it.ino);
-    ReadLink -> Target, |it| inode(it.ino);
-    ReadDir -> Listed, |it| inode(it.dir);
-    Create -> Opened, |it| place(it.dir, &it.name);
-    Mkdir -> Entry, |it| place(it.dir, &it.name);
-    Mknod -> Entry, |it| place(it.dir, &it.name);
-    Symlink -> Entry, |it| place(it.dir, &it.name).and_then(|()| at_most("target", it.target.len(), SYMLINK_MAX));
-    Link -> Entry, |it| inode(it.ino).and_then(|()| place(it.dir, &it.name));
-    Unlink -> Nothing, |it| place(it.dir, &it.name);
-    Rmdir -> Nothing, |it| place(it.dir, &it.name);
-    Rename -> Nothing, |it| place(it.from_dir, &it.from_name).and_then(|()| place(it.to_dir, &it.to_name));
-    TmpFile -> Opened, |it| inode(it.dir);
-    GetXattr -> Length, |it| inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));
-    SetXattr -> Nothing, |it| inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));
-    ListXattr -> Length, |it| inode(it.ino);
-    RemoveXattr -> Nothing, |it| inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));
-    Open -> Opened, |it| inode(it.ino);
-    Close -> Nothing, |_it| Ok(());
-    BeginWrite -> Begun, |it| inode(it.ino);
-    Append -> Appended, |it| inode(it.ino);
-    Reserve -> Nothing, |it| inode(it.ino);
-    Fsync -> Nothing, |it| inode(it.ino);
-    Forget -> Nothing, |it| references(&it.references);
-    Hold -> Held, |it| references(&it.references);
-    StatFs -> Space, |_it| Ok(());
-    FindLayout -> Placed, |it| inode(it.ino);
+    Lookup -> Entry, |it| [it.dir], place(it.dir, &it.name);
+    GetAttr -> Entry, |it| [it.ino], inode(it.ino);
+    SetAttr -> Entry, |it| [it.ino], inode(it.ino);
+    ReadLink -> Target, |it| [it.ino], inode(it.ino);
+    ReadDir -> Listed, |it| [it.dir], inode(it.dir);
+    Create -> Opened, |it| [it.dir], place(it.dir, &it.name);
+    Mkdir -> Entry, |it| [it.dir], place(it.dir, &it.name);
+    Mknod -> Entry, |it| [it.dir], place(it.dir, &it.name);
+    Symlink -> Entry, |it| [it.dir], place(it.dir, &it.name).and_then(|()| at_most("target", it.target.len(), SYMLINK_MAX));
+    Link -> Entry, |it| [it.dir], inode(it.ino).and_then(|()| place(it.dir, &it.name));
+    Unlink -> Nothing, |it| [it.dir], place(it.dir, &it.name);
+    Rmdir -> Nothing, |it| [it.dir], place(it.dir, &it.name);
+    Rename -> Nothing, |it| [it.from_dir], place(it.from_dir, &it.from_name).and_then(|()| place(it.to_dir, &it.to_name));
+    TmpFile -> Opened, |it| [it.dir], inode(it.dir);
+    GetXattr -> Length, |it| [it.ino], inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));
+    SetXattr -> Nothing, |it| [it.ino], inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));
+    ListXattr -> Length, |it| [it.ino], inode(it.ino);
+    RemoveXattr -> Nothing, |it| [it.ino], inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));
+    Open -> Opened, |it| [it.ino], inode(it.ino);
+    Close -> Nothing, |it| Some(it.ino).filter(|ino| *ino != 0), Ok(());
+    BeginWrite -> Begun, |it| [it.ino], inode(it.ino);
+    Append -> Appended, |it| [it.ino], inode(it.ino);
+    Reserve -> Nothing, |it| [it.ino], inode(it.ino);
+    Fsync -> Nothing, |it| [it.ino], inode(it.ino);
+    Forget -> Nothing, |it| it.references.iter().map(|r| r.ino), references(&it.references);
+    Hold -> Held, |it| it.references.iter().map(|r| r.ino), references(&it.references);
+    Find -> Entry, |it| [it.ino], inode(it.ino);
+    StatFs -> Space, |_it| [], Ok(());
+    FindLayout -> Placed, |it| [it.ino], inode(it.ino);
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -111,8 +119,21 @@ pub struct Lookup {
 /// Of an open file size and times are those of this moment.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Entry {
+    /// Missing: the inode is another server's, who has the attributes and knows of no reference yet: [`Find`].
     #[prost(message, optional, tag = "1")]
     pub attr: Option<Attr>,
+    /// Without attributes: which inode.
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+}
+
+/// The inode with this number, and a reference to it.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Find {
+    #[prost(message, optional, tag = "1")]
+    pub head: Option<Head>,
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -417,6 +438,9 @@ pub struct Close {
     /// It was read then, and the time is due to be recorded.
     #[prost(message, optional, tag = "3")]
     pub atime: Option<Time>,
+    /// What is open. 0: whatever it is.
+    #[prost(uint64, tag = "4")]
+    pub ino: u64,
 }
 
 /// Before the first byte is written after an opening.

@@ -41,6 +41,14 @@ methods! {
     // For those who watch.
     Counters = 20,
     ClusterStatus = 21,
+    // Among metadata servers.
+    JoinMetadata = 40,
+    LetGo = 41,
+    StatePart = 42,
+    PutState = 43,
+    TakeOn = 44,
+    Bring = 45,
+    SlotLoads = 46,
     // Metadata: 100 to 199.
     Lookup = 100,
     GetAttr = 101,
@@ -74,6 +82,7 @@ methods! {
     Unlock = 129,
     FindLock = 130,
     CancelLock = 131,
+    Find = 132,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,

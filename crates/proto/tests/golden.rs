@@ -12,6 +12,7 @@ use proto::{
     decode,
     locks::*,
     metadata::{self as m, *},
+    owners::*,
     watch::*,
 };
 use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
@@ -171,11 +172,53 @@ fn control() -> Vec<Golden> {
     ]
 }
 
+fn owners() -> Vec<Golden> {
+    let slots = vec![Run { first: 7, count: 2 }, Run { first: 300, count: 1 }];
+    let session = SessionState {
+        head: head(),
+        host: "h".into(),
+        node: 2,
+        references: vec![Reference { ino: 2, count: 3 }],
+        openings: vec![OpeningState { number: 4, ino: 5, write: true }],
+        answers: vec![AnswerState { number: 6, meta: vec![7], refused: true }],
+    };
+    let joining = JoinMetadata {
+        node: 2,
+        name: "n2".into(),
+        rack: "r1".into(),
+        addresses: vec!["h:7401".into()],
+        incarnation: 3,
+        slots: slots.clone(),
+        epochs: vec![4, 5, 600],
+        fresh: true,
+        epoch: 8,
+    };
+    vec![
+        ("join-metadata", joining.encode_to_vec()),
+        ("joined-metadata", JoinedMetadata { superblock: vec![1], incarnation: 2 }.encode_to_vec()),
+        ("let-go", LetGo { slots: slots.clone() }.encode_to_vec()),
+        ("gone", Gone { ticket: 1, length: 2 }.encode_to_vec()),
+        ("state-part", StatePart { ticket: 1, offset: 2 }.encode_to_vec()),
+        ("put-state", PutState { ticket: 1, offset: 2 }.encode_to_vec()),
+        ("take-on", TakeOn { slots: slots.clone(), ticket: 1, length: 2, next_ugsd: 3 }.encode_to_vec()),
+        ("taken-on", TakenOn { epochs: vec![1, 2, 300] }.encode_to_vec()),
+        ("bring", Bring { node: 1, slots }.encode_to_vec()),
+        ("slot-loads", SlotLoads {}.encode_to_vec()),
+        ("loads", Loads { slots: vec![7], requests: vec![300] }.encode_to_vec()),
+        (
+            "slot-state",
+            SlotState { sessions: vec![session], files: vec![FileState { ino: 2, append_end: 3 }] }
+                .encode_to_vec(),
+        ),
+        ("find", Find { head: head(), ino: 2 }.encode_to_vec()),
+    ]
+}
+
 fn names() -> Vec<Golden> {
     let (head, name, caller) = (head(), name(), caller());
     vec![
         ("lookup", Lookup { head, dir: 1, name: name.clone() }.encode_to_vec()),
-        ("entry", Entry { attr: attr() }.encode_to_vec()),
+        ("entry", Entry { attr: attr(), ino: 3 }.encode_to_vec()),
         ("get-attr", GetAttr { head, ino: 2 }.encode_to_vec()),
         ("set-attr", m::SetAttr { head, ino: 2, changes: Some(changes()), grow_only: true }.encode_to_vec()),
         ("read-link", ReadLink { head, ino: 2 }.encode_to_vec()),
@@ -247,7 +290,7 @@ fn files() -> Vec<Golden> {
         ("list-xattr", ListXattr { head, ino: 2 }.encode_to_vec()),
         ("remove-xattr", RemoveXattr { head, ino: 2, name }.encode_to_vec()),
         ("open", Open { head, ino: 2, opening: 3, write: true }.encode_to_vec()),
-        ("close", Close { head, opening: 3, atime: time(4) }.encode_to_vec()),
+        ("close", Close { head, opening: 3, atime: time(4), ino: 2 }.encode_to_vec()),
         ("begin-write", BeginWrite { head, ino: 2, opening: 3 }.encode_to_vec()),
         ("begun", Begun { layout: layout(), size: 4 }.encode_to_vec()),
         ("append", Append { head, ino: 2, opening: 3, length: 4 }.encode_to_vec()),
@@ -321,7 +364,7 @@ fn bytes() -> Vec<Golden> {
 }
 
 fn all() -> Vec<Golden> {
-    [control(), watch(), names(), files(), locks(), bytes()].concat()
+    [control(), owners(), watch(), names(), files(), locks(), bytes()].concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -363,6 +406,14 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::NodeReport => check::<NodeReport>(meta),
         Method::Counters => check::<Counters>(meta),
         Method::ClusterStatus => check::<ClusterStatus>(meta),
+        Method::JoinMetadata => check::<JoinMetadata>(meta),
+        Method::LetGo => check::<LetGo>(meta),
+        Method::StatePart => check::<StatePart>(meta),
+        Method::PutState => check::<PutState>(meta),
+        Method::TakeOn => check::<TakeOn>(meta),
+        Method::Bring => check::<Bring>(meta),
+        Method::SlotLoads => check::<SlotLoads>(meta),
+        Method::Find => check::<Find>(meta),
         Method::Lookup => check::<Lookup>(meta),
         Method::GetAttr => check::<GetAttr>(meta),
         Method::SetAttr => check::<m::SetAttr>(meta),

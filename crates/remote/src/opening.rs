@@ -101,7 +101,12 @@ impl Remote {
         let Some(file) = self.openings.remove(number) else { return };
         self.release_locks(file.ino, number);
         let atime = file.read_at.lock().map(Into::into);
-        let closed = self.look(|head| metadata::Close { head: Some(head), opening: file.number, atime });
+        let closed = self.look(|head| metadata::Close {
+            head: Some(head),
+            opening: file.number,
+            atime,
+            ino: file.ino.get(),
+        });
         if let Err(error) = closed {
             tracing::warn!(ino = file.ino.get(), %error, "a file was not closed at the server");
         }

@@ -45,6 +45,11 @@ impl No {
         no
     }
 
+    /// The slot is another server's, as the map with this epoch says, or a later one.
+    pub fn wrong_owner(epoch: u64) -> No {
+        No(Box::new(proto::fault::wrong_owner(epoch)))
+    }
+
     pub fn session_gone() -> No {
         No(Box::new(proto::fault::session_gone()))
     }

@@ -42,6 +42,10 @@ struct Known {
 
 struct State {
     map: ClusterMap,
+    /// Another makes it,
+    follows: bool,
+    /// and we have had one.
+    adopted: bool,
     nodes: BTreeMap<u64, Known>,
 }
 
@@ -69,7 +73,8 @@ impl Nodes {
     pub fn new(credentials: Credentials, me: Option<Node>, silence: Duration, patience: Duration) -> Nodes {
         let first = ClusterMap::first(credentials.me.cluster);
         let map = me.and_then(|me| first.next(&[Change::Put(me)]).ok()).unwrap_or(first);
-        let state = Mutex::new(State { map, nodes: BTreeMap::new() });
+        let state = State { map, follows: false, adopted: false, nodes: BTreeMap::new() };
+        let state = Mutex::new(state);
         Nodes { credentials, silence, patience, started: Instant::now(), state }
     }
 
@@ -81,13 +86,50 @@ impl Nodes {
         self.state.lock().map.epoch().0
     }
 
+    /// Makes maps from now on, in place of one that was made for a server alone.
+    pub(crate) fn make_maps(&self, map: ClusterMap) {
+        self.state.lock().map = map;
+    }
+
+    /// Another server makes the map: reports say who is there, and no more.
+    pub(crate) fn follow(&self) {
+        self.state.lock().follows = true;
+    }
+
+    /// The map of who makes it, unless ours is newer.
+    pub(crate) fn adopt(&self, map: ClusterMap) {
+        let mut state = self.state.lock();
+        if map.epoch() > state.map.epoch() || !state.adopted {
+            state.adopted = true;
+            state.map = map;
+        }
+    }
+
+    /// The next map, if there is anything to change.
+    pub(crate) fn change(&self, changes: &[Change]) -> Result<(), No> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        state.map = state.map.next(changes).map_err(|refused| {
+            tracing::warn!(%refused, "a change of the map is not made");
+            No::new(
+                types::Errno::EINVAL,
+                wire::schema::Retry::Never,
+                proto::Reason::None,
+                refused.to_string(),
+            )
+        })?;
+        Ok(())
+    }
+
     /// A data server says what it is. Returns the map's epoch.
     pub fn reported(&self, report: &NodeReport) -> Result<u64, No> {
         let mut state = self.state.lock();
         let addresses = addresses(report)?;
         let known = state.nodes.get(&report.node);
         let same = known.is_some_and(|known| known.report.addresses == report.addresses);
-        if !known.is_some_and(|known| in_map(&known.report, report)) {
+        if !state.follows && !known.is_some_and(|known| in_map(&known.report, report)) {
             let node = as_node(report, &state.map)?;
             state.map = state.map.next(&[Change::Put(node)]).map_err(|refused| {
                 tracing::warn!(node = report.node, %refused, "a data server's report is not taken");

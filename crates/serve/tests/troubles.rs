@@ -210,7 +210,7 @@ fn one_process_has_both_roles_and_one_store() {
         assert_eq!(layout.stripes, [META]);
         let object = Some(Object { ino, generation: 1 });
         ask(&bytes, &Write { object, offset: 3, sync: true }, b"bytes", 0).unwrap();
-        ask(&meta, &Close { head, opening, atime: None }, &[], 0).unwrap();
+        ask(&meta, &Close { head, opening, atime: None, ino: 0 }, &[], 0).unwrap();
         ino
     };
     let (stays, goes) = (make("stays", 1), make("goes", 2));

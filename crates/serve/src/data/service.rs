@@ -462,6 +462,14 @@ impl DataService {
             | Method::Listen
             | Method::Counters
             | Method::ClusterStatus
+            | Method::JoinMetadata
+            | Method::LetGo
+            | Method::StatePart
+            | Method::PutState
+            | Method::TakeOn
+            | Method::Bring
+            | Method::SlotLoads
+            | Method::Find
             | Method::Lookup
             | Method::GetAttr
             | Method::SetAttr

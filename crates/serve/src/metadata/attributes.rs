@@ -19,7 +19,7 @@ use crate::answer::{Done, No, Outcome};
 impl MetadataService {
     pub(super) fn get_attr(&self, asked: &asked::GetAttr) -> Outcome {
         let attr = self.complete(self.mds.find(proto::attr::ino(asked.ino)?)?)?;
-        Ok(Done::new(&Entry { attr: Some(attr.into()) }))
+        Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
     }
 
     pub(super) fn set_attr(&self, session: &Arc<Session>, asked: &asked::SetAttr) -> Outcome {
@@ -28,7 +28,7 @@ impl MetadataService {
         let found = self.mds.find(ino)?;
         if found.attr.kind != FileKind::Regular {
             let found = self.mds.setattr(ino, &set)?;
-            return Ok(Done::new(&Entry { attr: Some(found.attr.into()) }));
+            return Ok(Done::new(&Entry { attr: Some(found.attr.into()), ino: 0 }));
         }
         if set == (SetAttr { kill_suidgid: true, ..SetAttr::default() }) {
             self.mds.kill_privileges(ino, true)?;
@@ -41,7 +41,7 @@ impl MetadataService {
             }
             self.complete_locked(file, state)
         })?;
-        Ok(Done::new(&Entry { attr: Some(attr.into()) }))
+        Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
     }
 
     /// Everything but the size.

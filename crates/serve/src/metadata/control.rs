@@ -42,7 +42,11 @@ impl MetadataService {
     pub(super) fn mount(&self, meta: &[u8], body: &[u8], client: u64) -> Outcome {
         let asked: Mount = proto::decode(meta)?;
         let id = asked.head().map(Head::session).ok_or(proto::Bad::Missing("session"))?;
-        let root = self.mds.find(Ino::ROOT)?;
+        let root = match self.mds.find(Ino::ROOT) {
+            // Another's.
+            Err(Errno::EREMOTE) => None,
+            other => Some(other?.attr.into()),
+        };
         let had = Self::had(id, body)?;
         // What was said to another life is not about this one.
         if asked.life != 0 && asked.life != self.terms.life().0 {
@@ -52,7 +56,7 @@ impl MetadataService {
         self.sessions.mount(Party { session: id, joined: Joined(joined) }, &asked.host, (asked.node, client));
         let limits = self.options.sessions;
         Ok(Done::new(&Mounted {
-            root: Some(root.attr.into()),
+            root,
             incarnation: self.incarnation,
             uuid: self.mds.uuid().to_vec(),
             renew_ms: millis(self.options.renew),

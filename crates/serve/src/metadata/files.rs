@@ -56,6 +56,22 @@ impl Files {
         }
     }
 
+    /// Takes out those of slots that go: being written, or with ranges given to appends.
+    pub(crate) fn take(&self, there: &dyn Fn(Ino) -> bool) -> Vec<(Ino, u64)> {
+        let some: Vec<Arc<File>> =
+            self.table.lock().values().filter(|file| there(file.ino)).cloned().collect();
+        let mut taken = Vec::new();
+        for file in some {
+            let mut state = file.state.lock();
+            if state.begun || state.append_end > 0 {
+                taken.push((file.ino, state.append_end));
+            }
+            state.gone = true;
+            self.table.lock().remove(&file.ino);
+        }
+        taken
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.table.lock().len()
     }

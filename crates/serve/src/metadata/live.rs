@@ -317,6 +317,8 @@ impl MetadataService {
             match self.locked(ino, |file, state| self.settle_due(file, state)) {
                 Ok(Some(one)) => settled.push((ino, one)),
                 Ok(None) => (),
+                // Whoever has it now settles it.
+                Err(no) if no.errno() == Errno::EREMOTE => {}
                 Err(no) => {
                     tracing::debug!(%ino, errno = %no.errno(), "a file is settled later");
                     again.push(ino);

@@ -125,7 +125,7 @@ impl MetadataService {
             tracing::warn!(%session, host = %found.host, "a silent session is given up");
             self.leaving.condemned.lock().insert(session, found);
         }
-        match verdicts::record(&self.store, session, self.terms.life()) {
+        match verdicts::record(&self.notes, session, self.terms.life()) {
             Ok(()) => self.terms.fenced(session),
             Err(error) => {
                 tracing::error!(%session, %error, "a verdict is not durable yet: what the session had is not free");
@@ -143,7 +143,7 @@ impl MetadataService {
     }
 
     fn end_grace(&self) -> Due {
-        match verdicts::end_grace(&self.store, self.terms.life()) {
+        match verdicts::end_grace(&self.notes, self.terms.life()) {
             Ok(()) => {
                 tracing::info!("sessions of earlier lives come back no more");
                 self.terms.grace_ended()

@@ -20,6 +20,7 @@ mod locking;
 mod mailbox;
 mod names;
 mod opening;
+mod owners;
 mod placed;
 mod purge;
 mod service;
@@ -27,5 +28,6 @@ mod session;
 mod terms;
 mod verdicts;
 
+pub use owners::{JoinError, Joining, Shared, SlotRights, join};
 pub use service::{MetadataOptions, MetadataService};
 pub use session::SessionLimits;

@@ -7,11 +7,11 @@ use prost::Message;
 use proto::{
     Bad, Nothing,
     metadata::{
-        Create, DirEntry, ENTRIES_MAX, Entries, Entry, Link, Listed, Lookup, Mkdir, Mknod, Opened, ReadDir,
-        ReadLink, Rename, RenameMode, Rmdir, Symlink, Target, TmpFile, Unlink,
+        Create, DirEntry, ENTRIES_MAX, Entries, Entry, Find, Link, Listed, Lookup, Mkdir, Mknod, Opened,
+        ReadDir, ReadLink, Rename, RenameMode, Rmdir, Symlink, Target, TmpFile, Unlink,
     },
 };
-use types::{Attr, Errno, FileKind, MODE_MASK};
+use types::{Attr, Errno, FileKind, Ino, MODE_MASK};
 
 use super::{MetadataService, session::Session};
 use crate::answer::{Done, No, Outcome};
@@ -19,6 +19,11 @@ use crate::answer::{Done, No, Outcome};
 /// What an entry takes beside its name, and its attributes.
 const ENTRY_BYTES: usize = 48;
 const ATTR_BYTES: usize = 176;
+
+/// The inode is another server's to know.
+fn elsewhere(ino: Ino) -> Outcome {
+    Ok(Done::new(&Entry { attr: None, ino: ino.get() }))
+}
 
 fn caller(of: Option<proto::attr::Caller>) -> Result<Caller, No> {
     Ok(of.ok_or(Bad::Missing("caller"))?.into())
@@ -29,17 +34,29 @@ impl MetadataService {
     fn entry(&self, session: &Session, found: Found) -> Outcome {
         let attr = self.complete(found)?;
         self.refer(session, attr.ino)?;
-        Ok(Done::new(&Entry { attr: Some(attr.into()) }))
+        Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
     }
 
     /// As [`MetadataService::entry`], of what was made: a data server that is away changes nothing of that.
     fn made(&self, session: &Session, attr: Attr) -> Outcome {
+        // What was brought for it may have gone back.
+        let Ok(_inside) = self.enter([attr.ino]) else { return elsewhere(attr.ino) };
         self.refer(session, attr.ino)?;
-        Ok(Done::new(&Entry { attr: Some(attr.into()) }))
+        Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
     }
 
     pub(super) fn lookup(&self, session: &Session, asked: &Lookup) -> Outcome {
-        let found = self.mds.lookup(proto::attr::ino(asked.dir)?, &asked.name)?;
+        let dir = proto::attr::ino(asked.dir)?;
+        let found = match self.mds.lookup(dir, &asked.name) {
+            Err(Errno::EREMOTE) => return elsewhere(self.mds.lookup_entry(dir, &asked.name)?.0),
+            other => other?,
+        };
+        let Ok(_inside) = self.enter([found.attr.ino]) else { return elsewhere(found.attr.ino) };
+        self.entry(session, found)
+    }
+
+    pub(super) fn find(&self, session: &Session, asked: &Find) -> Outcome {
+        let found = self.mds.find_by_number(proto::attr::ino(asked.ino)?)?;
         self.entry(session, found)
     }
 
@@ -82,6 +99,7 @@ impl MetadataService {
         let Ok(ino) = proto::attr::ino(entry.ino) else { return };
         let attr = self.mds.find(ino).map_err(No::from).and_then(|found| self.complete(found));
         let dots = entry.name == b"." || entry.name == b"..";
+        let Ok(_inside) = self.enter([ino]) else { return };
         if let Ok(attr) = attr
             && (dots || !referring || self.refer(session, ino).is_ok())
         {

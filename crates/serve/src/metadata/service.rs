@@ -13,11 +13,12 @@ use mds::Mds;
 use net::{Credentials, Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use proto::{Head, Method, Request};
-use types::{Errno, Ino};
+use types::{Errno, Ino, Slot};
 
 use super::{
     files::Files,
     leaving::Leaving,
+    owners::{Inside, Owners, Shared},
     session::{Session, SessionLimits, Sessions, Turn},
     terms::Terms,
     verdicts,
@@ -68,6 +69,8 @@ pub struct MetadataService {
     me: Weak<MetadataService>,
     pub(super) mds: Arc<Mds>,
     pub(super) store: Arc<MetaStore>,
+    /// Lives and verdicts of this server.
+    pub(super) notes: Arc<MetaStore>,
     pub(super) nodes: Nodes,
     pub(super) sessions: Sessions,
     pub(super) terms: Terms,
@@ -84,7 +87,10 @@ pub struct MetadataService {
     pub(super) grace: Instant,
     /// Of this life.
     pub(super) incarnation: u64,
+    pub(super) owners: Option<Owners>,
     pub(super) workers: Workers,
+    /// Hand-overs of slots, and what waits for one: neither waits for operations.
+    slots: Option<[Workers; 2]>,
     /// Messages that say that somebody is there never wait behind others.
     pub(super) control: Workers,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -97,9 +103,27 @@ impl MetadataService {
         credentials: Credentials,
         options: MetadataOptions,
     ) -> io::Result<Arc<MetadataService>> {
+        MetadataService::start_among(mds, store, credentials, options, None)
+    }
+
+    /// As [`MetadataService::start`], beside other metadata servers: see [`super::join`].
+    pub fn start_among(
+        mds: Arc<Mds>,
+        store: Arc<MetaStore>,
+        credentials: Credentials,
+        options: MetadataOptions,
+        shared: Option<Shared>,
+    ) -> io::Result<Arc<MetadataService>> {
         let workers = Workers::start("metadata", options.bounds)?;
         let control = Workers::start("control", Bounds { threads: 1, ..options.bounds })?;
-        let past = verdicts::begin_life(&store).map_err(io::Error::other)?;
+        let few = Bounds { threads: 2, ..options.bounds };
+        let slots = match &shared {
+            Some(_) => Some([Workers::start("slots", few)?, Workers::start("slots-wait", few)?]),
+            None => None,
+        };
+        // What concerns this server alone is in its own store.
+        let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
+        let past = verdicts::begin_life(&notes).map_err(io::Error::other)?;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         // A store that was just made has no earlier sessions.
@@ -116,17 +140,26 @@ impl MetadataService {
             bury_after: Mutex::new(Instant::now()),
             grace: Instant::now() + wait,
             incarnation: u64::from_le_bytes(random),
+            owners: shared.map(|shared| Owners::new(shared, me.clone())),
+            slots,
             mds,
             store,
+            notes,
             options,
             workers,
             control,
             ended: Arc::default(),
         });
+        service.begin_among()?;
         // A data server that hangs holds up what is due, and not the sessions' end.
-        let clocks: [(&str, Tick); 2] =
-            [("metadata-due", MetadataService::tend_files), ("metadata-clock", MetadataService::tend_terms)];
-        for (name, tick) in clocks {
+        let clocks: [(&str, Tick); 4] = [
+            ("metadata-due", MetadataService::tend_files),
+            ("metadata-clock", MetadataService::tend_terms),
+            ("metadata-slots", MetadataService::tend_slots),
+            ("metadata-map", MetadataService::follow),
+        ];
+        let alone = service.owners.is_none();
+        for (name, tick) in clocks.into_iter().take(if alone { 2 } else { 4 }) {
             let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
             std::thread::Builder::new().name(name.into()).spawn(move || run(&weak, &ended, tick))?;
         }
@@ -139,11 +172,18 @@ impl MetadataService {
         self.ended.1.notify_all();
         self.tell_listeners();
         self.workers.shutdown();
+        self.slots.iter().flatten().for_each(Workers::shutdown);
         self.control.shutdown();
     }
 
     pub fn nodes(&self) -> &Nodes {
         &self.nodes
+    }
+
+    /// For how long nobody is heard who makes the map, if that is long.
+    pub fn without_duty(&self) -> Option<Duration> {
+        let owners = self.owners.as_ref().filter(|owners| !owners.is_on_duty())?;
+        owners.following.silence()
     }
 
     /// How many sessions there are, and files that are open or not settled.
@@ -154,6 +194,35 @@ impl MetadataService {
     /// Sessions of an earlier life may still come back with what they had.
     pub(super) fn in_grace(&self) -> bool {
         Instant::now() < self.grace
+    }
+
+    /// Where there are others: who makes the map, and what operations need of the others' slots.
+    fn begin_among(&self) -> io::Result<()> {
+        let Some(owners) = &self.owners else { return Ok(()) };
+        if owners.is_on_duty() {
+            let cluster = self.nodes.map().cluster();
+            let map = owners.first_map(cluster, self.mds.epoch()).map_err(io::Error::other)?;
+            self.nodes.make_maps(map);
+        } else {
+            self.nodes.follow();
+        }
+        let set = self.mds.set_gatherer(owners.gatherer());
+        set.map_err(|errno| io::Error::other(errno.to_string()))
+    }
+
+    /// Goes into the slots of a request's homes, if they are ours.
+    pub(super) fn enter(&self, homes: impl IntoIterator<Item = Ino>) -> Result<Option<Inside<'_>>, No> {
+        let Some(owners) = &self.owners else { return Ok(None) };
+        let mut slots: Vec<Slot> = homes.into_iter().map(|ino| ino.ugsd().slot()).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        let inside = owners.gates().enter(slots.iter().copied());
+        let inside = inside.ok_or_else(|| No::later("the slot is on its way to another server"))?;
+        if slots.iter().all(|slot| self.mds.serves(*slot)) {
+            Ok(Some(inside))
+        } else {
+            Err(No::wrong_owner(self.nodes.epoch()))
+        }
     }
 
     fn tend_files(&self) {
@@ -168,12 +237,20 @@ impl MetadataService {
         let request: R = proto::decode(meta)?;
         let head = request.head().copied().unwrap_or_default();
         let session = self.sessions.asking(Some(&head))?;
+        let mut homes = Vec::new();
+        if self.owners.is_some() {
+            request.homes(&mut |ino| homes.extend(Ino::from_raw(ino)));
+        }
+        let _inside = self.enter(homes)?;
         // What changes nothing is not kept.
         let head = if is_read(R::METHOD) { Head { number: 0, ..head } } else { head };
         match session.begin(&head, self.options.sessions.operations)? {
             Turn::Again(outcome) => outcome,
             Turn::First => {
-                let outcome = run(&session, &request);
+                let outcome = run(&session, &request).map_err(|no| {
+                    // It was not begun: a part of what it is about is another's.
+                    if no.errno() == Errno::EREMOTE { No::wrong_owner(self.nodes.epoch()) } else { no }
+                });
                 session.answered(&head, &outcome);
                 outcome
             }
@@ -221,6 +298,14 @@ impl MetadataService {
             Method::Hold => self.of_session(meta, |session, asked| self.hold_again(session, asked)),
             Method::StatFs => self.of_session(meta, |_, asked| self.stat_fs(asked)),
             Method::FindLayout => self.of_session(meta, |_, asked| self.find_layout(asked)),
+            Method::Find => self.of_session(meta, |session, asked| self.find(session, asked)),
+            Method::JoinMetadata => self.join_metadata(meta),
+            Method::LetGo => self.slots_let_go(meta),
+            Method::StatePart => self.state_part(meta, most),
+            Method::PutState => self.put_part(meta, body),
+            Method::TakeOn => self.slots_take_on(meta),
+            Method::Bring => self.bring_slots(meta),
+            Method::SlotLoads => self.slot_loads(meta),
             Method::Lock => self.of_session(meta, |session, asked| self.lock(session, asked)),
             Method::Unlock => self.of_session(meta, |session, asked| self.unlock(session, asked)),
             Method::FindLock => self.of_session(meta, |session, asked| self.find_lock(session, asked)),
@@ -265,7 +350,21 @@ impl Handler for MetadataService {
             .is_some_and(|method| method.lane() == wire::schema::Lane::Control && method != Method::Unmount);
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
-            let workers = if is_control { &self.control } else { &self.workers };
+            let workers = match (method, &self.slots) {
+                (Some(Method::Bring), Some([_, waiting])) => waiting,
+                (
+                    Some(
+                        Method::LetGo
+                        | Method::StatePart
+                        | Method::PutState
+                        | Method::TakeOn
+                        | Method::SlotLoads,
+                    ),
+                    Some([slots, _]),
+                ) => slots,
+                _ if is_control => &self.control,
+                _ => &self.workers,
+            };
             workers.take(me, incoming, reply);
         }
     }

@@ -141,12 +141,32 @@ impl Session {
         let kept = match outcome {
             // Answers with bodies are of requests that change nothing.
             Ok(done) => done.body.is_empty(),
-            Err(no) => no.errno() != Errno::EAGAIN,
+            Err(no) => !matches!(no.errno(), Errno::EAGAIN | Errno::EREMOTE),
         };
         if !kept || head.number < operations.floor {
             operations.kept.remove(&head.number);
         } else {
             operations.kept.insert(head.number, Operation::Answered(outcome.clone()));
+        }
+    }
+}
+
+impl Session {
+    /// Answers that it may ask for again.
+    pub(crate) fn kept(&self) -> Vec<(u64, Outcome)> {
+        let operations = self.operations.lock();
+        let answered = operations.kept.iter().filter_map(|(number, operation)| match operation {
+            Operation::Answered(outcome) => Some((*number, outcome.clone())),
+            Operation::UnderWay => None,
+        });
+        answered.collect()
+    }
+
+    /// Another server answered an operation of this session.
+    pub(crate) fn learn(&self, number: u64, outcome: &Outcome) {
+        let mut operations = self.operations.lock();
+        if number >= operations.floor {
+            operations.kept.entry(number).or_insert_with(|| Operation::Answered(outcome.clone()));
         }
     }
 }
@@ -200,6 +220,14 @@ impl Sessions {
         let table = self.table.lock();
         let heard = table.values().filter(|session| session.heard.swap(false, Ordering::Relaxed));
         heard.map(|session| session.party()).collect()
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.table.lock().get(&id).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.table.lock().values().cloned().collect()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -6,7 +6,7 @@
 //! - I-TERMS-3: nobody's thread waits for a lock. What comes before it is known who has what waits here, in its order.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -23,6 +23,8 @@ use proto::{
     SessionId,
     locks::{LOCKS_MAX, LockOutcome, Locked},
 };
+
+use types::{Ino, Slot};
 
 use super::{
     mailbox::{Heard, Listener, Mailbox},
@@ -252,6 +254,17 @@ impl Terms {
     pub(super) fn find(&self, request: &LockRequest) -> Result<Option<Found<Owner>>, ()> {
         let machine = self.machine.lock();
         if machine.server.in_grace() { Err(()) } else { Ok(machine.server.locks().in_the_way(request)) }
+    }
+
+    /// Does somebody have a lock in one of the slots, or wait for one?
+    pub(super) fn has_locks(&self, slots: &[Slot]) -> bool {
+        let slots: HashSet<Slot> = slots.iter().copied().collect();
+        let there = |ino: Ino| slots.contains(&ino.ugsd().slot());
+        let machine = self.machine.lock();
+        let locks = machine.server.locks();
+        locks.all().any(|(ino, _)| there(ino))
+            || locks.all_waiting().any(|(_, request)| there(request.ino))
+            || machine.early.iter().any(|early| there(early.request.ino))
     }
 
     /// `Err`: there is no such session.

@@ -257,7 +257,7 @@ impl Session {
     }
 
     pub fn close(&self, opening: u64) {
-        self.try_ask(&Close { head: self.op(), opening, atime: None }).unwrap();
+        self.try_ask(&Close { head: self.op(), opening, atime: None, ino: 0 }).unwrap();
     }
 
     pub fn attr(&self, ino: u64) -> Answer<Attr> {

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 pub mod cluster;
+#[path = "../../../mds/tests/common_engine/mod.rs"]
+mod common_engine;
 #[path = "../../../kv/tests/support/fault_disk.rs"]
 mod fault_disk;
+pub mod several;
 pub mod state;
 
 use std::{

@@ -1,0 +1,439 @@
+//! The server on duty: who comes, hand-overs, and the map that says how it is.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use cluster::{
+    Change, NodeId,
+    assignment::grow,
+    load::Loads as SlotLoads,
+    map::{ClusterMap, SlotEpoch},
+    node::{Node, NodeState, RACK},
+    plan::Plan,
+    relief::{Relief, Settings},
+};
+use parking_lot::Mutex;
+use prost::Message;
+use proto::{
+    Nothing,
+    owners::{
+        self, Bring, JoinMetadata, JoinedMetadata, LetGo, PART_BYTES, PutState, SlotState, StatePart, TakeOn,
+    },
+};
+use types::{Errno, Ino, Slot};
+use wire::handshake::Roles;
+
+use super::{Owners, hand::as_slots};
+use crate::{
+    answer::{Done, No, Outcome},
+    metadata::MetadataService,
+};
+
+/// A message of a hand-over: more than what is inside of a slot may take.
+const WAIT: Duration = Duration::from_secs(10);
+/// What was brought for one operation goes back after so long: others of the kind may follow.
+const LENT_FOR: Duration = Duration::from_secs(1);
+/// Who comes while another hand-over is under way waits so long.
+const TURN_WAIT: Duration = Duration::from_secs(15);
+/// A server that was not heard of for so long is given nothing.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Loads are looked at so often.
+const PERIOD: Duration = Duration::from_secs(5);
+/// Slots that are nobody's are looked for so often.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Whoever has this carries a hand-over out.
+pub(crate) struct Turn {
+    /// Brought for operations, and whose they were.
+    lent: BTreeMap<Slot, (NodeId, Instant)>,
+    /// Let go by one and taken by nobody yet, with what sessions have in them.
+    adrift: Vec<(Vec<u16>, Vec<u8>)>,
+    /// Who was to let them go did not answer.
+    doubtful: Vec<(Vec<u16>, NodeId)>,
+    relief: Relief,
+    relieved: Instant,
+    looked: Instant,
+    tickets: u64,
+}
+
+pub(crate) struct Duty {
+    turn: Mutex<Turn>,
+    heard: Mutex<BTreeMap<NodeId, Heard>>,
+}
+
+struct Heard {
+    at: Instant,
+    incarnation: u64,
+}
+
+impl Duty {
+    pub(crate) fn new(relief: Settings) -> Duty {
+        let now = Instant::now();
+        let turn = Turn {
+            lent: BTreeMap::new(),
+            adrift: Vec::new(),
+            doubtful: Vec::new(),
+            relief: Relief::new(relief),
+            relieved: now,
+            looked: now,
+            tickets: 0,
+        };
+        Duty { turn: Mutex::new(turn), heard: Mutex::default() }
+    }
+}
+
+fn own(slots: &[u16], owner: NodeId, epochs: &[u64]) -> Vec<Change> {
+    let slots = as_slots(slots).into_iter().zip(epochs);
+    slots.map(|(slot, epoch)| Change::Own { slot, owner, epoch: SlotEpoch(*epoch) }).collect()
+}
+
+impl MetadataService {
+    fn on_duty(&self) -> Result<(&Owners, &Duty), No> {
+        let owners = self.shared()?;
+        let duty = owners.duty.as_ref().ok_or_else(|| No::wrong_owner(self.nodes.epoch()))?;
+        Ok((owners, duty))
+    }
+
+    pub(in crate::metadata) fn join_metadata(&self, meta: &[u8]) -> Outcome {
+        let (_, duty) = self.on_duty()?;
+        let asked: JoinMetadata = proto::decode(meta)?;
+        let node = NodeId(asked.node);
+        let known = {
+            let mut heard = duty.heard.lock();
+            let now = Heard { at: Instant::now(), incarnation: asked.incarnation };
+            heard.insert(node, now).is_some_and(|before| before.incarnation == asked.incarnation)
+        };
+        let map = self.nodes.map();
+        let mut changes = Vec::new();
+        if !known || map.node(node).is_none_or(|there| there.addresses != asked.addresses) {
+            changes.push(Change::Put(as_node(&asked, &map)?));
+        }
+        let claims: BTreeMap<u16, u64> =
+            owners::slots(&asked.slots).into_iter().zip(asked.epochs.iter().copied()).collect();
+        for (slot, epoch) in &claims {
+            let Some(slot) = Slot::new(*slot) else { continue };
+            if map.slot(slot).epoch < SlotEpoch(*epoch) {
+                changes.push(Change::Own { slot, owner: node, epoch: SlotEpoch(*epoch) });
+            }
+        }
+        if !known {
+            // What it had in an earlier life and has not now.
+            let lost = map.slots_of(node).filter(|slot| !claims.contains_key(&slot.get()));
+            changes.extend(lost.map(Change::Release));
+        }
+        self.nodes.change(&changes)?;
+        if !known {
+            tracing::info!(%node, name = asked.name, slots = claims.len(), "a metadata server has come");
+        }
+        let superblock =
+            if asked.fresh { self.mds.welcome()?.superblock.encode().to_vec() } else { Vec::new() };
+        let joined = JoinedMetadata { superblock, incarnation: self.incarnation };
+        let map = self.nodes.map();
+        let body = if map.epoch().0 == asked.epoch { Vec::new() } else { map.encode() };
+        Ok(Done::with_body(&joined, body))
+    }
+
+    pub(in crate::metadata) fn bring_slots(&self, meta: &[u8]) -> Outcome {
+        let asked: Bring = proto::decode(meta)?;
+        self.bring(&owners::slots(&asked.slots), NodeId(asked.node))?;
+        Ok(Done::new(&Nothing {}))
+    }
+
+    /// Gives them all to one server, for an operation; those that are his already stay.
+    pub(super) fn bring(&self, numbers: &[u16], to: NodeId) -> Result<(), No> {
+        let (owners, duty) = self.on_duty()?;
+        let turn = duty.turn.try_lock_for(TURN_WAIT);
+        let mut turn = turn.ok_or_else(|| No::later("slots are on their way for long"))?;
+        for (from, slots) in by_owner(&self.nodes.map(), numbers) {
+            if from == Some(to) {
+                continue;
+            }
+            let from = match from {
+                Some(from) => from,
+                None => {
+                    self.adopt(owners, &mut turn, &slots)?;
+                    owners.me.id
+                }
+            };
+            if from != to {
+                self.hand_over(owners, &mut turn, &slots, (from, to))?;
+            }
+            for slot in as_slots(&slots) {
+                let home = turn.lent.get(&slot).map_or(from, |(home, _)| *home);
+                if home == to {
+                    turn.lent.remove(&slot);
+                } else {
+                    turn.lent.insert(slot, (home, Instant::now()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One hand-over. After an error the slots are where they were, or adrift until we take them.
+    fn hand_over(
+        &self,
+        owners: &Owners,
+        turn: &mut Turn,
+        slots: &[u16],
+        (from, to): (NodeId, NodeId),
+    ) -> Result<(), No> {
+        if from == to || slots.is_empty() {
+            return Ok(());
+        }
+        if slots.contains(&Ino::ROOT.ugsd().slot().get()) {
+            // Who has it is on duty.
+            return Err(No::wrong_owner(self.nodes.epoch()));
+        }
+        if to != owners.me.id && !self.is_heard(to) {
+            return Err(No::later("the metadata server that slots are for is silent"));
+        }
+        let state = if from == owners.me.id {
+            self.let_go(owners, slots)?
+        } else {
+            let fetched = self.fetch_state(owners, slots, from);
+            if fetched.as_ref().is_err_and(|no| no.errno() != Errno::EAGAIN) {
+                turn.doubtful.push((slots.to_vec(), from));
+            }
+            fetched?
+        };
+        let mut failed = None;
+        for taker in [to, from, owners.me.id] {
+            match self.give(owners, turn, slots, &state, taker) {
+                Ok(epochs) => {
+                    self.nodes.change(&own(slots, taker, &epochs))?;
+                    tracing::debug!(slots = slots.len(), first = slots[0], %from, %taker, "slots have gone");
+                    return failed.map_or(Ok(()), Err);
+                }
+                Err(no) => failed = failed.or(Some(no)),
+            }
+        }
+        tracing::error!(slots = slots.len(), first = slots[0], "slots are adrift: nobody takes them now");
+        let release: Vec<Change> = as_slots(slots).into_iter().map(Change::Release).collect();
+        self.nodes.change(&release)?;
+        turn.adrift.push((slots.to_vec(), state));
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn is_heard(&self, node: NodeId) -> bool {
+        let Ok((owners, duty)) = self.on_duty() else { return false };
+        let heard = duty.heard.lock();
+        node == owners.me.id || heard.get(&node).is_some_and(|heard| heard.at.elapsed() < SILENCE)
+    }
+
+    /// What sessions had in slots that another has let go at our word.
+    fn fetch_state(&self, owners: &Owners, slots: &[u16], from: NodeId) -> Result<Vec<u8>, No> {
+        let peer = owners.peers.of(&self.nodes.map(), from)?;
+        let let_go = LetGo { slots: owners::runs(slots.iter().copied()) };
+        // Asked again it has the same answer.
+        let gone = peer.ask(&let_go, Vec::new(), WAIT).or_else(|_| peer.ask(&let_go, Vec::new(), WAIT));
+        let (gone, _) = gone?;
+        if gone.length > owners::STATE_BYTES_MAX {
+            return Err(No::later("more is open in the slots than can go with them"));
+        }
+        let mut state = Vec::new();
+        while (state.len() as u64) < gone.length {
+            let part = StatePart { ticket: gone.ticket, offset: state.len() as u64 };
+            let (_, bytes) = peer.ask(&part, Vec::new(), WAIT)?;
+            if bytes.is_empty() {
+                return Err(Errno::EIO.into());
+            }
+            state.extend(bytes);
+        }
+        Ok(state)
+    }
+
+    /// Returns the slots' epochs.
+    fn give(
+        &self,
+        owners: &Owners,
+        turn: &mut Turn,
+        slots: &[u16],
+        state: &[u8],
+        to: NodeId,
+    ) -> Result<Vec<u64>, No> {
+        let next_ugsd = self.mds.next_ugsd()?;
+        if to == owners.me.id {
+            let state = SlotState::decode(state).map_err(|_| Errno::EIO)?;
+            let taken = self.take_on(owners, slots, &state, next_ugsd)?;
+            return Ok(slots.iter().map(|slot| taken.get(slot).copied().unwrap_or(0)).collect());
+        }
+        let peer = owners.peers.of(&self.nodes.map(), to)?;
+        turn.tickets += 1;
+        let ticket = turn.tickets;
+        for (n, part) in state.chunks(PART_BYTES as usize).enumerate() {
+            let offset = n as u64 * u64::from(PART_BYTES);
+            peer.ask(&PutState { ticket, offset }, part.to_vec(), WAIT)?;
+        }
+        let slots = owners::runs(slots.iter().copied());
+        let take_on = TakeOn { slots, ticket, length: state.len() as u64, next_ugsd };
+        let taken = peer.ask(&take_on, Vec::new(), WAIT)?;
+        Ok(taken.0.epochs)
+    }
+
+    /// Takes slots that are nobody's, for whoever needs them or because somebody has to.
+    fn adopt(&self, owners: &Owners, turn: &mut Turn, slots: &[u16]) -> Result<(), No> {
+        let (adrift, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut turn.adrift)
+            .into_iter()
+            .partition(|(some, _)| some.iter().any(|slot| slots.contains(slot)));
+        turn.adrift = rest;
+        for (some, state) in adrift {
+            match self.give(owners, turn, &some, &state, owners.me.id) {
+                Ok(epochs) => self.nodes.change(&own(&some, owners.me.id, &epochs))?,
+                Err(no) => {
+                    turn.adrift.push((some, state));
+                    return Err(no);
+                }
+            }
+        }
+        let map = self.nodes.map();
+        let free = as_slots(slots).into_iter().filter(|slot| map.slot(*slot).owner.is_none());
+        let free: Vec<u16> = free.map(Slot::get).collect();
+        if free.is_empty() {
+            return Ok(());
+        }
+        let epochs = self.give(owners, turn, &free, &[], owners.me.id)?;
+        self.nodes.change(&own(&free, owners.me.id, &epochs))
+    }
+
+    /// What is due by itself.
+    pub(in crate::metadata) fn tend_slots(&self) {
+        let Ok((owners, duty)) = self.on_duty() else { return };
+        let Some(mut turn) = duty.turn.try_lock() else { return };
+        self.settle_doubts(owners, &mut turn);
+        self.return_lent(owners, &mut turn);
+        self.share_with_newcomers(owners, &mut turn);
+        if turn.relieved.elapsed() >= PERIOD {
+            turn.relieved = Instant::now();
+            self.relieve(owners, &mut turn);
+        }
+        if turn.looked.elapsed() >= LOOK {
+            turn.looked = Instant::now();
+            let map = self.nodes.map();
+            let free = map.slots().filter(|(_, entry)| entry.owner.is_none());
+            for slot in free.map(|(slot, _)| slot.get()).collect::<Vec<u16>>() {
+                // Most often a server that has not come back yet has it.
+                if let Err(no) = self.adopt(owners, &mut turn, &[slot]) {
+                    tracing::debug!(
+                        slot,
+                        detail = no.0.detail,
+                        "a slot is nobody's, or of a server that is away"
+                    );
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Slots that were let go, or not: they come to us, with what sessions have in them.
+    fn settle_doubts(&self, owners: &Owners, turn: &mut Turn) {
+        for (slots, from) in std::mem::take(&mut turn.doubtful) {
+            if !self.is_heard(from) {
+                turn.doubtful.push((slots, from));
+                continue;
+            }
+            // What is in doubt still is noted again.
+            if let Err(no) = self.hand_over(owners, turn, &slots, (from, owners.me.id)) {
+                tracing::warn!(%from, detail = no.0.detail, "slots are in doubt");
+            }
+        }
+    }
+
+    fn return_lent(&self, owners: &Owners, turn: &mut Turn) {
+        let due: Vec<(Slot, NodeId)> = turn
+            .lent
+            .iter()
+            .filter(|(_, (_, since))| since.elapsed() >= LENT_FOR)
+            .map(|(slot, (home, _))| (*slot, *home))
+            .collect();
+        let map = self.nodes.map();
+        let mut moves: BTreeMap<(NodeId, NodeId), Vec<u16>> = BTreeMap::new();
+        for (slot, home) in due {
+            turn.lent.remove(&slot);
+            if let Some(owner) = map.slot(slot).owner {
+                moves.entry((owner, home)).or_default().push(slot.get());
+            }
+        }
+        for (way, slots) in moves {
+            if let Err(no) = self.hand_over(owners, turn, &slots, way) {
+                tracing::debug!(detail = no.0.detail, "what was lent stays");
+            }
+        }
+    }
+
+    fn share_with_newcomers(&self, owners: &Owners, turn: &mut Turn) {
+        let map = self.nodes.map();
+        let newcomers: BTreeSet<NodeId> = map
+            .nodes()
+            .filter(|node| node.takes_slots() && map.slots_of(node.id).next().is_none())
+            .map(|node| node.id)
+            .filter(|node| self.is_heard(*node))
+            .collect();
+        if !newcomers.is_empty() {
+            let plan = grow(&map, &newcomers, &SlotLoads::none());
+            self.move_slots(owners, turn, &plan);
+        }
+    }
+
+    fn relieve(&self, owners: &Owners, turn: &mut Turn) {
+        let map = self.nodes.map();
+        let mut measured: Vec<(Slot, u32)> = owners.gates.take_requests();
+        for node in map.nodes().filter(|node| node.takes_slots() && node.id != owners.me.id) {
+            let Ok(peer) = owners.peers.of(&map, node.id) else { continue };
+            if let (true, Ok((loads, _))) =
+                (self.is_heard(node.id), peer.ask(&owners::SlotLoads {}, Vec::new(), SILENCE))
+            {
+                let slots = loads.slots.iter().filter_map(|n| Slot::new(u16::try_from(*n).ok()?));
+                measured.extend(slots.zip(loads.requests));
+            }
+        }
+        let plan = turn.relief.observe(&map, SlotLoads::of(measured));
+        if !plan.is_empty() {
+            tracing::info!(slots = plan.moves.len(), "a metadata server that is hot is relieved");
+            self.move_slots(owners, turn, &plan);
+        }
+    }
+
+    fn move_slots(&self, owners: &Owners, turn: &mut Turn, plan: &Plan) {
+        let mut ways: BTreeMap<(NodeId, NodeId), Vec<u16>> = BTreeMap::new();
+        for (slot, one) in &plan.moves {
+            if let Some(from) = one.from.filter(|_| *slot != Ino::ROOT.ugsd().slot()) {
+                ways.entry((from, one.to)).or_default().push(slot.get());
+            }
+        }
+        for (way, slots) in ways {
+            slots.iter().filter_map(|n| Slot::new(*n)).for_each(|slot| {
+                turn.lent.remove(&slot);
+            });
+            if let Err(no) = self.hand_over(owners, turn, &slots, way) {
+                tracing::warn!(from = %way.0, to = %way.1, detail = no.0.detail, "slots stay where they are");
+            }
+        }
+    }
+}
+
+/// In the order of their owners.
+fn by_owner(map: &ClusterMap, numbers: &[u16]) -> BTreeMap<Option<NodeId>, Vec<u16>> {
+    let mut all: BTreeMap<Option<NodeId>, Vec<u16>> = BTreeMap::new();
+    for slot in as_slots(numbers) {
+        all.entry(map.slot(slot).owner).or_default().push(slot.get());
+    }
+    all
+}
+
+fn as_node(asked: &JoinMetadata, map: &ClusterMap) -> Result<Node, No> {
+    let epoch = map.epoch().0.checked_add(1).ok_or(Errno::EOVERFLOW)?;
+    let before = map.node(NodeId(asked.node));
+    let rack = (!asked.rack.is_empty()).then(|| (RACK.to_owned(), asked.rack.clone()));
+    Ok(Node {
+        id: NodeId(asked.node),
+        name: asked.name.clone(),
+        addresses: asked.addresses.clone(),
+        roles: before.map_or(Roles::MDS, |node| node.roles.and(Roles::MDS)),
+        labels: rack.into_iter().collect(),
+        state: NodeState::Up,
+        joined: cluster::Epoch(epoch),
+    })
+}

@@ -1,0 +1,167 @@
+//! Several metadata servers of one file system: each answers for its slots, and slots go from one to another with all that sessions have
+//! in them.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod site;
+
+use std::{collections::BTreeSet, thread, time::Duration};
+
+use cluster::NodeId;
+use proto::{Head, Reason, metadata::*};
+use site::{
+    several::{Routed, Several, slot_of},
+    until,
+};
+use types::Errno;
+
+/// Directories below the root with slots of different servers.
+fn dirs(session: &Routed<'_>, n: usize) -> Vec<u64> {
+    let dirs: Vec<u64> = (0..n).map(|n| session.mkdir(1, &format!("d{n}")).unwrap()).collect();
+    // What the root's server borrowed for their making goes back.
+    until("directories are where their slots belong", || {
+        dirs.iter().map(|dir| session.site.owner(*dir)).collect::<BTreeSet<_>>().len() > 1
+    });
+    dirs
+}
+
+/// Goal: servers that come get slots, the map says whose they are, and a request at the wrong one is told so. Method: three servers.
+#[test]
+fn slots_are_shared_and_each_is_served_by_one() {
+    let site = Several::new(3, 0);
+    let session = site.session();
+    let map = session.map(0);
+    let shares: Vec<usize> = (0..3).map(|n| map.slots_of(NodeId(Several::node(n))).count()).collect();
+    assert!(shares.iter().all(|share| (1300..1430).contains(share)), "{shares:?}");
+    assert_eq!(shares.iter().sum::<usize>(), 4096);
+    assert_eq!(map.slot(slot_of(1)).owner, Some(NodeId(Several::node(0))));
+    let dirs = dirs(&session, 6);
+    for (n, dir) in dirs.iter().enumerate() {
+        let file = session.create(*dir, "file", n as u64 + 1).unwrap();
+        assert_eq!(slot_of(file), slot_of(*dir));
+        let owner = site.owner(*dir);
+        let wrong = session.at((owner + 1) % 3, &GetAttr { head: session.head(), ino: file }).unwrap_err();
+        assert_eq!((Reason::of(&wrong), wrong.errno), (Reason::WrongOwner, Errno::EREMOTE.raw()));
+        // The name is the root's server's to know, the rest is not.
+        assert_eq!(session.lookup(1, &format!("d{n}")).unwrap().ino, *dir);
+        assert_eq!(session.mkdir(1, &format!("d{n}")), Err(Errno::EEXIST));
+    }
+    assert_eq!(session.lookup(1, "none"), Err(Errno::ENOENT));
+}
+
+/// Goal: an operation over slots of two servers is one commit of one of them, whichever ways such operations cross. Method: renames between
+/// two directories, both ways at once; then every file is in one of them.
+#[test]
+fn renames_across_servers_cross_each_other() {
+    let site = Several::new(2, 0);
+    let session = site.session();
+    let dirs = dirs(&session, 4);
+    let a = dirs[0];
+    let b = *dirs.iter().find(|dir| site.owner(**dir) != site.owner(a)).unwrap();
+    for n in 0..20 {
+        session.create(a, &format!("a{n}"), 100 + n).unwrap();
+        session.create(b, &format!("b{n}"), 200 + n).unwrap();
+    }
+    thread::scope(|scope| {
+        for (from, to, letter) in [(a, b, "a"), (b, a, "b")] {
+            let site = &site;
+            scope.spawn(move || {
+                let session = site.session();
+                for n in 0..20 {
+                    let name = format!("{letter}{n}");
+                    session.rename((from, &name), (to, &name)).unwrap();
+                }
+            });
+        }
+    });
+    for n in 0..20 {
+        let (from_a, from_b) = (format!("a{n}"), format!("b{n}"));
+        assert_eq!(
+            (session.lookup(a, &from_a), session.lookup(b, &from_b)),
+            (Err(Errno::ENOENT), Err(Errno::ENOENT))
+        );
+        session.lookup(b, &from_a).unwrap();
+        session.lookup(a, &from_b).unwrap();
+    }
+}
+
+/// Goal: a session goes on with what it has open when the slot goes: a file without a name stays, ranges of appends are given once, an
+/// operation that is asked again is answered and not carried out. Method: a slot is brought to the other server in between.
+#[test]
+fn what_a_session_has_goes_with_the_slot() {
+    let site = Several::new(2, 2);
+    let session = site.session();
+    let dir = dirs(&session, 4)[1];
+    let other = |site: &Several| 1 - site.owner(dir);
+    let file = session.create(dir, "file", 1).unwrap();
+    let gone = session.create(dir, "gone", 2).unwrap();
+    session.unlink(dir, "gone").unwrap();
+    let append =
+        |opening| session.ask(&Append { head: session.op(), ino: file, opening, length: 100 }).unwrap();
+    assert_eq!(append(1).offset, 0);
+    // Carried out here, asked again there.
+    let head = session.op();
+    let caller = Some(proto::attr::Caller { uid: 0, gid: 0, umask: 0 });
+    let mkdir = Mkdir { head, caller, dir, name: b"once".to_vec(), mode: 0o700 };
+    let made = session.ask(&mkdir).unwrap();
+    for _ in 0..3 {
+        site.bring(dir, other(&site));
+        assert_eq!(session.ask(&mkdir), Ok(made));
+        // Of the bytes nothing was written yet, so only the servers know what they gave.
+        let offset = append(1).offset;
+        assert!(offset >= 100 && offset.is_multiple_of(100), "{offset}");
+        let attr = session.ask(&GetAttr { head: session.head(), ino: gone }).unwrap().attr.unwrap();
+        assert_eq!(attr.nlink, 0);
+    }
+    assert_eq!(append(1).offset, 400);
+    // Its last opening ends where it was not begun.
+    session.ask(&Close { head: session.op(), opening: 2, atime: None, ino: gone }).unwrap();
+    let references = vec![Reference { ino: gone, count: 1 }];
+    session.ask(&Forget { head: session.op(), references }).unwrap();
+    until("what nobody has is removed", || {
+        session.ask(&GetAttr { head: session.head(), ino: gone }) == Err(Errno::ESTALE)
+    });
+    session.ask(&Close { head: session.op(), opening: 1, atime: None, ino: file }).unwrap();
+    let stale = Head::operation(session.id, 1, 1);
+    assert!(session.ask(&Close { head: Some(stale), opening: 9, atime: None, ino: file }).is_ok());
+}
+
+/// Goal: nobody on duty is no end: slots are served on, and whoever comes back makes the map. Method: the first server is stopped and
+/// started; meanwhile the second goes on with what it has.
+#[test]
+fn the_server_on_duty_is_started_again() {
+    let mut site = Several::new(2, 0);
+    let (dir, before) = {
+        let session = site.session();
+        let dirs = dirs(&session, 4);
+        (*dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap(), session.map(0))
+    };
+    site.stop(0);
+    {
+        let client = site::client_to(&site.address(1), Several::node(1), wire::schema::Lane::Metadata);
+        let control = site::client_to(&site.address(1), Several::node(1), wire::schema::Lane::Control);
+        let id = proto::SessionId(77);
+        let mount = proto::control::Mount {
+            head: Some(Head::of(id)),
+            host: "test".into(),
+            node: 0,
+            before: 0,
+            life: 0,
+        };
+        site::ask(&control, &mount, &[], 0).unwrap();
+        let caller = Some(proto::attr::Caller { uid: 0, gid: 0, umask: 0 });
+        let name = b"meanwhile".to_vec();
+        let mkdir = Mkdir { head: Some(Head::operation(id, 1, 1)), caller, dir, name, mode: 0o700 };
+        site::ask(&client, &mkdir, &[], 0).unwrap();
+    }
+    site.start(0);
+    site.settled();
+    let session = site.session();
+    assert!(session.map(1).epoch() > before.epoch());
+    assert_eq!(
+        session.map(1).slots_of(NodeId(Several::node(1))).count(),
+        before.slots_of(NodeId(Several::node(1))).count()
+    );
+    session.lookup(dir, "meanwhile").unwrap();
+    session.mkdir(1, "after").unwrap();
+    thread::sleep(Duration::from_millis(10));
+}

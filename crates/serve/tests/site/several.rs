@@ -1,0 +1,361 @@
+//! Several metadata servers over one engine, data servers, and sessions that ask whoever has the slot.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use cluster::{
+    ClusterMap, Epoch, NodeId,
+    node::{Node, NodeState},
+};
+use kv::{Lsn, MetaStore, MetaStoreOptions, OpenError, SystemDisk};
+use mds::MdsOptions;
+use net::{Address, Bounds, Client, Server, Tuning};
+use parking_lot::Mutex;
+use proto::{
+    Head, Reason, Request, SessionId,
+    attr::{Attr, Caller},
+    control::{MapSince, Mount, NodeReport},
+    metadata::*,
+    owners::{Bring, runs},
+};
+use serve::{
+    MetadataService,
+    metadata::{Joining, MetadataOptions, SlotRights, join},
+    reporting::Reporter,
+};
+use types::{Errno, Ino, Slot};
+use wire::{
+    handshake::Roles,
+    schema::{Fault, Lane},
+};
+
+use super::{
+    DataSite, ask, client_to,
+    cluster::options,
+    common_engine::{Common, Part},
+    credentials, deadline,
+    state::State,
+    until,
+};
+
+const FIRST: u64 = 100;
+
+/// The rows, as one of them sees them.
+struct Rows {
+    common: Arc<Common>,
+    epochs: Arc<Mutex<BTreeMap<u16, u64>>>,
+    me: usize,
+}
+
+impl SlotRights for Rows {
+    fn take_free(&self, slots: &[u16]) -> Result<BTreeMap<u16, u64>, String> {
+        let (mut owners, mut epochs) = (self.common.owners.lock(), self.epochs.lock());
+        for slot in slots {
+            if !owners.contains_key(slot) {
+                owners.insert(*slot, self.me);
+                *epochs.entry(*slot).or_default() += 1;
+            }
+        }
+        let ours = slots.iter().filter(|slot| owners.get(slot) == Some(&self.me));
+        Ok(ours.map(|slot| (*slot, epochs[slot])).collect())
+    }
+
+    fn release(&self, slots: &[u16]) -> Result<(), String> {
+        let mut owners = self.common.owners.lock();
+        for slot in slots {
+            if owners.get(slot) == Some(&self.me) {
+                owners.remove(slot);
+            }
+        }
+        Ok(())
+    }
+
+    fn ours(&self) -> BTreeMap<u16, u64> {
+        let (owners, epochs) = (self.common.owners.lock(), self.epochs.lock());
+        owners.iter().filter(|(_, owner)| **owner == self.me).map(|(slot, _)| (*slot, epochs[slot])).collect()
+    }
+}
+
+struct Running {
+    store: Arc<MetaStore>,
+    service: Arc<MetadataService>,
+    server: Server,
+}
+
+pub struct Several {
+    dir: tempfile::TempDir,
+    common: Arc<Common>,
+    epochs: Arc<Mutex<BTreeMap<u16, u64>>>,
+    applied: Vec<Arc<Mutex<Lsn>>>,
+    notes: Vec<State>,
+    pub options: MetadataOptions,
+    running: Vec<Option<Running>>,
+    pub data: Vec<DataSite>,
+    reporters: Vec<Reporter>,
+}
+
+impl Several {
+    /// All of them up, with slots, and told of the data servers.
+    pub fn new(servers: usize, data: u64) -> Several {
+        let mut site = Several {
+            dir: tempfile::tempdir().unwrap(),
+            common: Arc::default(),
+            epochs: Arc::default(),
+            applied: (0..servers).map(|_| Arc::new(Mutex::new(Lsn(0)))).collect(),
+            notes: (0..servers).map(|_| State::new()).collect(),
+            options: options(),
+            running: (0..servers).map(|_| None).collect(),
+            data: (1..=data).map(DataSite::started).collect(),
+            reporters: Vec::new(),
+        };
+        (0..servers).for_each(|n| site.start(n));
+        for n in 0..servers {
+            for data in &site.data {
+                let about = NodeReport {
+                    node: data.node,
+                    name: format!("data-{}", data.node),
+                    addresses: vec![data.address().to_string()],
+                    ..NodeReport::default()
+                };
+                let client = client_to(&site.address(n), Several::node(n), Lane::Control);
+                site.reporters.push(Reporter::start(data.service().clone(), client, about).unwrap());
+            }
+        }
+        site.settled();
+        site
+    }
+
+    pub fn node(n: usize) -> u64 {
+        FIRST + n as u64
+    }
+
+    /// All have slots, all have the same map, and the data servers are in it.
+    pub fn settled(&self) {
+        until("the servers share the slots", || {
+            let map = self.map(0);
+            let nodes = (0..self.running.len()).map(|n| NodeId(Several::node(n)));
+            nodes.into_iter().all(|node| map.slots_of(node).next().is_some())
+                && self.data.iter().all(|data| map.node(NodeId(data.node)).is_some())
+                && (1..self.running.len()).all(|n| self.map(n) == map)
+                && (0..self.running.len())
+                    .all(|n| self.service(n).nodes().measures().len() == self.data.len())
+        });
+    }
+
+    pub fn map(&self, n: usize) -> ClusterMap {
+        self.service(n).nodes().map()
+    }
+
+    pub fn address(&self, n: usize) -> Address {
+        let path: PathBuf = self.dir.path().join(format!("socket-{n}"));
+        format!("unix:{}", path.display()).parse().unwrap()
+    }
+
+    pub fn service(&self, n: usize) -> &Arc<MetadataService> {
+        &self.running[n].as_ref().unwrap().service
+    }
+
+    fn rows(&self, me: usize) -> Rows {
+        Rows { common: self.common.clone(), epochs: self.epochs.clone(), me }
+    }
+
+    fn store(&self, n: usize) -> Arc<MetaStore> {
+        let end = deadline();
+        loop {
+            let part = Part { common: self.common.clone(), me: n, applied: self.applied[n].clone() };
+            let dir = self.dir.path().join(format!("meta-{n}"));
+            std::fs::create_dir_all(&dir).unwrap();
+            let options = MetaStoreOptions { checkpoint_bytes: 64 << 10, ..MetaStoreOptions::default() };
+            match MetaStore::open(&dir, |_, _| Ok(Box::new(part)), options, Arc::new(SystemDisk)) {
+                // A thread of the earlier life has it until it is through with what it did.
+                Err(OpenError::Locked { .. }) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                opened => return Arc::new(opened.unwrap()),
+            }
+        }
+    }
+
+    pub fn start(&mut self, n: usize) {
+        let store = self.store(n);
+        let node = Several::node(n);
+        let me = Node {
+            id: NodeId(node),
+            name: format!("meta-{node}"),
+            addresses: vec![self.address(n).to_string()],
+            roles: Roles::MDS,
+            labels: BTreeMap::new(),
+            state: NodeState::Up,
+            joined: Epoch(1),
+        };
+        let joining = Joining {
+            me,
+            servers: (0..self.running.len()).map(|n| self.address(n)).collect(),
+            credentials: credentials(node),
+            rights: Arc::new(self.rows(n)),
+            patience: Duration::from_secs(20),
+            relief: Default::default(),
+        };
+        let notes = self.notes[n].open(&self.dir.path().join(format!("notes-{n}")));
+        let (mds, shared) = join(&store, &notes, MdsOptions::default(), joining).unwrap();
+        let (credentials, options) = (credentials(node), self.options.clone());
+        let service = MetadataService::start_among(
+            Arc::new(mds),
+            store.clone(),
+            credentials.clone(),
+            options,
+            Some(shared),
+        );
+        let service = service.unwrap();
+        let (tuning, bounds) = (Tuning::default(), Bounds::default());
+        let server = Server::start(&self.address(n), credentials, service.clone(), tuning, bounds).unwrap();
+        self.running[n] = Some(Running { store, service, server });
+    }
+
+    /// It ends without a word to the others. (Its journal is carried into the engine: a kill is another test's.)
+    pub fn stop(&mut self, n: usize) {
+        let Running { store, service, server } = self.running[n].take().unwrap();
+        service.shutdown();
+        drop(server);
+        drop(service);
+        let _ = store.close();
+    }
+
+    /// Who has the inode's slot, by the rows.
+    pub fn owner(&self, ino: u64) -> usize {
+        let slot = Ino::from_raw(ino).unwrap().ugsd().slot().get();
+        let end = deadline();
+        loop {
+            if let Some(owner) = self.common.owners.lock().get(&slot) {
+                return *owner;
+            }
+            assert!(Instant::now() < end, "slot {slot} is nobody's for long");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Has an inode's slot brought to a server, as for an operation.
+    pub fn bring(&self, ino: u64, to: usize) {
+        let slot = Ino::from_raw(ino).unwrap().ugsd().slot().get();
+        let duty = client_to(&self.address(0), Several::node(0), Lane::Control);
+        ask(&duty, &Bring { node: Several::node(to), slots: runs([slot]) }, &[], 0).unwrap();
+    }
+
+    pub fn session(&self) -> Routed<'_> {
+        static LAST: AtomicU64 = AtomicU64::new(1);
+        let id = SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed)));
+        let client = |n, lane| client_to(&self.address(n), Several::node(n), lane);
+        let meta = (0..self.running.len()).map(|n| client(n, Lane::Metadata)).collect();
+        for n in 0..self.running.len() {
+            let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node: 0, ..Mount::default() };
+            ask(&client(n, Lane::Control), &mount, &[], 0).unwrap();
+        }
+        Routed { site: self, id, meta, number: AtomicU64::new(1) }
+    }
+}
+
+impl Drop for Several {
+    fn drop(&mut self) {
+        self.reporters.clear();
+        for n in 0..self.running.len() {
+            if self.running[n].is_some() {
+                self.stop(n);
+            }
+        }
+    }
+}
+
+/// A session with all servers, which asks whoever has the slot.
+pub struct Routed<'a> {
+    pub site: &'a Several,
+    pub id: SessionId,
+    pub meta: Vec<Client>,
+    number: AtomicU64,
+}
+
+impl Routed<'_> {
+    /// Of the next operation.
+    pub fn op(&self) -> Option<Head> {
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        Some(Head::operation(self.id, number, 1))
+    }
+
+    pub fn head(&self) -> Option<Head> {
+        Some(Head::of(self.id))
+    }
+
+    pub fn at<R: Request>(&self, n: usize, request: &R) -> Result<R::Answer, Fault> {
+        ask(&self.meta[n], request, &[], 0).map(|(answer, _)| answer)
+    }
+
+    /// The same request, until its owner answers.
+    pub fn ask<R: Request>(&self, request: &R) -> Result<R::Answer, Errno> {
+        let mut home = 1;
+        request.homes(&mut |ino| home = ino);
+        let end = deadline();
+        loop {
+            match self.at(self.site.owner(home), request) {
+                Ok(answer) => return Ok(answer),
+                Err(fault) if Reason::of(&fault) == Reason::WrongOwner && Instant::now() < end => {
+                    assert!(fault.wrong_owner.is_some());
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(fault) => return Err(Errno::from_raw(fault.errno)),
+            }
+        }
+    }
+
+    fn attr_of(&self, entry: &Entry) -> Result<Attr, Errno> {
+        match entry.attr {
+            Some(attr) => Ok(attr),
+            None => self.ask(&Find { head: self.op(), ino: entry.ino }).map(|entry| entry.attr.unwrap()),
+        }
+    }
+
+    pub fn mkdir(&self, dir: u64, name: &str) -> Result<u64, Errno> {
+        let caller = Some(Caller { uid: 0, gid: 0, umask: 0 });
+        let (head, name) = (self.op(), name.as_bytes().to_vec());
+        let made = self.ask(&Mkdir { head, caller, dir, name, mode: 0o755 })?;
+        self.attr_of(&made).map(|attr| attr.ino)
+    }
+
+    pub fn create(&self, dir: u64, name: &str, opening: u64) -> Result<u64, Errno> {
+        let caller = Some(Caller { uid: 0, gid: 0, umask: 0 });
+        let (head, name) = (self.op(), name.as_bytes().to_vec());
+        let create = Create { head, caller, dir, name, mode: 0o644, opening, write: true };
+        self.ask(&create).map(|opened| opened.attr.unwrap().ino)
+    }
+
+    pub fn lookup(&self, dir: u64, name: &str) -> Result<Attr, Errno> {
+        let entry = self.ask(&Lookup { head: self.op(), dir, name: name.as_bytes().to_vec() })?;
+        self.attr_of(&entry)
+    }
+
+    pub fn unlink(&self, dir: u64, name: &str) -> Result<(), Errno> {
+        self.ask(&Unlink { head: self.op(), dir, name: name.as_bytes().to_vec() }).map(drop)
+    }
+
+    pub fn rename(&self, from: (u64, &str), to: (u64, &str)) -> Result<(), Errno> {
+        let (from_dir, from_name) = (from.0, from.1.as_bytes().to_vec());
+        let (to_dir, to_name) = (to.0, to.1.as_bytes().to_vec());
+        let mode = RenameMode::Replace.into();
+        self.ask(&Rename { head: self.op(), from_dir, from_name, to_dir, to_name, mode }).map(drop)
+    }
+
+    pub fn map(&self, n: usize) -> ClusterMap {
+        let control = client_to(&self.site.address(n), Several::node(n), Lane::Control);
+        let (_, body) = ask(&control, &MapSince { epoch: 0 }, &[], 4 << 20).unwrap();
+        ClusterMap::decode(&body).unwrap()
+    }
+}
+
+pub fn slot_of(ino: u64) -> Slot {
+    Ino::from_raw(ino).unwrap().ugsd().slot()
+}
