@@ -15,7 +15,7 @@ use proto::control::NodeReport;
 use serve::{
     DataService, MetadataService, Services,
     data::{DataOptions, FirstRecords, first_record},
-    metadata::MetadataOptions,
+    metadata::{MetadataOptions, Shared},
     reporting::{Reporter, Trouble},
 };
 use wire::{
@@ -23,7 +23,7 @@ use wire::{
     schema::Lane,
 };
 
-use super::stores::Stores;
+use super::{names::Names, stores::Stores};
 use crate::{
     config::{NodeConfig, ServerConfig},
     monitor::{Id, Sample},
@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// This node, as the map has it before it reported anything.
-fn in_map(node: &NodeConfig) -> Node {
+pub(super) fn in_map(node: &NodeConfig) -> Node {
     let rack = node.rack.iter().map(|rack| (RACK.to_owned(), rack.clone()));
     Node {
         id: NodeId(node.id),
@@ -59,7 +59,7 @@ pub(super) fn first_records(
 pub(super) struct Serving {
     services: Arc<Services>,
     /// Of a node with data, while it serves.
-    reporter: Mutex<Option<Reporter>>,
+    reporters: Mutex<Vec<Reporter>>,
 }
 
 impl Serving {
@@ -68,6 +68,7 @@ impl Serving {
         credentials: &Credentials,
         stores: &Stores,
         first: Option<Arc<FirstRecords>>,
+        names: Option<(&Names, Shared)>,
     ) -> Result<Serving, StartError> {
         let failed = |error: io::Error| StartError::Failed(format!("the services: {error}"));
         let mut data = None;
@@ -79,9 +80,12 @@ impl Serving {
         let shut = |data: &Option<Arc<DataService>>| data.iter().for_each(|data| data.shutdown());
         let mut metadata = None;
         if node.metadata {
-            let (mds, store) = (stores.mds.clone(), stores.store.clone());
+            let (mds, store, shared) = match names {
+                Some((names, shared)) => (names.mds.clone(), names.store.clone(), Some(shared)),
+                None => (stores.mds.clone(), stores.store.clone(), None),
+            };
             let options = MetadataOptions { me: Some(in_map(node)), ..MetadataOptions::default() };
-            let started = MetadataService::start(mds, store, credentials.clone(), options);
+            let started = MetadataService::start_among(mds, store, credentials.clone(), options, shared);
             metadata = Some(started.map_err(failed).inspect_err(|_| shut(&data))?);
         }
         let services = Services::start(node.id, metadata.clone(), data.clone()).map_err(|error| {
@@ -89,28 +93,24 @@ impl Serving {
             shut(&data);
             failed(error)
         })?;
-        Ok(Serving { services: Arc::new(services), reporter: Mutex::default() })
+        Ok(Serving { services: Arc::new(services), reporters: Mutex::default() })
     }
 
     pub fn handler(&self) -> Arc<dyn Handler> {
         self.services.clone()
     }
 
-    /// Tells the metadata server of this node's data, from now on. `own` is where this process listens.
-    pub fn report(&self, config: &ServerConfig, credentials: Credentials, own: Address) -> io::Result<()> {
+    /// Tells the metadata servers of this node's data, from now on. `own` is where this process listens.
+    pub fn report(&self, config: &ServerConfig, credentials: &Credentials, own: Address) -> io::Result<()> {
         let Some(data) = &self.services.data else { return Ok(()) };
         let node = &config.node;
-        let elsewhere = config.cluster.metadata.first().filter(|_| !node.metadata).cloned();
-        // Its certificate has the name by which others reach it, and not where it listens.
-        let here = if credentials.tls.is_some() { node.address.clone() } else { own };
-        let address = elsewhere.unwrap_or(here);
-        let to = Client::new(Target {
-            address,
-            wish: Wish { lane: Lane::Control, node: None },
-            credentials,
-            handler: Arc::new(NobodyAnswers),
-            tuning: Tuning::default(),
-        });
+        let mut servers = config.cluster.metadata.clone();
+        if node.metadata {
+            // Alone, or one of them.
+            servers.retain(|address| config.shared_names().is_some() && *address != node.address);
+            // Its certificate has the name by which others reach it, and not where it listens.
+            servers.push(if credentials.tls.is_some() { node.address.clone() } else { own });
+        }
         let about = NodeReport {
             node: node.id,
             name: node.name.clone(),
@@ -119,13 +119,22 @@ impl Serving {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..NodeReport::default()
         };
-        *self.reporter.lock() = Some(Reporter::start(data.clone(), to, about)?);
+        for address in servers {
+            let to = Client::new(Target {
+                address,
+                wish: Wish { lane: Lane::Control, node: None },
+                credentials: credentials.clone(),
+                handler: Arc::new(NobodyAnswers),
+                tuning: Tuning::default(),
+            });
+            self.reporters.lock().push(Reporter::start(data.clone(), to, about.clone())?);
+        }
         Ok(())
     }
 
     /// Settles what is open, and ends.
     pub fn shutdown(&self) {
-        drop(self.reporter.lock().take());
+        self.reporters.lock().clear();
         self.services.shutdown();
     }
 
@@ -169,21 +178,33 @@ impl Serving {
             let seconds = trouble.since.elapsed().as_secs();
             format!("the metadata server has taken no report for {seconds} s: {}", trouble.why)
         });
-        waits.chain(silent).collect()
+        let alone = self.services.metadata.iter().filter_map(|metadata| metadata.without_duty());
+        let alone = alone.map(|since| {
+            let seconds = since.as_secs();
+            format!("the metadata server that makes the cluster map was last heard {seconds} s ago")
+        });
+        waits.chain(silent).chain(alone).collect()
     }
 
     fn report_trouble(&self) -> Option<Trouble> {
-        self.reporter.lock().as_ref().and_then(Reporter::trouble)
+        let reporters = self.reporters.lock();
+        reporters.iter().filter_map(Reporter::trouble).min_by_key(|trouble| trouble.since)
     }
 
-    /// Data servers that the metadata server does not hear.
+    /// Servers that the metadata server does not hear.
     pub fn warnings(&self) -> Vec<String> {
+        let metadata = self.services.metadata.iter();
+        let alone = metadata.filter_map(|metadata| metadata.without_duty()).map(|since| {
+            let seconds = since.as_secs();
+            format!("the metadata server that makes the cluster map was last heard {seconds} s ago")
+        });
         let nodes = self.services.metadata.iter().flat_map(|metadata| metadata.nodes().status());
         let away = nodes.filter(|node| node.away);
         away.map(|node| {
             let seconds = node.heard.as_secs();
             format!("data server {} ({}) was last heard {seconds} s ago", node.report.node, node.report.name)
         })
+        .chain(alone)
         .collect()
     }
 

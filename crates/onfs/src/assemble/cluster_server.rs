@@ -14,6 +14,7 @@ use super::{
     StartContext,
     cluster_mount::credentials,
     cluster_roles::{Serving, first_records},
+    names::{self, Names},
     observed,
     report::own_tiers,
     saving::save_all,
@@ -42,10 +43,19 @@ pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<
     let opening = Opening { owner_uid: context.owner_uid, buffers: 0, first: &mut make_first };
     let stores = Stores::open(&config.stores, opening, context.note)?;
     drop(make_first);
-    let serving = match Serving::start(&config.node, &credentials, &stores, first) {
-        Ok(serving) => serving,
+    let (names, shared) = match names::open(config, &credentials, context.owner_uid, context.note) {
+        Ok(Some((names, shared))) => (Some(names), Some(shared)),
+        Ok(None) => (None, None),
         Err(error) => {
             stores.give_up();
+            return Err(error);
+        }
+    };
+    let with_names = names.as_ref().zip(shared);
+    let serving = match Serving::start(&config.node, &credentials, &stores, first, with_names) {
+        Ok(serving) => serving,
+        Err(error) => {
+            give_up(names, stores);
             return Err(error);
         }
     };
@@ -57,19 +67,20 @@ pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<
         Err(error) => {
             serving.shutdown();
             drop(serving);
-            stores.give_up();
+            give_up(names, stores);
             return Err(StartError::Failed(format!("{listen}: cannot listen there: {error}")));
         }
     };
-    if let Err(error) = serving.report(config, credentials, server.address()) {
+    if let Err(error) = serving.report(config, &credentials, server.address()) {
         server.close(LEAVE);
         serving.shutdown();
         drop(serving);
-        stores.give_up();
+        give_up(names, stores);
         return Err(StartError::Failed(format!("the thread that reports: {error}")));
     }
     stores.ds().release();
-    let parts = Parts { stores, serving, server, config: config.clone(), cluster, began: Instant::now() };
+    let parts =
+        Parts { stores, names, serving, server, config: config.clone(), cluster, began: Instant::now() };
     let fs = Arc::new(Serves {
         parts: Mutex::new(Some(parts)),
         ended: Mutex::new(false),
@@ -89,8 +100,17 @@ fn roles(node: &NodeConfig) -> Roles {
     roles
 }
 
+/// What a start that failed had opened.
+fn give_up(names: Option<Names>, stores: Stores) {
+    if let Some(Err(why)) = names.map(Names::close) {
+        tracing::warn!(why, "the names were not closed in order");
+    }
+    stores.give_up();
+}
+
 struct Parts {
     stores: Stores,
+    names: Option<Names>,
     serving: Serving,
     server: Server,
     config: ServerConfig,
@@ -147,7 +167,8 @@ impl MountedFs for Serves {
         let parts = self.parts.lock();
         let Some(parts) = parts.as_ref() else { return };
         observed::process(sample, "server", parts.config.stores.mount.memory_budget.0);
-        observed::stores(sample, &parts.stores.ds(), &parts.stores.store, &parts.stores.mds);
+        let (store, mds) = (parts.names_store(), parts.mds());
+        observed::stores(sample, &parts.stores.ds(), store, mds);
         sample.add(Id::ServerConnections, &[], parts.server.connections() as u64);
         parts.serving.sample(sample);
     }
@@ -156,20 +177,22 @@ impl MountedFs for Serves {
         let parts = self.parts.lock();
         let Some(parts) = parts.as_ref() else { return vec!["the server has ended".to_owned()] };
         let mut troubles = parts.serving.troubles();
-        troubles.extend(observed::troubles(&parts.stores.ds(), &parts.stores.store));
+        troubles.extend(observed::troubles(&parts.stores.ds(), parts.names_store()));
         troubles
     }
 
     fn finish(&self) -> Result<(), String> {
         let Some(parts) = self.parts.lock().take() else { return Ok(()) };
-        let Parts { stores, serving, server, config, .. } = parts;
+        let Parts { stores, names, serving, server, config, .. } = parts;
         server.close(LEAVE);
         serving.shutdown();
         drop(serving);
+        let named = names.map_or(Ok(()), Names::close);
         let ds = stores.ds();
         let Stores { store, mds, linked, tiers } = stores;
         drop(tiers);
-        Closing { store, mds, ds, linked, state: config.stores.mount.state }.close(|| true)
+        let closed = Closing { store, mds, ds, linked, state: config.stores.mount.state }.close(|| true);
+        named.and(closed)
     }
 }
 
@@ -185,6 +208,15 @@ impl ControlHandler for Serves {
 }
 
 impl Parts {
+    /// That of the names.
+    fn mds(&self) -> &mds::Mds {
+        self.names.as_ref().map_or(&*self.stores.mds, |names| &*names.mds)
+    }
+
+    fn names_store(&self) -> &kv::MetaStore {
+        self.names.as_ref().map_or(&*self.stores.store, |names| &*names.store)
+    }
+
     fn report(&self) -> ServerReport {
         let NodeConfig { id, name, metadata, data, address, .. } = &self.config.node;
         let ds = self.stores.ds();
@@ -209,7 +241,7 @@ impl Parts {
             tiers: own_tiers(&ds, &mounts::mounts().unwrap_or_default()),
             dirty_bytes,
             dirty_files,
-            inodes: self.stores.mds.statfs_usage().inodes,
+            inodes: self.mds().statfs_usage().inodes,
             sessions: self.serving.sessions(),
             objects_in_use: self.serving.objects_in_use(),
             warnings,

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use kv::{Engine, MetaStore, MetaStoreOptions, OpenError, SystemDisk};
 use mds::{Mds, MdsOptions};
-use pg::{PgEngine, Sharing};
+use pg::{PgEngine, Rights, Sharing};
 
 use crate::{
     config::{Config, DatabaseConfig},
@@ -14,6 +14,8 @@ use crate::{
 
 /// Where the metadata is, below the state directory.
 const META_DIR: &str = "meta";
+/// And where a metadata server has its part of what several share.
+const NAMES_DIR: &str = "names";
 /// And there the engine's own.
 const ENGINE_DIR: &str = "engine";
 /// The memory budget's shares: requests' buffers first, then an eighth for journal and overlay, a third for the caches, and
@@ -38,18 +40,22 @@ pub fn has_metadata(state: &Path) -> bool {
     }
 }
 
-pub(super) fn open_metadata(config: &Config, buffers: u64, repair: bool) -> Result<MetaStore, OpenError> {
+fn store_options(config: &Config, buffers: u64, repair: bool) -> MetaStoreOptions {
     let left = config.mount.memory_budget.0.saturating_sub(buffers);
-    let options = MetaStoreOptions {
+    MetaStoreOptions {
         sync_period: config.metadata.sync_period,
         checkpoint_bytes: config.metadata.journal_size.0.min(left / 8).max(1 << 20),
         cache_bytes: (left / CACHE_SHARE).max(4 << 20),
         repair,
         ..MetaStoreOptions::default()
-    };
+    }
+}
+
+pub(super) fn open_metadata(config: &Config, buffers: u64, repair: bool) -> Result<MetaStore, OpenError> {
+    let options = store_options(config, buffers, repair);
     let dir = config.mount.state.join(META_DIR);
     let engine = kv::engine_of(&dir)?;
-    match &config.metadata.database {
+    match config.metadata.database.as_ref().filter(|database| !database.shared) {
         None => {
             refuse_database(&dir, engine.as_deref())?;
             MetaStore::open_default(&dir, options)
@@ -77,8 +83,28 @@ fn open_in_database(
     dir: &Path,
     engine: Option<&str>,
     database: &DatabaseConfig,
-    mut options: MetaStoreOptions,
+    options: MetaStoreOptions,
 ) -> Result<MetaStore, OpenError> {
+    open_shared(dir, engine, database, options).map(|(store, _)| store)
+}
+
+/// The part that this server has of names that several servers share. Beside its own store, which has what is here: objects.
+pub(super) fn open_names(
+    config: &Config,
+    database: &DatabaseConfig,
+) -> Result<(MetaStore, Rights), OpenError> {
+    let dir = config.mount.state.join(NAMES_DIR);
+    let engine = kv::engine_of(&dir)?;
+    let options = store_options(config, config.mount.memory_budget.0 / 2, false);
+    open_shared(&dir, engine.as_deref(), database, options)
+}
+
+fn open_shared(
+    dir: &Path,
+    engine: Option<&str>,
+    database: &DatabaseConfig,
+    mut options: MetaStoreOptions,
+) -> Result<(MetaStore, Rights), OpenError> {
     match engine {
         Some(pg::ENGINE_NAME) if pg::identity_of(&dir.join(ENGINE_DIR))?.is_none() => {
             let detail = "the file WRITER, which says whose rows are ours, is missing".to_owned();
@@ -94,15 +120,22 @@ fn open_in_database(
     }
     options.engine = Some(pg::ENGINE_NAME);
     let pg_options = database_options(database).map_err(OpenError::Refused)?;
-    let open = |dir: &Path, _| Ok(Box::new(PgEngine::open(dir, pg_options)?) as Box<dyn Engine>);
-    MetaStore::open(dir, open, options, Arc::new(SystemDisk))
+    let mut rights = None;
+    let open = |dir: &Path, _| {
+        let engine = PgEngine::open(dir, pg_options)?;
+        rights = Some(engine.rights());
+        Ok(Box::new(engine) as Box<dyn Engine>)
+    };
+    let store = MetaStore::open(dir, open, options, Arc::new(SystemDisk))?;
+    let rights = rights.ok_or_else(|| OpenError::Refused("the database was not opened".to_owned()))?;
+    Ok((store, rights))
 }
 
 /// Reads the password.
 fn database_options(database: &DatabaseConfig) -> Result<pg::Options, String> {
-    let DatabaseConfig { url, password_file, namespace } = database;
-    // One metadata server owns all of it.
-    pg::Options::new(url, namespace, password_file.clone(), Sharing::Alone)
+    let DatabaseConfig { url, password_file, namespace, shared } = database;
+    let sharing = if *shared { Sharing::Shared } else { Sharing::Alone };
+    pg::Options::new(url, namespace, password_file.clone(), sharing)
 }
 
 /// The database in words, and its trouble.
@@ -141,10 +174,13 @@ pub(super) fn recovery_line(store: &MetaStore) -> Option<String> {
     }
 }
 
-pub(super) fn open_mds(store: &Arc<MetaStore>, owner_uid: u32) -> Result<Mds, StartError> {
+pub(super) fn mds_options(owner_uid: u32) -> MdsOptions {
     let gid = rustix::process::getegid().as_raw();
-    let options = MdsOptions { root_uid: owner_uid, root_gid: gid, ..MdsOptions::default() };
-    Mds::new(store.clone(), options).map_err(|error| match error {
+    MdsOptions { root_uid: owner_uid, root_gid: gid, ..MdsOptions::default() }
+}
+
+pub(super) fn open_mds(store: &Arc<MetaStore>, owner_uid: u32) -> Result<Mds, StartError> {
+    Mds::new(store.clone(), mds_options(owner_uid)).map_err(|error| match error {
         mds::Error::OtherFormat { .. } | mds::Error::Store(_) => StartError::Damaged(error.to_string()),
         mds::Error::Random(_) => StartError::Failed(error.to_string()),
     })

@@ -14,6 +14,7 @@ mod link;
 mod listing;
 mod metadata;
 mod mounted;
+mod names;
 mod observed;
 mod parts;
 mod permission;

@@ -133,7 +133,7 @@ fn release_memory(ds: Arc<DataServer>, state: &Path) {
     }
 }
 
-fn close_metadata(store: &MetaStore) -> Result<(), String> {
+pub(super) fn close_metadata(store: &MetaStore) -> Result<(), String> {
     match store.close() {
         Ok(()) => Ok(()),
         Err(KvError::Full) => {

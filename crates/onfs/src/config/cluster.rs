@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use net::{Address, tls::TlsFiles};
 
 use super::{
+    database::DatabaseConfig,
     error::ConfigError,
     host::Host,
     layers::{Origin, Settings},
@@ -28,6 +29,13 @@ pub struct ServerConfig {
     pub cluster: ClusterConfig,
     /// What it stores, and where. Its mount point is none: it only gives the state its name.
     pub stores: Config,
+}
+
+impl ServerConfig {
+    /// The database of names that several metadata servers share.
+    pub fn shared_names(&self) -> Option<&DatabaseConfig> {
+        self.stores.metadata.database.as_ref().filter(|database| database.shared && self.node.metadata)
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,6 +88,11 @@ impl ServerConfig {
             let origin = &reader.entry("nearline", "link")?.origin;
             let why = "nearline.link: a server of a cluster has no linked directory yet; give nearline.dir";
             return Err(ConfigError::new(origin, why));
+        }
+        let shared = stores.metadata.database.as_ref().is_some_and(|database| database.shared);
+        if shared && cluster.metadata.is_empty() {
+            let why = "metadata.servers is several: say where all of them are";
+            return Err(ConfigError::new("cluster.metadata", why));
         }
         Ok(ServerConfig { node, cluster, stores })
     }

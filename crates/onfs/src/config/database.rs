@@ -10,6 +10,8 @@ pub struct DatabaseConfig {
     pub url: String,
     pub password_file: Option<PathBuf>,
     pub namespace: String,
+    /// Other metadata servers write to it, too.
+    pub shared: bool,
 }
 
 /// `None`: metadata are in the state directory.
@@ -17,13 +19,21 @@ pub(super) fn database(reader: &Reader<'_>) -> Result<Option<DatabaseConfig>, Co
     let wrong = |key: &str, why: String| Err(ConfigError::new(&reader.entry("metadata", key)?.origin, why));
     let url = reader.text("metadata", "url")?;
     let password_file = reader.path("metadata", "password_file")?;
+    let shared = reader.word("metadata", "servers")? == "several";
+    if shared && reader.word("metadata", "engine")? != "postgres" {
+        return wrong(
+            "servers",
+            "metadata.servers is several: metadata.engine must be postgres for that".to_owned(),
+        );
+    }
     match (reader.word("metadata", "engine")?, url) {
         ("postgres", Some(url)) => {
             let namespace = reader.text("metadata", "namespace")?.unwrap_or_default();
             if let Err(why) = pg::check_namespace(namespace) {
                 return wrong("namespace", format!("metadata.namespace: {why}"));
             }
-            Ok(Some(DatabaseConfig { url: url.to_owned(), password_file, namespace: namespace.to_owned() }))
+            let (url, namespace) = (url.to_owned(), namespace.to_owned());
+            Ok(Some(DatabaseConfig { url, password_file, namespace, shared }))
         }
         ("postgres", None) => {
             wrong("engine", "metadata.engine is postgres: metadata.url must say which database".to_owned())

@@ -160,6 +160,9 @@ settings! {
          can read is refused.";
     metadata.namespace: Kind::Text { or: None }, "onfs", None,
         "Schema of the database that holds this file system: small letters, digits and _. Each file system has its own.";
+    metadata.servers: Kind::Choice(&["one", "several"]), "one", None,
+        "Of a cluster: whether this metadata server has all of the namespace, or several share it, each with directories of its own. \
+         `several` needs `postgres`, the same database and namespace for all, and all of them in cluster.metadata.";
 
     policy.promote: Kind::Choice(crate::policy::Promote::NAMES), "on-open", None,
         "When data comes up from a slower tier: when a file is opened (of a linked directory: when it is read), or only on \
@@ -193,7 +196,7 @@ settings! {
     node.rack: Kind::Text { or: Some("none") }, "none", None,
         "What fails together with it.";
     node.roles: Kind::Text { or: None }, "metadata,data", None,
-        "What it serves: metadata, data or both. A cluster has one metadata server.";
+        "What it serves: metadata, data or both. A cluster has one metadata server, or several (metadata.servers).";
     node.listen: Kind::Text { or: None }, "0.0.0.0:7400", None,
         "Where it listens, HOST:PORT or unix:/PATH.";
     node.address: Kind::Text { or: Some("auto") }, "auto", None,
@@ -212,7 +215,7 @@ settings! {
     cluster.tls_key_file: Kind::Path { or: Some("none") }, "none", Some("--tls-key"),
         "The key of the certificate (PEM), which nobody else may read.";
     cluster.metadata: Kind::Text { or: Some("none") }, "none", None,
-        "Where the metadata server is, HOST:PORT: a server of data alone reports there.";
+        "Where the metadata servers are, HOST:PORT[,HOST:PORT]: servers of data report there.";
 
     monitor.listen: Kind::Text { or: Some("none") }, "none", None,
         "Where `/metrics` (OpenMetrics, docs/metrics.md) and `/healthz` are served, HOST:PORT or unix:/PATH. Whoever reaches it reads \

@@ -1,0 +1,87 @@
+//! Names that several metadata servers share: the part of this one, and its rights in the database.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use kv::MetaStore;
+use mds::Mds;
+use net::Credentials;
+use pg::Rights;
+use serve::metadata::{JoinError, Joining, Shared, SlotRights, join};
+
+use super::{
+    cluster_roles::in_map,
+    metadata::{mds_options, open_names, recovery_line},
+    refusals::of_open,
+    stores::close_metadata,
+};
+use crate::{config::ServerConfig, running::StartError};
+
+/// Whoever is on duty is waited for so long: he may be starting, too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The rows of the database.
+struct Rows(Rights);
+
+impl SlotRights for Rows {
+    fn take_free(&self, slots: &[u16]) -> Result<BTreeMap<u16, u64>, String> {
+        self.0.take_free(slots).map(|taken| taken.ours).map_err(|error| error.to_string())
+    }
+
+    fn release(&self, slots: &[u16]) -> Result<(), String> {
+        self.0.release(slots).map_err(|error| error.to_string())
+    }
+
+    fn ours(&self) -> BTreeMap<u16, u64> {
+        self.0.ours()
+    }
+}
+
+pub(super) struct Names {
+    pub store: Arc<MetaStore>,
+    pub mds: Arc<Mds>,
+}
+
+/// `None`: this server has all names in its own store.
+pub(super) fn open(
+    config: &ServerConfig,
+    credentials: &Credentials,
+    owner_uid: u32,
+    note: &mut dyn FnMut(&str),
+) -> Result<Option<(Names, Shared)>, StartError> {
+    let Some(database) = config.shared_names() else { return Ok(None) };
+    let (store, rights) = open_names(&config.stores, database).map_err(of_open)?;
+    let store = Arc::new(store);
+    if let Some(line) = recovery_line(&store) {
+        note(&line);
+    }
+    let joining = Joining {
+        me: in_map(&config.node),
+        servers: config.cluster.metadata.clone(),
+        credentials: credentials.clone(),
+        rights: Arc::new(Rows(rights)),
+        patience: PATIENCE,
+        relief: Default::default(),
+    };
+    match join(&store, mds_options(owner_uid), joining) {
+        Ok((mds, shared)) => Ok(Some((Names { store, mds: Arc::new(mds) }, shared))),
+        Err(error) => {
+            let started = match &error {
+                JoinError::NobodyOnDuty(_) | JoinError::Rights(_) => StartError::Failed(error.to_string()),
+                JoinError::Mds(_) | JoinError::Superblock => StartError::Damaged(error.to_string()),
+            };
+            if let Err(why) = close_metadata(&store) {
+                tracing::warn!(why, "the names were not closed in order");
+            }
+            Err(started)
+        }
+    }
+}
+
+impl Names {
+    /// When nothing asks for names any more.
+    pub fn close(self) -> Result<(), String> {
+        let Names { store, mds } = self;
+        drop(mds);
+        close_metadata(&store).map_err(|why| format!("names: {why}"))
+    }
+}
