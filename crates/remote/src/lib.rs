@@ -1,6 +1,7 @@
 //! The client of a cluster: a file system whose names are at a metadata server and whose bytes are at data servers.
 //!
 //! - [`Remote`] is one mount: its session, its operations as plain calls, and a [`fuse::Filesystem`] over them.
+//! - Where there are several metadata servers, each is asked about the inodes whose slots it has.
 //! - The locks of its programs are the metadata server's. It knows what they have, to come back with.
 //! - It keeps nothing of names, attributes and bytes: each is asked for when it is wanted, so that all clients see the same. What it
 //!   keeps is what it has: references, openings, where the bytes of an open file are.
@@ -15,6 +16,7 @@
 mod access;
 mod dirs;
 mod held;
+mod homes;
 mod kernel;
 mod line;
 mod lock_calls;

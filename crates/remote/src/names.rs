@@ -139,7 +139,17 @@ impl Remote {
 
     /// The kernel will not hear of an entry that came.
     pub(crate) fn named(&self, entry: Result<metadata::Entry, Errno>) -> Result<Attr, Errno> {
-        let attr = attr_of(entry?.attr)?;
+        let entry = entry?;
+        let attr = match entry.attr {
+            // The inode is another metadata server's, who is asked for the reference, too.
+            None if entry.ino != 0 => {
+                let found = self.look(|head| metadata::Find { head: Some(head), ino: entry.ino });
+                // Removed since the name was read.
+                found.map_err(|error| if error == Errno::ESTALE { Errno::ENOENT } else { error })?.attr
+            }
+            attr => attr,
+        };
+        let attr = attr_of(attr)?;
         self.references.add(attr.ino);
         Ok(attr)
     }

@@ -1,6 +1,9 @@
 //! The cluster map as this mount has it, and a line to each data server that it needed.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use cluster::{
     map::{ClusterMap, NodeId},
@@ -8,7 +11,7 @@ use cluster::{
 };
 use net::Address;
 use parking_lot::Mutex;
-use types::Errno;
+use types::{Errno, Ino};
 use wire::{handshake::Wish, schema::Lane};
 
 use crate::line::{Common, Line};
@@ -22,6 +25,16 @@ pub(crate) struct Nodes {
 struct Known {
     map: Option<ClusterMap>,
     lines: BTreeMap<u64, (Vec<String>, Arc<Line>)>,
+}
+
+/// A metadata server.
+pub(crate) struct Owner {
+    pub node: u64,
+    pub addresses: Vec<String>,
+}
+
+fn as_owner(node: &Node) -> Owner {
+    Owner { node: node.id.0, addresses: addresses(node) }
 }
 
 impl Nodes {
@@ -44,6 +57,22 @@ impl Nodes {
             known.map = Some(map);
         }
         Ok(())
+    }
+
+    /// Of an inode, where there are several metadata servers.
+    pub(crate) fn owner_of(&self, ino: u64) -> Option<Owner> {
+        let known = self.known.lock();
+        let map = known.map.as_ref()?;
+        let owner = map.owner_of(Ino::from_raw(ino)?)?;
+        map.node(owner.node).map(as_owner)
+    }
+
+    /// All that have slots.
+    pub(crate) fn owners(&self) -> Vec<Owner> {
+        let known = self.known.lock();
+        let Some(map) = known.map.as_ref() else { return Vec::new() };
+        let with_slots: BTreeSet<NodeId> = map.slots().filter_map(|(_, entry)| entry.owner).collect();
+        with_slots.into_iter().filter_map(|node| map.node(node).map(as_owner)).collect()
     }
 
     /// After a restart of the metadata server maps are counted anew.

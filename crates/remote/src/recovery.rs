@@ -12,18 +12,14 @@ use std::{
 use lease::coherence::{locks::HadLock, message::Life};
 use prost::Message;
 use proto::{
-    BATCH_MAX, Reason, Request, SessionId, control,
+    Reason, SessionId, control,
     locks::{HadLocks, HeldLock},
     metadata,
 };
 use types::Errno;
 use wire::frame::Body;
 
-use crate::{
-    Remote,
-    line::{Asking, Stop},
-    session::Session,
-};
+use crate::{Remote, line::Stop, session::Session};
 
 impl Remote {
     /// What cluster it is, and who is in it. Returns the life of the server.
@@ -45,13 +41,18 @@ impl Remote {
         self.mount(SessionId(u128::from_le_bytes(random).max(1)), life, (0, Vec::new()))
     }
 
+    /// For people.
+    pub(crate) fn host(&self) -> String {
+        self.options.host.chars().filter(|c| !c.is_control()).take(16).collect()
+    }
+
     fn mount(
         &self,
         id: SessionId,
         life: u32,
         (before, had): (u64, Vec<HeldLock>),
     ) -> Result<Arc<Session>, Stop> {
-        let host: String = self.options.host.chars().filter(|c| !c.is_control()).take(16).collect();
+        let host = self.host();
         let mount = control::Mount { head: Some(proto::Head::of(id)), host, node: 0, before, life };
         let body = Body::new(HadLocks { locks: had }.encode_to_vec());
         let (mounted, _) = self.ask_control_with(&mount, body, self.options.patience)?;
@@ -114,25 +115,17 @@ impl Remote {
         lost
     }
 
-    fn hold_all(&self, session: &Arc<Session>) -> Result<(), Errno> {
-        for some in self.references.all().chunks(BATCH_MAX) {
-            let hold = metadata::Hold { head: Some(session.head()), references: some.to_vec() };
-            self.ask_in(&hold).map_err(|stop| stop.errno())?;
-        }
-        Ok(())
-    }
-
     /// How many are lost.
     fn open_again(&self, session: &Arc<Session>) -> Result<u64, Errno> {
         let mut lost = 0;
         for file in self.openings.all() {
-            let open = metadata::Open {
-                head: Some(session.head()),
+            let open = |head| metadata::Open {
+                head: Some(head),
                 ino: file.ino.get(),
                 opening: file.number,
                 write: file.access.write,
             };
-            match self.ask_in(&open) {
+            match self.ask_in(session, open) {
                 Ok(_) => file.lost.store(false, Ordering::Release),
                 Err(Stop::Silent(_)) => return Err(Errno::EIO),
                 // Also one whose data server is away: it must not keep the others from going on.
@@ -145,18 +138,5 @@ impl Remote {
             }
         }
         Ok(lost)
-    }
-
-    /// In a session that is not yet the mount's.
-    fn ask_in<R: Request>(&self, request: &R) -> Result<R::Answer, Stop> {
-        let asking = Asking {
-            method: R::METHOD,
-            meta: request.encode_to_vec().into(),
-            body: Body::default(),
-            answer_bytes_max: 0,
-        };
-        let answered = self.metadata.ask(&asking, self.waits())?;
-        let unread = |_| Stop::Silent("an answer that makes no sense".to_owned());
-        R::Answer::decode(answered.meta.as_slice()).map_err(unread)
     }
 }

@@ -41,6 +41,11 @@ impl References {
         *self.tables.lock().back.entry(ino.get()).or_default() += 1;
     }
 
+    /// They were taken to be given back, and were not.
+    pub(crate) fn again(&self, reference: Reference) {
+        *self.tables.lock().back.entry(reference.ino).or_default() += reference.count;
+    }
+
     /// Some that are to be given back; they are no longer here.
     pub(crate) fn take_back(&self) -> Vec<Reference> {
         let mut tables = self.tables.lock();

@@ -10,16 +10,21 @@ use std::{
 };
 
 use net::{
-    Answered,
+    Address, Answered,
     trace::{self, Traces},
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 use prost::Message;
-use proto::{Head, Reason, Request, SessionId, control, metadata, meter::Meter};
+use proto::{Head, Reason, Request, SessionId, control, meter::Meter};
 use types::{Attr, Errno};
-use wire::{frame::Body, handshake::Wish, schema::Lane};
+use wire::{
+    frame::Body,
+    handshake::Wish,
+    schema::{Lane, Retry},
+};
 
 use crate::{
+    homes::{FIRST_PAUSE, Homes},
     line::{Asking, Common, Line, Stop, Waits},
     nodes::Nodes,
     openings::Openings,
@@ -62,6 +67,9 @@ pub struct Remote {
     pub(crate) control: Line,
     pub(crate) metadata: Line,
     pub(crate) nodes: Nodes,
+    /// Of several metadata servers the node of the one that is asked over the lines above; 0: there is one.
+    pub(crate) on_duty: u64,
+    pub(crate) homes: Homes,
     pub(crate) references: References,
     pub(crate) openings: Openings,
     pub(crate) pool: Pool,
@@ -89,7 +97,10 @@ impl Remote {
         let meter: Arc<Meter> = Arc::default();
         let (credentials, tuning) = (options.credentials.clone(), options.tuning);
         let common = Common { credentials, tuning, meter: meter.clone() };
-        let line = |lane| Line::new(&options.servers, Wish { lane, node: None }, &common);
+        let nodes = Nodes::new(common.clone());
+        let (on_duty, servers) = find_duty(&options, &common, &nodes)?;
+        let node = (on_duty != 0).then_some(on_duty);
+        let line = |lane| Line::new(&servers, Wish { lane, node }, &common);
         let (control, metadata) = (line(Lane::Control), line(Lane::Metadata));
         let pool = Pool::start("remote", options.workers)?;
         let data_pool = Pool::start("remote-data", options.data_workers)?;
@@ -97,7 +108,9 @@ impl Remote {
             this: this.clone(),
             control,
             metadata,
-            nodes: Nodes::new(common),
+            nodes,
+            on_duty,
+            homes: Homes::new(common),
             references: References::default(),
             openings: Openings::default(),
             pool,
@@ -160,6 +173,7 @@ impl Remote {
             }
         }
         let session = self.session();
+        self.leave_homes(&session, END_PATIENCE);
         let bye = control::Unmount { head: Some(session.head()) };
         if let Err(stop) = self.ask_control(&bye, END_PATIENCE) {
             tracing::info!(errno = %stop.errno(), "the session was not ended in order: the server gives it up later");
@@ -194,20 +208,12 @@ impl Remote {
         make: impl Fn(Head) -> R,
         want: Want,
     ) -> Result<(R::Answer, Vec<u8>), Errno> {
-        let waits = Waits { patience: self.options.patience, longest: want.longest };
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
             let operation =
                 if want.operation { Some(session.begin(Instant::now() + want.longest)?) } else { None };
-            let request = make(operation.as_ref().map_or_else(|| session.head(), |one| one.head()));
-            request.check().map_err(|bad| bad.errno())?;
-            let asking = Asking {
-                method: R::METHOD,
-                meta: request.encode_to_vec().into(),
-                body: want.body.clone(),
-                answer_bytes_max: want.answer_bytes_max,
-            };
-            match self.metadata.ask(&asking, waits) {
+            let head = operation.as_ref().map_or_else(|| session.head(), |one| one.head());
+            match self.ask_owner(&make, &want, &session, head) {
                 Ok(answered) => return understand::<R>(answered),
                 Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::SessionGone => {
                     drop(operation);
@@ -228,6 +234,51 @@ impl Remote {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// Asks whoever has the slot, wherever that goes meanwhile.
+    fn ask_owner<R: Request>(
+        &self,
+        make: impl Fn(Head) -> R,
+        want: &Want,
+        session: &Session,
+        head: Head,
+    ) -> Result<Answered, Stop> {
+        let waits = Waits { patience: self.options.patience, longest: want.longest };
+        let (mut pause, end) = (FIRST_PAUSE, Instant::now() + self.options.patience);
+        let mut before = false;
+        loop {
+            let mut request = make(head);
+            if let Err(bad) = request.check() {
+                let fault = proto::fault::fault(bad.errno(), Retry::Never, Reason::None, bad.to_string());
+                return Err(Stop::Fault { fault: Box::new(fault), again: false });
+            }
+            let routed = self.route(&request, session, head)?;
+            if routed.head() != head {
+                request = make(routed.head());
+            }
+            let asking = Asking {
+                method: R::METHOD,
+                meta: request.encode_to_vec().into(),
+                body: want.body.clone(),
+                answer_bytes_max: want.answer_bytes_max,
+            };
+            match self.ask_routed(&routed, &asking, waits) {
+                Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::WrongOwner => {
+                    before |= again;
+                    let mut homes = 0;
+                    request.homes(&mut |_| homes += 1);
+                    // Of several some may be here and some there: who asks sorts them anew.
+                    if homes != 1 || !self.redirected(&mut pause, end) {
+                        return Err(Stop::Fault { fault, again: before });
+                    }
+                }
+                Err(Stop::Fault { fault, again }) => {
+                    return Err(Stop::Fault { fault, again: again || before });
+                }
+                other => return other,
+            }
+        }
     }
 
     /// On the lane that nothing large goes over.
@@ -281,6 +332,8 @@ impl Remote {
         }
         *renewed = Instant::now();
         let session = self.session();
+        self.renew_homes(&session, every);
+        let session = self.session();
         let renew = control::Renew { head: Some(session.head()) };
         match self.ask_control(&renew, every) {
             Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => self.fetch_map(),
@@ -296,22 +349,30 @@ impl Remote {
             Err(Stop::Silent(why)) => tracing::debug!(why, "the session was not renewed"),
         }
     }
+}
 
-    /// References that the kernel gave up.
-    fn give_back(&self) {
-        loop {
-            let references = self.references.take_back();
-            if references.is_empty() {
-                return;
-            }
-            let forget = |head| metadata::Forget { head: Some(head), references: references.clone() };
-            if let Err(error) = self.change(forget) {
-                // With the session they are given back in any case.
-                tracing::debug!(%error, "references were not given back");
-                return;
-            }
-        }
-    }
+/// Of several metadata servers the one that makes the map, and where it is; else 0 and those that were named.
+fn find_duty(
+    options: &RemoteOptions,
+    common: &Common,
+    nodes: &Nodes,
+) -> Result<(u64, Vec<Address>), StartError> {
+    let line = Line::new(&options.servers, Wish { lane: Lane::Control, node: None }, common);
+    let hello = Asking {
+        method: control::Hello::METHOD,
+        meta: control::Hello {}.encode_to_vec().into(),
+        body: Body::default(),
+        answer_bytes_max: 4 << 20,
+    };
+    let waits = Waits { patience: options.patience, longest: options.patience };
+    let answered = line.ask(&hello, waits).map_err(|stop| match stop {
+        Stop::Silent(why) => StartError::Away(why),
+        Stop::Fault { fault, .. } => StartError::Refused(fault.detail),
+    })?;
+    nodes.take(&answered.body).map_err(|errno| StartError::Refused(format!("the cluster map: {errno}")))?;
+    let Some(owner) = nodes.owner_of(types::Ino::ROOT.get()) else { return Ok((0, options.servers.clone())) };
+    let addresses = owner.addresses.iter().filter_map(|text| text.parse().ok()).collect();
+    Ok((owner.node, addresses))
 }
 
 fn keep(remote: &Weak<Remote>) {

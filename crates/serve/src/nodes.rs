@@ -96,6 +96,12 @@ impl Nodes {
         self.state.lock().follows = true;
     }
 
+    /// Is there a map to be told?
+    pub(crate) fn has_map(&self) -> bool {
+        let state = self.state.lock();
+        !state.follows || state.adopted
+    }
+
     /// The map of who makes it, unless ours is newer.
     pub(crate) fn adopt(&self, map: ClusterMap) {
         let mut state = self.state.lock();

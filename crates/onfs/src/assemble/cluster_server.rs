@@ -43,14 +43,15 @@ pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<
     let opening = Opening { owner_uid: context.owner_uid, buffers: 0, first: &mut make_first };
     let stores = Stores::open(&config.stores, opening, context.note)?;
     drop(make_first);
-    let (names, shared) = match names::open(config, &credentials, context.owner_uid, context.note) {
-        Ok(Some((names, shared))) => (Some(names), Some(shared)),
-        Ok(None) => (None, None),
-        Err(error) => {
-            stores.give_up();
-            return Err(error);
-        }
-    };
+    let (names, shared) =
+        match names::open(config, &credentials, (&stores.store, context.owner_uid), context.note) {
+            Ok(Some((names, shared))) => (Some(names), Some(shared)),
+            Ok(None) => (None, None),
+            Err(error) => {
+                stores.give_up();
+                return Err(error);
+            }
+        };
     let with_names = names.as_ref().zip(shared);
     let serving = match Serving::start(&config.node, &credentials, &stores, first, with_names) {
         Ok(serving) => serving,
@@ -139,11 +140,14 @@ fn gone() -> ControlError {
 
 impl MountedFs for Serves {
     fn flush_all(&self, _: bool, progress: &mut dyn ProgressSink) -> Result<MoveReport, ControlError> {
-        let (ds, mds) = {
+        let (ds, mds, names) = {
             let parts = self.parts.lock();
-            let stores = &parts.as_ref().ok_or_else(gone)?.stores;
-            (stores.ds(), stores.mds.clone())
+            let Parts { stores, names, .. } = parts.as_ref().ok_or_else(gone)?;
+            (stores.ds(), stores.mds.clone(), names.as_ref().map(|names| names.mds.clone()))
         };
+        if let Some(names) = names {
+            names.sync().map_err(|errno| ControlError::errno("the names", errno))?;
+        }
         save_all((&ds, &mds), || {}, progress)
     }
 

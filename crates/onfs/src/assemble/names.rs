@@ -45,7 +45,7 @@ pub(super) struct Names {
 pub(super) fn open(
     config: &ServerConfig,
     credentials: &Credentials,
-    owner_uid: u32,
+    (notes, owner_uid): (&Arc<MetaStore>, u32),
     note: &mut dyn FnMut(&str),
 ) -> Result<Option<(Names, Shared)>, StartError> {
     let Some(database) = config.shared_names() else { return Ok(None) };
@@ -62,7 +62,7 @@ pub(super) fn open(
         patience: PATIENCE,
         relief: Default::default(),
     };
-    match join(&store, mds_options(owner_uid), joining) {
+    match join(&store, notes, mds_options(owner_uid), joining) {
         Ok((mds, shared)) => Ok(Some((Names { store, mds: Arc::new(mds) }, shared))),
         Err(error) => {
             let started = match &error {

@@ -18,6 +18,9 @@ use crate::answer::{Done, No, Outcome};
 impl MetadataService {
     pub(super) fn hello(&self, meta: &[u8], most: usize) -> Outcome {
         let _: Hello = proto::decode(meta)?;
+        if !self.nodes.has_map() {
+            return Err(No::later("it has just come, and was not told the map yet"));
+        }
         let map = self.nodes.map();
         let facts = Facts {
             epoch: map.epoch().0,
