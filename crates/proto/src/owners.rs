@@ -151,13 +151,16 @@ pub struct TakenOn {
     pub epochs: Vec<u64>,
 }
 
-/// For an operation of the asker, who serves its home: all of these are to be his.
+/// All of these are to be the node's: for an operation of which it serves the home, or by an operator's word.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Bring {
     #[prost(uint64, tag = "1")]
     pub node: u64,
     #[prost(message, repeated, tag = "2")]
     pub slots: Vec<Run>,
+    /// They stay there. Otherwise they go back after a while.
+    #[prost(bool, tag = "3")]
+    pub stay: bool,
 }
 
 /// How many requests came for each slot since the last time.

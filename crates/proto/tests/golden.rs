@@ -202,7 +202,7 @@ fn owners() -> Vec<Golden> {
         ("put-state", PutState { ticket: 1, offset: 2 }.encode_to_vec()),
         ("take-on", TakeOn { slots: slots.clone(), ticket: 1, length: 2, next_ugsd: 3 }.encode_to_vec()),
         ("taken-on", TakenOn { epochs: vec![1, 2, 300] }.encode_to_vec()),
-        ("bring", Bring { node: 1, slots }.encode_to_vec()),
+        ("bring", Bring { node: 1, slots, stay: true }.encode_to_vec()),
         ("slot-loads", SlotLoads {}.encode_to_vec()),
         ("loads", Loads { slots: vec![7], requests: vec![300] }.encode_to_vec()),
         (

@@ -245,7 +245,8 @@ impl Several {
     pub fn bring(&self, ino: u64, to: usize) {
         let slot = Ino::from_raw(ino).unwrap().ugsd().slot().get();
         let duty = client_to(&self.address(0), Several::node(0), Lane::Control);
-        ask(&duty, &Bring { node: Several::node(to), slots: runs([slot]) }, &[], 0).unwrap();
+        let bring = Bring { node: Several::node(to), slots: runs([slot]), stay: false };
+        ask(&duty, &bring, &[], 0).unwrap();
     }
 
     pub fn session(&self) -> Routed<'_> {

@@ -17,13 +17,13 @@ use cluster::{
 use parking_lot::Mutex;
 use prost::Message;
 use proto::{
-    Nothing,
+    Nothing, Reason,
     owners::{
         self, Bring, JoinMetadata, JoinedMetadata, LetGo, PART_BYTES, PutState, SlotState, StatePart, TakeOn,
     },
 };
 use types::{Errno, Ino, Slot};
-use wire::handshake::Roles;
+use wire::{handshake::Roles, schema::Retry};
 
 use super::{Owners, hand::as_slots};
 use crate::{
@@ -66,6 +66,15 @@ pub(crate) struct Duty {
 struct Heard {
     at: Instant,
     incarnation: u64,
+}
+
+impl Turn {
+    /// They do not go back.
+    fn keep(&mut self, slots: &[u16]) {
+        as_slots(slots).iter().for_each(|slot| {
+            self.lent.remove(slot);
+        });
+    }
 }
 
 impl Duty {
@@ -137,17 +146,24 @@ impl MetadataService {
 
     pub(in crate::metadata) fn bring_slots(&self, meta: &[u8]) -> Outcome {
         let asked: Bring = proto::decode(meta)?;
-        self.bring(&owners::slots(&asked.slots), NodeId(asked.node))?;
+        self.bring(&owners::slots(&asked.slots), (NodeId(asked.node), asked.stay))?;
         Ok(Done::new(&Nothing {}))
     }
 
-    /// Gives them all to one server, for an operation; those that are his already stay.
-    pub(super) fn bring(&self, numbers: &[u16], to: NodeId) -> Result<(), No> {
+    /// Gives them all to one server, for an operation or so that they stay there.
+    pub(super) fn bring(&self, numbers: &[u16], (to, stay): (NodeId, bool)) -> Result<(), No> {
         let (owners, duty) = self.on_duty()?;
+        if !self.nodes.map().node(to).is_some_and(Node::takes_slots) {
+            let why = format!("{to} is no metadata server that is up");
+            return Err(No::new(Errno::ENXIO, Retry::Never, Reason::None, why));
+        }
         let turn = duty.turn.try_lock_for(TURN_WAIT);
         let mut turn = turn.ok_or_else(|| No::later("slots are on their way for long"))?;
         for (from, slots) in by_owner(&self.nodes.map(), numbers) {
             if from == Some(to) {
+                if stay {
+                    turn.keep(&slots);
+                }
                 continue;
             }
             let from = match from {
@@ -159,6 +175,10 @@ impl MetadataService {
             };
             if from != to {
                 self.hand_over(owners, &mut turn, &slots, (from, to))?;
+            }
+            if stay {
+                turn.keep(&slots);
+                continue;
             }
             for slot in as_slots(&slots) {
                 let home = turn.lent.get(&slot).map_or(from, |(home, _)| *home);
@@ -404,9 +424,7 @@ impl MetadataService {
             }
         }
         for (way, slots) in ways {
-            slots.iter().filter_map(|n| Slot::new(*n)).for_each(|slot| {
-                turn.lent.remove(&slot);
-            });
+            turn.keep(&slots);
             if let Err(no) = self.hand_over(owners, turn, &slots, way) {
                 tracing::warn!(from = %way.0, to = %way.1, detail = no.0.detail, "slots stay where they are");
             }

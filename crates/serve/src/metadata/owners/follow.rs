@@ -87,12 +87,12 @@ impl MetadataService {
     pub(super) fn get_slots(&self, owners: &Owners, slots: &[Slot]) -> Result<(), No> {
         let numbers: Vec<u16> = slots.iter().map(|slot| slot.get()).collect();
         if owners.is_on_duty() {
-            return self.bring(&numbers, owners.me.id);
+            return self.bring(&numbers, (owners.me.id, false));
         }
         let map = self.nodes.map();
         let on_duty = map.slot(UgsdId::ROOT.slot()).owner;
         let on_duty = on_duty.ok_or_else(|| No::later("nobody on duty is known"))?;
-        let bring = Bring { node: owners.me.id.0, slots: runs(numbers) };
+        let bring = Bring { node: owners.me.id.0, slots: runs(numbers), stay: false };
         owners.peers.of(&map, on_duty)?.ask(&bring, Vec::new(), BRING_WAIT).map(|_| ())
     }
 }
