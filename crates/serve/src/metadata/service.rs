@@ -14,6 +14,7 @@ use net::{Credentials, Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use proto::{Head, Method, Request};
 use types::{Errno, Ino, Slot};
+use wire::handshake::Roles;
 
 use super::{
     files::Files,
@@ -263,6 +264,9 @@ impl MetadataService {
         let Some(method) = Method::from_number(incoming.header.method) else {
             return Err(Errno::ENOSYS.into());
         };
+        if is_among_servers(method) && !incoming.peer().roles.has(Roles::MDS) {
+            return Err(Errno::EPERM.into());
+        }
         match method {
             Method::Hello => self.hello(meta, most),
             Method::Mount => self.mount(meta, body, incoming.peer().node),
@@ -327,6 +331,20 @@ impl MetadataService {
             | Method::SetTime => Err(Errno::ENOSYS.into()),
         }
     }
+}
+
+/// Not for clients: with TLS only who has a server's certificate can say that it is one.
+fn is_among_servers(method: Method) -> bool {
+    matches!(
+        method,
+        Method::JoinMetadata
+            | Method::LetGo
+            | Method::StatePart
+            | Method::PutState
+            | Method::TakeOn
+            | Method::Bring
+            | Method::SlotLoads
+    )
 }
 
 /// Those whose answers have bodies; a listing that refers is one of them, and takes its references again.
