@@ -39,8 +39,8 @@ pub fn credentials(node: u64) -> Credentials {
     let me = Identity {
         cluster: [1; 16],
         node,
-        // Those of a server, which reports; nothing else asks for them.
-        roles: Roles::DS,
+        // Those of servers, which report and hand slots over; nothing else asks for them.
+        roles: Roles::DS.and(Roles::MDS),
         build: "test".into(),
         versions: Versions::OURS,
         takes: Window { requests: 64, bytes: 64 << 20 },
