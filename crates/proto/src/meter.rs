@@ -61,7 +61,7 @@ impl Class {
             E::EPERM | E::EACCES | E::EROFS => Class::Denied,
             E::EAGAIN | E::EBUSY | E::EINTR | E::ETXTBSY | E::EDEADLK => Class::Later,
             E::ENOSPC | E::EDQUOT | E::EFBIG | E::EMFILE | E::EMLINK | E::ENOLCK | E::ENOMEM => Class::Full,
-            E::ESTALE => Class::Stale,
+            E::ESTALE | E::EREMOTE => Class::Stale,
             E::EIO | E::ETIMEDOUT | E::ENXIO | E::ENODEV | E::EPIPE => Class::Failed,
             E::E2BIG
             | E::EBADF

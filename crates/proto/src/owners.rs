@@ -200,6 +200,9 @@ pub struct SessionState {
     /// Of operations that are not acknowledged.
     #[prost(message, repeated, tag = "6")]
     pub answers: Vec<AnswerState>,
+    /// What the client calls itself on its connections.
+    #[prost(uint64, tag = "7")]
+    pub client: u64,
 }
 
 impl SessionState {

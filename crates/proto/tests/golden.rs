@@ -181,6 +181,7 @@ fn owners() -> Vec<Golden> {
         references: vec![Reference { ino: 2, count: 3 }],
         openings: vec![OpeningState { number: 4, ino: 5, write: true }],
         answers: vec![AnswerState { number: 6, meta: vec![7], refused: true }],
+        client: 8,
     };
     let joining = JoinMetadata {
         node: 2,

@@ -226,10 +226,6 @@ impl Sessions {
         self.table.lock().get(&id).cloned()
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
-        self.table.lock().values().cloned().collect()
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.table.lock().len()
     }

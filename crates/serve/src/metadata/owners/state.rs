@@ -72,7 +72,7 @@ impl MetadataService {
         }
         let new = Party { session: one.id(), joined: Joined::default() };
         let joined = Joined(self.joined(new, Had::default())?);
-        self.sessions.mount(Party { joined, ..new }, &one.host, one.node);
+        self.sessions.mount(Party { joined, ..new }, &one.host, (one.node, one.client));
         self.sessions.get(one.id()).ok_or_else(No::session_gone)
     }
 
@@ -117,7 +117,8 @@ fn session_state(session: &Session, there: &dyn Fn(Ino) -> bool) -> SessionState
     // Which slot an operation was about is not known; one that is asked again finds its answer at both.
     let answers = session.kept().into_iter().map(|(number, outcome)| answer(number, outcome)).collect();
     let (head, host) = (Some(Head::of(session.id)), session.host.clone());
-    SessionState { head, host, node: session.node, references, openings, answers }
+    let (node, client) = (session.node, session.client);
+    SessionState { head, host, node, references, openings, answers, client }
 }
 
 fn answer(number: u64, outcome: Outcome) -> AnswerState {
