@@ -20,7 +20,8 @@ use crate::{
 };
 
 pub use cluster::{
-    CertificateArgs, ClusterCommand, DemoArgs, NodeCommand, ServerArgs, TlsArgs, TopArgs, WhichCluster,
+    CertificateArgs, ClusterCommand, DemoArgs, MdsCommand, NodeCommand, ServerArgs, TlsArgs, TopArgs,
+    WhichCluster,
 };
 pub use ledger::{ConflictsArgs, ConflictsCommand, GateArgs, LinkCommand, LsArgs};
 pub use output::Output;
@@ -99,6 +100,9 @@ pub enum Command {
     /// Show the nodes of a cluster
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Show the metadata servers of a cluster, and move directories between them
+    #[command(subcommand)]
+    Mds(MdsCommand),
     /// Bring a whole cluster up on this machine, use it, show it, and take it down
     Demo(DemoArgs),
     /// Measure a directory, on ONFS or not

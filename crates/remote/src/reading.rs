@@ -5,6 +5,7 @@
 
 use std::{
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -24,6 +25,10 @@ use crate::{
     opening::now,
     openings::{OpenFile, Placed},
 };
+
+/// A data server that the map does not have is waited for: servers report every two seconds, and a while later after a refusal.
+const UNHEARD_MAX: Duration = Duration::from_secs(10);
+const UNHEARD_PAUSE: Duration = Duration::from_millis(100);
 
 /// An object grew between its end and its size; then it is read again.
 const AGAIN_MAX: u32 = 4;
@@ -209,11 +214,18 @@ impl Remote {
         if let Some(line) = self.nodes.line(node) {
             return Ok(line);
         }
-        self.fetch_map();
-        self.nodes.line(node).ok_or_else(|| {
-            tracing::warn!(node, "the cluster map has no such data server");
-            Errno::EIO
-        })
+        // A metadata server that was just started hears of its data servers one by one.
+        let end = Instant::now() + self.options.patience.min(UNHEARD_MAX);
+        loop {
+            self.fetch_map();
+            match self.nodes.line(node) {
+                Some(line) => return Ok(line),
+                None if Instant::now() >= end => break,
+                None => thread::sleep(UNHEARD_PAUSE),
+            }
+        }
+        tracing::warn!(node, "the cluster map has no such data server");
+        Err(Errno::EIO)
     }
 
     pub(crate) fn sync_waits(&self) -> Waits {

@@ -231,3 +231,29 @@ fn regression_a_file_out_of_reach_does_not_keep_a_session_from_being_made() {
     assert!(read_all(&a, &file, SAU_BYTES as usize + 9) == pattern(SAU_BYTES as usize + 9, 3));
     a.shutdown();
 }
+
+/// A metadata server that was just started knows no data server until that reports: reads ended with EIO meanwhile.
+#[test]
+fn regression_a_data_server_that_has_not_reported_yet_is_waited_for() {
+    let mut site = Site::new(1);
+    let a = client(&site, 900);
+    let file = create(&a, "f");
+    write_all(&a, &file, 0, b"text");
+    a.close(file.number);
+    a.shutdown();
+    site.kill_data(0);
+    site.kill();
+    site.start();
+    let b = client(&site, 901);
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let ino = b.lookup(root("f")).unwrap().ino;
+            let file = b.open(ino, Access { write: false, ..BOTH }).unwrap();
+            read_all(&b, &file, 4)
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        site.start_data(0);
+        assert_eq!(read.join().unwrap(), b"text");
+    });
+    b.shutdown();
+}

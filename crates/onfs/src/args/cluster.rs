@@ -137,6 +137,31 @@ fn interval(text: &str) -> Result<Span, String> {
     if span.0 < INTERVAL_MIN { Err(format!("not less than {}", Span(INTERVAL_MIN))) } else { Ok(span) }
 }
 
+#[derive(Subcommand, Debug)]
+pub enum MdsCommand {
+    /// List the metadata servers and how many of the 4096 slots each has
+    List {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Only the one that serves this directory, or what is below it
+        dir: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Have a directory below the root of a mount served by another metadata server; no metadata is moved
+    Move {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// The directory. Others whose numbers have the same slot (modulo 4096) go with it
+        dir: PathBuf,
+        /// The node of the metadata server that is to serve it
+        #[arg(long, value_name = "NODE")]
+        to: u64,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
 #[derive(Args, Debug)]
 pub struct DemoArgs {
     /// Data servers, each with memory and SSD

@@ -38,6 +38,15 @@ pub(super) struct Cluster {
 impl Cluster {
     /// The one that is named, else that of the configuration.
     pub(super) fn named(config: &ConfigArgs, source: Option<&str>) -> Outcome<Cluster> {
+        Cluster::asked_as(config, source, Roles::CLIENT)
+    }
+
+    /// That of the configuration, asked by who may be a server there.
+    pub(super) fn named_by_server(config: &ConfigArgs) -> Outcome<Cluster> {
+        Cluster::asked_as(config, None, Roles::MDS)
+    }
+
+    fn asked_as(config: &ConfigArgs, source: Option<&str>, roles: Roles) -> Outcome<Cluster> {
         let host = Host::detect();
         let mut settings = settings(config, &host)?;
         if let Some(source) = source {
@@ -48,7 +57,7 @@ impl Cluster {
             return Err(Failure::usage("which cluster? write HOST[:PORT]:/, or set cluster.metadata"));
         }
         let number = client_number().map_err(start_failure)?;
-        let credentials = credentials(&cluster, number, Roles::CLIENT).map_err(start_failure)?;
+        let credentials = credentials(&cluster, number, roles).map_err(start_failure)?;
         Ok(Cluster { credentials, metadata: cluster.metadata })
     }
 

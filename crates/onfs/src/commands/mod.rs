@@ -15,6 +15,7 @@ mod generate;
 mod inspect;
 mod link;
 mod ls;
+mod mds;
 mod mount;
 mod node;
 mod plan;
@@ -58,6 +59,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Cluster(command) => cluster::cluster(&command),
         Command::Server(args) => server::server(&args),
         Command::Node(command) => node::node(&command),
+        Command::Mds(command) => mds::mds(&command),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Fsck(args) => fsck::fsck(&args),

@@ -123,6 +123,18 @@ pub struct NodeReport {
     pub in_flight: u64,
 }
 
+/// A metadata server, of one or several.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MdsReport {
+    pub node: u64,
+    pub name: String,
+    pub addresses: Vec<String>,
+    /// Of 4096; 0 where one server has all of them.
+    pub slots: u64,
+    /// It makes the cluster map, and has the root directory.
+    pub on_duty: bool,
+}
+
 /// `onfs status` of a server.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ServerReport {

@@ -6,7 +6,7 @@ use super::{
     units::{bar, bytes, count, files, span},
 };
 use crate::control::{
-    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, NodeReport, ServerReport,
+    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, MdsReport, NodeReport, ServerReport,
     ServerTierReport,
 };
 
@@ -202,6 +202,24 @@ pub fn nodes(nodes: &[NodeReport]) -> String {
             rack,
             node.addresses.join(", "),
         ]);
+    }
+    table.render(0)
+}
+
+/// The metadata servers of a cluster.
+pub fn mds(servers: &[MdsReport]) -> String {
+    let mut table = Table::new(&[
+        ("node", Align::Right),
+        ("name", Align::Left),
+        ("slots", Align::Right),
+        ("on duty", Align::Left),
+        ("address", Align::Left),
+    ]);
+    for server in servers {
+        let slots = if server.slots == 0 { "-".to_owned() } else { count(server.slots) };
+        let duty = if server.on_duty { "yes" } else { "-" };
+        let (node, name) = (server.node.to_string(), server.name.clone());
+        table.row([node, name, slots, duty.to_owned(), server.addresses.join(", ")]);
     }
     table.render(0)
 }

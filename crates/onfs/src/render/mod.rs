@@ -17,7 +17,7 @@ pub mod table;
 mod top;
 pub mod units;
 
-pub use cluster::{cluster, cluster_mount, nodes, server};
+pub use cluster::{cluster, cluster_mount, mds, nodes, server};
 pub use demo::demo;
 pub use file::file;
 pub use ledger::{conflicts, entries, gate, roots};

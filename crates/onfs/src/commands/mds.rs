@@ -1,0 +1,94 @@
+//! `onfs mds`: which metadata server has what, and having it served by another.
+
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::Path, time::Duration};
+
+use cluster::map::{ClusterMap, NodeId};
+use net::Address;
+use proto::{control::Hello, owners::Bring};
+use types::{Ino, LocalId, Slot, UgsdId};
+
+use super::cluster_call::{Cluster, ask};
+use crate::{
+    args::{ConfigArgs, MdsCommand, Output},
+    control::MdsReport,
+    exit::{Failure, Outcome},
+    render,
+};
+
+/// A map is far smaller.
+const MAP_BYTES_MAX: u32 = 4 << 20;
+/// Of a hand-over: whoever is inside of the slot ends first, and what was committed goes into the database.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn mds(command: &MdsCommand) -> Outcome {
+    match command {
+        MdsCommand::List { config, dir, output } => {
+            let map = map(&Cluster::named(config, None)?)?;
+            let only = match dir {
+                Some(dir) => Some(slot_of(dir)?.0),
+                None => None,
+            };
+            show(&map, only, output)
+        }
+        MdsCommand::Move { config, dir, to, output } => move_dir(config, dir, *to, output),
+    }
+}
+
+fn map(cluster: &Cluster) -> Outcome<ClusterMap> {
+    let (_, body) = cluster.ask(&Hello {}, MAP_BYTES_MAX)?;
+    ClusterMap::decode(&body)
+        .map_err(|error| Failure::failed(format!("the cluster map cannot be read: {error}")))
+}
+
+/// The slot of what is there, and whether that is a directory that can be moved.
+fn slot_of(path: &Path) -> Outcome<(Slot, bool)> {
+    let found =
+        std::fs::metadata(path).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    let ino = Ino::from_raw(found.ino())
+        .ok_or_else(|| Failure::usage(format!("{} is not on a mount of a cluster", path.display())))?;
+    let is_top = ino.local() == LocalId::TOP && ino.ugsd() != UgsdId::ROOT && found.is_dir();
+    Ok((ino.ugsd().slot(), is_top))
+}
+
+fn move_dir(config: &ConfigArgs, dir: &Path, to: u64, output: &Output) -> Outcome {
+    let (slot, is_top) = slot_of(dir)?;
+    if !is_top {
+        let why = format!("{} is no directory below the root of a mount of a cluster", dir.display());
+        return Err(Failure::usage(why).hint("those are what metadata servers divide among them"));
+    }
+    let cluster = Cluster::named_by_server(config)?;
+    let before = map(&cluster)?;
+    let duty = before.slot(UgsdId::ROOT.slot()).owner.and_then(|node| before.node(node));
+    let Some(duty) = duty else {
+        return Err(Failure::usage("the cluster has one metadata server (metadata.servers)"));
+    };
+    let bring = Bring { node: to, slots: proto::owners::runs([slot.get()]), stay: true };
+    let mut last = format!("{} has no address", duty.name);
+    for address in duty.addresses.iter().filter_map(|text| text.parse::<Address>().ok()) {
+        match ask(&cluster.client(&address, Some(duty.id.0)), &bring, 0, PATIENCE) {
+            Ok(_) => return show(&map(&cluster)?, Some(slot), output),
+            Err(why) => last = why,
+        }
+    }
+    Err(Failure::failed(last).hint("the directory is served on by whoever has it: onfs mds list"))
+}
+
+fn show(map: &ClusterMap, only: Option<Slot>, output: &Output) -> Outcome {
+    let on_duty = map.slot(UgsdId::ROOT.slot()).owner;
+    let mut slots: BTreeMap<NodeId, u64> = BTreeMap::new();
+    for owner in map.slots().filter_map(|(_, entry)| entry.owner) {
+        *slots.entry(owner).or_default() += 1;
+    }
+    let servers = map.nodes().filter(|node| node.roles.has(wire::handshake::Roles::MDS));
+    let servers = servers.filter(|node| only.is_none_or(|slot| map.slot(slot).owner == Some(node.id)));
+    let reports: Vec<MdsReport> = servers
+        .map(|node| MdsReport {
+            node: node.id.0,
+            name: node.name.clone(),
+            addresses: node.addresses.clone(),
+            slots: slots.get(&node.id).copied().unwrap_or(0),
+            on_duty: on_duty == Some(node.id),
+        })
+        .collect();
+    if output.json { render::json(&reports) } else { render::print(&render::mds(&reports)) }
+}
