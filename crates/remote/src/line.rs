@@ -15,7 +15,7 @@ use bytes::Bytes;
 use net::{Address, Answered, Call, CallError, Client, Credentials, NobodyAnswers, Target, Tuning, trace};
 use parking_lot::Mutex;
 use proto::{
-    Method, Reason,
+    Method,
     meter::{Ended, Meter},
 };
 use types::Errno;
@@ -83,9 +83,9 @@ impl Stop {
     }
 }
 
-/// The same server may say yes a little later. For a data server that is away the metadata server has waited already.
+/// The same server may say yes a little later.
 fn comes_later(fault: &Fault) -> bool {
-    Retry::try_from(fault.retry) == Ok(Retry::After) && Reason::of(fault) != Reason::DataServerAway
+    Retry::try_from(fault.retry) == Ok(Retry::After)
 }
 
 /// What all lines of a mount have in common.

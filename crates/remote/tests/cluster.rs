@@ -257,3 +257,23 @@ fn regression_a_data_server_that_has_not_reported_yet_is_waited_for() {
     });
     b.shutdown();
 }
+
+/// Who looks at a file that is being written while its data server is started again had EIO, though the metadata server said that it would be
+/// back soon; and writes had it as long as the metadata server paused before its next connection.
+#[test]
+fn regression_a_short_restart_of_a_data_server_is_no_error() {
+    let mut site = Site::new(1);
+    let a = client(&site, 900);
+    let file = create(&a, "f");
+    write_all(&a, &file, 0, b"text");
+    site.kill_data(0);
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(|| a.getattr(file.ino).map(|attr| attr.size));
+        std::thread::sleep(Duration::from_millis(700));
+        site.start_data(0);
+        assert_eq!(looks.join().unwrap(), Ok(4));
+    });
+    let next = create(&a, "next");
+    write_all(&a, &next, 0, b"more");
+    a.shutdown();
+}

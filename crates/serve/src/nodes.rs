@@ -134,7 +134,10 @@ impl Nodes {
         let mut state = self.state.lock();
         let addresses = addresses(report)?;
         let known = state.nodes.get(&report.node);
-        let same = known.is_some_and(|known| known.report.addresses == report.addresses);
+        // One that was started again is there: no connection waits any longer because earlier attempts had failed.
+        let same = known.is_some_and(|known| {
+            known.report.addresses == report.addresses && known.report.incarnation == report.incarnation
+        });
         if !state.follows && !known.is_some_and(|known| in_map(&known.report, report)) {
             let node = as_node(report, &state.map)?;
             state.map = state.map.next(&[Change::Put(node)]).map_err(|refused| {

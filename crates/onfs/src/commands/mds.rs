@@ -17,6 +17,8 @@ use crate::{
 
 /// A map is far smaller.
 const MAP_BYTES_MAX: u32 = 4 << 20;
+/// It is away, and the others know nearly as much.
+const PATIENCE_WITH_DUTY: Duration = Duration::from_secs(3);
 /// Of a hand-over: whoever is inside of the slot ends first, and what was committed goes into the database.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -34,9 +36,24 @@ pub fn mds(command: &MdsCommand) -> Outcome {
     }
 }
 
+/// Of the server that makes it: others are told a moment later.
 fn map(cluster: &Cluster) -> Outcome<ClusterMap> {
     let (_, body) = cluster.ask(&Hello {}, MAP_BYTES_MAX)?;
-    ClusterMap::decode(&body)
+    let told = decoded(&body)?;
+    let Some(duty) = told.slot(UgsdId::ROOT.slot()).owner.and_then(|node| told.node(node)) else {
+        return Ok(told);
+    };
+    for address in duty.addresses.iter().filter_map(|text| text.parse::<Address>().ok()) {
+        let client = cluster.client(&address, Some(duty.id.0));
+        if let Ok((_, body)) = ask(&client, &Hello {}, MAP_BYTES_MAX, PATIENCE_WITH_DUTY) {
+            return decoded(&body);
+        }
+    }
+    Ok(told)
+}
+
+fn decoded(body: &[u8]) -> Outcome<ClusterMap> {
+    ClusterMap::decode(body)
         .map_err(|error| Failure::failed(format!("the cluster map cannot be read: {error}")))
 }
 
