@@ -18,6 +18,7 @@ mod data;
 mod directory;
 mod error;
 mod fsck;
+mod hand_over;
 mod maintenance;
 mod numbers;
 mod orphans;

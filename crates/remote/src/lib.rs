@@ -31,6 +31,7 @@ mod reading;
 mod recovery;
 mod references;
 mod remote;
+mod routing;
 mod session;
 mod shape;
 mod status;

@@ -2,10 +2,6 @@
 
 use std::{io, sync::Arc};
 
-use cluster::{
-    map::{Epoch, NodeId},
-    node::{Node, NodeState, RACK},
-};
 use ds::FirstRecord;
 use kv::MetaStore;
 use mds::Mds;
@@ -18,31 +14,17 @@ use serve::{
     metadata::{MetadataOptions, Shared},
     reporting::{Reporter, Trouble},
 };
-use wire::{
-    handshake::{Roles, Wish},
-    schema::Lane,
-};
+use wire::{handshake::Wish, schema::Lane};
 
-use super::{names::Names, stores::Stores};
+use super::{
+    names::{Names, in_map},
+    stores::Stores,
+};
 use crate::{
     config::{NodeConfig, ServerConfig},
     monitor::{Id, Sample},
     running::StartError,
 };
-
-/// This node, as the map has it before it reported anything.
-pub(super) fn in_map(node: &NodeConfig) -> Node {
-    let rack = node.rack.iter().map(|rack| (RACK.to_owned(), rack.clone()));
-    Node {
-        id: NodeId(node.id),
-        name: node.name.clone(),
-        addresses: vec![node.address.to_string()],
-        roles: Roles::MDS,
-        labels: rack.collect(),
-        state: NodeState::Up,
-        joined: Epoch(1),
-    }
-}
 
 /// Objects are known by the service's own records, so their first ones are its to commit.
 pub(super) fn first_records(

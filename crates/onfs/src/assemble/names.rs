@@ -2,22 +2,43 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use cluster::{
+    map::{Epoch, NodeId},
+    node::{Node, NodeState, RACK},
+};
 use kv::MetaStore;
 use mds::Mds;
 use net::Credentials;
 use pg::Rights;
 use serve::metadata::{JoinError, Joining, Shared, SlotRights, join};
+use wire::handshake::Roles;
 
 use super::{
-    cluster_roles::in_map,
     metadata::{mds_options, open_names, recovery_line},
     refusals::of_open,
     stores::close_metadata,
 };
-use crate::{config::ServerConfig, running::StartError};
+use crate::{
+    config::{NodeConfig, ServerConfig},
+    running::StartError,
+};
 
 /// Whoever is on duty is waited for so long: he may be starting, too.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// This node, as the map has it before it reported anything.
+pub(super) fn in_map(node: &NodeConfig) -> Node {
+    let rack = node.rack.iter().map(|rack| (RACK.to_owned(), rack.clone()));
+    Node {
+        id: NodeId(node.id),
+        name: node.name.clone(),
+        addresses: vec![node.address.to_string()],
+        roles: Roles::MDS,
+        labels: rack.collect(),
+        state: NodeState::Up,
+        joined: Epoch(1),
+    }
+}
 
 /// The rows of the database.
 struct Rows(Rights);

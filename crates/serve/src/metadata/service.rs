@@ -9,7 +9,7 @@ use std::{
 
 use cluster::Node;
 use kv::MetaStore;
-use mds::Mds;
+use mds::{Gather, Mds};
 use net::{Credentials, Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use proto::{Head, Method, Request};
@@ -141,7 +141,7 @@ impl MetadataService {
             bury_after: Mutex::new(Instant::now()),
             grace: Instant::now() + wait,
             incarnation: u64::from_le_bytes(random),
-            owners: shared.map(|shared| Owners::new(shared, me.clone())),
+            owners: shared.map(Owners::new),
             slots,
             mds,
             store,
@@ -152,6 +152,11 @@ impl MetadataService {
             ended: Arc::default(),
         });
         service.begin_among()?;
+        if service.owners.is_some() {
+            let gatherer: Arc<dyn Gather> = service.clone();
+            let set = service.mds.set_gatherer(&gatherer);
+            set.map_err(|errno| io::Error::other(errno.to_string()))?;
+        }
         // A data server that hangs holds up what is due, and not the sessions' end.
         let clocks: [(&str, Tick); 4] = [
             ("metadata-due", MetadataService::tend_files),
@@ -207,8 +212,7 @@ impl MetadataService {
         } else {
             self.nodes.follow();
         }
-        let set = self.mds.set_gatherer(owners.gatherer());
-        set.map_err(|errno| io::Error::other(errno.to_string()))
+        Ok(())
     }
 
     /// Goes into the slots of a request's homes, if they are ours.
@@ -258,12 +262,11 @@ impl MetadataService {
         }
     }
 
-    fn carry_out(&self, incoming: &mut Incoming) -> Outcome {
+    /// Who is there, and slots that go.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "one lane's methods, of many")]
+    fn carry_out_control(&self, method: Method, incoming: &mut Incoming) -> Outcome {
         let most = incoming.header.answer_bytes_max as usize;
         let (meta, body) = (&incoming.meta, incoming.body());
-        let Some(method) = Method::from_number(incoming.header.method) else {
-            return Err(Errno::ENOSYS.into());
-        };
         if is_among_servers(method) && !incoming.peer().roles.has(Roles::MDS) {
             return Err(Errno::EPERM.into());
         }
@@ -274,6 +277,29 @@ impl MetadataService {
             Method::Renew => self.of_session(meta, |_, asked| self.renew(asked)),
             Method::MapSince => self.map_since(meta, most),
             Method::NodeReport => self.node_report(incoming.peer(), meta),
+            Method::JoinMetadata => self.join_metadata(meta),
+            Method::LetGo => self.slots_let_go(meta),
+            Method::StatePart => self.state_part(meta, most),
+            Method::PutState => self.put_part(meta, body),
+            Method::TakeOn => self.slots_take_on(meta),
+            Method::Bring => self.bring_slots(meta),
+            Method::SlotLoads => self.slot_loads(meta),
+            // No worker carries it out, or it is of who watches, which has a thread of its own.
+            _ => Err(Errno::ENOSYS.into()),
+        }
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "one lane's methods, of many")]
+    fn carry_out(&self, incoming: &mut Incoming) -> Outcome {
+        let most = incoming.header.answer_bytes_max as usize;
+        let (meta, body) = (&incoming.meta, incoming.body());
+        let Some(method) = Method::from_number(incoming.header.method) else {
+            return Err(Errno::ENOSYS.into());
+        };
+        if method.lane() == wire::schema::Lane::Control {
+            return self.carry_out_control(method, incoming);
+        }
+        match method {
             Method::Lookup => self.of_session(meta, |session, asked| self.lookup(session, asked)),
             Method::GetAttr => self.of_session(meta, |_, asked| self.get_attr(asked)),
             Method::SetAttr => self.of_session(meta, |session, asked| self.set_attr(session, asked)),
@@ -303,32 +329,12 @@ impl MetadataService {
             Method::StatFs => self.of_session(meta, |_, asked| self.stat_fs(asked)),
             Method::FindLayout => self.of_session(meta, |_, asked| self.find_layout(asked)),
             Method::Find => self.of_session(meta, |session, asked| self.find(session, asked)),
-            Method::JoinMetadata => self.join_metadata(meta),
-            Method::LetGo => self.slots_let_go(meta),
-            Method::StatePart => self.state_part(meta, most),
-            Method::PutState => self.put_part(meta, body),
-            Method::TakeOn => self.slots_take_on(meta),
-            Method::Bring => self.bring_slots(meta),
-            Method::SlotLoads => self.slot_loads(meta),
             Method::Lock => self.of_session(meta, |session, asked| self.lock(session, asked)),
             Method::Unlock => self.of_session(meta, |session, asked| self.unlock(session, asked)),
             Method::FindLock => self.of_session(meta, |session, asked| self.find_lock(session, asked)),
             Method::CancelLock => self.of_session(meta, |session, asked| self.cancel_lock(session, asked)),
-            // The data service's, one that no worker carries out, and those of who watches, which have a thread of their own.
-            Method::Listen
-            | Method::Counters
-            | Method::ClusterStatus
-            | Method::Read
-            | Method::Write
-            | Method::Sync
-            | Method::Truncate
-            | Method::Allocate
-            | Method::Seek
-            | Method::Attrs
-            | Method::Remove
-            | Method::Stat
-            | Method::Settle
-            | Method::SetTime => Err(Errno::ENOSYS.into()),
+            // The data service's, and those above.
+            _ => Err(Errno::ENOSYS.into()),
         }
     }
 }

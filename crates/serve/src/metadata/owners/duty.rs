@@ -12,9 +12,7 @@ use cluster::{
     map::{ClusterMap, SlotEpoch},
     node::{Node, NodeState, RACK},
     plan::Plan,
-    relief::{Relief, Settings},
 };
-use parking_lot::Mutex;
 use prost::Message;
 use proto::{
     Nothing, Reason,
@@ -25,7 +23,11 @@ use proto::{
 use types::{Errno, Ino, Slot};
 use wire::{handshake::Roles, schema::Retry};
 
-use super::{Owners, hand::as_slots};
+use super::{
+    Owners,
+    rights::as_slots,
+    turn::{Duty, Heard, Turn},
+};
 use crate::{
     answer::{Done, No, Outcome},
     metadata::MetadataService,
@@ -43,55 +45,6 @@ const SILENCE: Duration = Duration::from_secs(3);
 const PERIOD: Duration = Duration::from_secs(5);
 /// Slots that are nobody's are looked for so often.
 const LOOK: Duration = Duration::from_secs(2);
-
-/// Whoever has this carries a hand-over out.
-pub(crate) struct Turn {
-    /// Brought for operations, and whose they were.
-    lent: BTreeMap<Slot, (NodeId, Instant)>,
-    /// Let go by one and taken by nobody yet, with what sessions have in them.
-    adrift: Vec<(Vec<u16>, Vec<u8>)>,
-    /// Who was to let them go did not answer.
-    doubtful: Vec<(Vec<u16>, NodeId)>,
-    relief: Relief,
-    relieved: Instant,
-    looked: Instant,
-    tickets: u64,
-}
-
-pub(crate) struct Duty {
-    turn: Mutex<Turn>,
-    heard: Mutex<BTreeMap<NodeId, Heard>>,
-}
-
-struct Heard {
-    at: Instant,
-    incarnation: u64,
-}
-
-impl Turn {
-    /// They do not go back.
-    fn keep(&mut self, slots: &[u16]) {
-        as_slots(slots).iter().for_each(|slot| {
-            self.lent.remove(slot);
-        });
-    }
-}
-
-impl Duty {
-    pub(crate) fn new(relief: Settings) -> Duty {
-        let now = Instant::now();
-        let turn = Turn {
-            lent: BTreeMap::new(),
-            adrift: Vec::new(),
-            doubtful: Vec::new(),
-            relief: Relief::new(relief),
-            relieved: now,
-            looked: now,
-            tickets: 0,
-        };
-        Duty { turn: Mutex::new(turn), heard: Mutex::default() }
-    }
-}
 
 fn own(slots: &[u16], owner: NodeId, epochs: &[u64]) -> Vec<Change> {
     let slots = as_slots(slots).into_iter().zip(epochs);

@@ -3,46 +3,20 @@
 use std::time::{Duration, Instant};
 
 use cluster::ClusterMap;
-use parking_lot::Mutex;
+use mds::Gather;
 use proto::owners::{Bring, runs};
-use types::{Slot, UgsdId};
+use types::{Errno, Slot, UgsdId};
 
-use super::{Joining, Owners, peers::Peer, start::about};
+use super::{
+    Owners,
+    following::{EVERY, Told},
+    start::about,
+};
 use crate::{answer::No, metadata::MetadataService};
 
-/// How often it is said.
-const EVERY: Duration = Duration::from_millis(500);
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// For slots of an operation: as long as its asker may wait.
 const BRING_WAIT: Duration = Duration::from_secs(25);
-
-pub(crate) struct Following {
-    joining: Joining,
-    /// By their addresses, while no map says who is on duty.
-    servers: Vec<Peer>,
-    told: Mutex<Told>,
-}
-
-struct Told {
-    at: Option<Instant>,
-    /// The life of who is on duty.
-    life: u64,
-    failing: bool,
-}
-
-impl Following {
-    pub(crate) fn new(joining: Joining) -> Following {
-        let peer = |address: &net::Address| Peer::new(vec![address.clone()], None, &joining.credentials);
-        let servers = joining.servers.iter().map(peer).collect();
-        Following { servers, joining, told: Mutex::new(Told { at: None, life: 0, failing: false }) }
-    }
-
-    /// Since when nobody on duty is heard, if that is long.
-    pub(crate) fn silence(&self) -> Option<Duration> {
-        let told = self.told.lock();
-        told.at.map(|at| at.elapsed()).filter(|since| *since > 4 * EVERY)
-    }
-}
 
 impl MetadataService {
     /// Says who we are, and takes the map.
@@ -94,5 +68,25 @@ impl MetadataService {
         let on_duty = on_duty.ok_or_else(|| No::later("nobody on duty is known"))?;
         let bring = Bring { node: owners.me.id.0, slots: runs(numbers), stay: false };
         owners.peers.of(&map, on_duty)?.ask(&bring, Vec::new(), BRING_WAIT).map(|_| ())
+    }
+}
+
+/// What the metadata server gathers with.
+impl Gather for MetadataService {
+    fn gather(&self, slots: &[Slot]) -> Result<(), Errno> {
+        let owners = self.shared().map_err(|no| no.errno())?;
+        // Whoever waits for slots does not keep others from getting his.
+        let brought = owners.gates.outside(|| self.get_slots(owners, slots));
+        match brought {
+            Some(Ok(())) => Ok(()),
+            // As where two file systems are two devices.
+            Some(Err(no)) if no.errno() == Errno::EBUSY => Err(Errno::EXDEV),
+            Some(Err(No(fault))) => {
+                tracing::debug!(detail = fault.detail, "slots for an operation were not brought");
+                Err(Errno::EAGAIN)
+            }
+            // It went meanwhile: the operation is for another.
+            None => Err(Errno::EAGAIN),
+        }
     }
 }

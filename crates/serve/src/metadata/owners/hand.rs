@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use parking_lot::Mutex;
 use prost::Message;
 use proto::{
     Nothing, Reason,
@@ -13,7 +12,7 @@ use proto::{
 use types::{Errno, Slot};
 use wire::schema::Retry;
 
-use super::Owners;
+use super::{Owners, rights::as_slots};
 use crate::{
     answer::{Done, No, Outcome},
     metadata::MetadataService,
@@ -22,23 +21,9 @@ use crate::{
 /// Requests inside of a slot that goes are waited for so long.
 const SHUT_WAIT: Duration = Duration::from_secs(6);
 
-/// States on their way. One hand-over is under way at a time.
-#[derive(Default)]
-pub(crate) struct States {
-    last_ticket: u64,
-    /// Let go by us, until the next.
-    gone: Option<(u64, Vec<u16>, Vec<u8>)>,
-    /// For us, in parts.
-    coming: Option<(u64, Vec<u8>)>,
-}
-
 fn refused(what: &str, why: &str) -> No {
     tracing::warn!(why, "{what}");
     No::new(Errno::EAGAIN, Retry::After, Reason::None, format!("{what}: {why}"))
-}
-
-pub(super) fn as_slots(numbers: &[u16]) -> Vec<Slot> {
-    numbers.iter().filter_map(|n| Slot::new(*n)).collect()
 }
 
 impl MetadataService {
@@ -209,6 +194,3 @@ fn taken_on(numbers: &[u16], epochs: &BTreeMap<u16, u64>) -> Done {
     let epochs = numbers.iter().map(|slot| epochs.get(slot).copied().unwrap_or(0)).collect();
     Done::new(&TakenOn { epochs })
 }
-
-/// Shared by those above.
-pub(crate) type StateTable = Mutex<States>;

@@ -12,14 +12,18 @@
 
 mod duty;
 mod follow;
+mod following;
 mod gates;
 mod hand;
 mod peers;
 mod rights;
 mod start;
 mod state;
+mod states;
+mod table;
+mod turn;
 
 pub(crate) use gates::Inside;
 pub use rights::SlotRights;
-pub(crate) use start::Owners;
 pub use start::{JoinError, Joining, Shared, join};
+pub(crate) use table::Owners;

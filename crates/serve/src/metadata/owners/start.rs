@@ -1,33 +1,27 @@
 //! A metadata server among others: how it comes, and what it has for that.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use cluster::{
-    ClusterMap,
     node::{Node, RACK},
     relief::Settings,
 };
 use kv::MetaStore;
-use mds::{Gather, Mds, MdsOptions, Welcome};
+use mds::{Mds, MdsOptions, Welcome};
 use namespace::superblock::{Stored, Superblock};
 use net::{Address, Credentials};
 use proto::owners::{JoinMetadata, runs};
 use thiserror::Error;
-use types::{Errno, SLOTS, Slot};
+use types::{Errno, SLOTS};
 
 use super::{
-    SlotRights,
-    duty::Duty,
-    follow::Following,
-    gates::Gates,
-    hand::{StateTable, as_slots},
-    peers::{Peer, Peers},
+    peers::Peer,
+    rights::{SlotRights, as_slots},
 };
-use crate::{answer::No, metadata::MetadataService};
 
 /// Between two questions who is on duty.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -64,8 +58,8 @@ pub struct Joining {
 
 /// What a service needs beside its [`Mds`] when there are others.
 pub struct Shared {
-    joining: Joining,
-    duty: bool,
+    pub(crate) joining: Joining,
+    pub(crate) duty: bool,
     pub(crate) notes: Arc<MetaStore>,
 }
 
@@ -137,80 +131,5 @@ pub(super) fn about(joining: &Joining, (incarnation, epoch): (u64, u64), fresh: 
         epochs: ours.values().copied().collect(),
         fresh,
         epoch,
-    }
-}
-
-pub(crate) struct Owners {
-    pub(super) me: Node,
-    pub(super) rights: Arc<dyn SlotRights>,
-    pub(super) gates: Gates,
-    pub(super) peers: Peers,
-    pub(super) states: StateTable,
-    /// Of the server on duty.
-    pub(super) duty: Option<Duty>,
-    pub(crate) following: Following,
-    /// Kept for the metadata server, which refers to it.
-    gatherer: Arc<dyn Gather>,
-}
-
-impl Owners {
-    pub(crate) fn new(shared: Shared, service: Weak<MetadataService>) -> Owners {
-        let Shared { joining, duty, notes: _ } = shared;
-        Owners {
-            me: joining.me.clone(),
-            rights: joining.rights.clone(),
-            gates: Gates::new(),
-            peers: Peers::new(joining.credentials.clone()),
-            states: StateTable::default(),
-            duty: duty.then(|| Duty::new(joining.relief)),
-            following: Following::new(joining),
-            gatherer: Arc::new(Hands(service)),
-        }
-    }
-
-    pub(crate) fn gatherer(&self) -> &Arc<dyn Gather> {
-        &self.gatherer
-    }
-
-    pub(crate) fn is_on_duty(&self) -> bool {
-        self.duty.is_some()
-    }
-
-    pub(crate) fn gates(&self) -> &Gates {
-        &self.gates
-    }
-
-    /// The map of who is on duty from now on: what is ours is in it.
-    pub(crate) fn first_map(&self, cluster: [u8; 16], epoch: u32) -> Result<ClusterMap, cluster::Refused> {
-        use cluster::{Change, Epoch, map::SlotEpoch};
-        let first = ClusterMap::begin(cluster, Epoch(u64::from(epoch) << 32));
-        let ours = self.rights.ours();
-        let own = ours.into_iter().filter_map(|(slot, epoch)| {
-            Some(Change::Own { slot: Slot::new(slot)?, owner: self.me.id, epoch: SlotEpoch(epoch) })
-        });
-        first.next(&std::iter::once(Change::Put(self.me.clone())).chain(own).collect::<Vec<_>>())
-    }
-}
-
-/// What the metadata server gathers with.
-struct Hands(Weak<MetadataService>);
-
-impl Gather for Hands {
-    fn gather(&self, slots: &[Slot]) -> Result<(), Errno> {
-        let service = self.0.upgrade().ok_or(Errno::EAGAIN)?;
-        let owners = service.shared().map_err(|no| no.errno())?;
-        // Whoever waits for slots does not keep others from getting his.
-        let brought = owners.gates.outside(|| service.get_slots(owners, slots));
-        match brought {
-            Some(Ok(())) => Ok(()),
-            // As where two file systems are two devices.
-            Some(Err(no)) if no.errno() == Errno::EBUSY => Err(Errno::EXDEV),
-            Some(Err(No(fault))) => {
-                tracing::debug!(detail = fault.detail, "slots for an operation were not brought");
-                Err(Errno::EAGAIN)
-            }
-            // It went meanwhile: the operation is for another.
-            None => Err(Errno::EAGAIN),
-        }
     }
 }

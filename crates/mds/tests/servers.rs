@@ -3,6 +3,7 @@
 //! that is dropped with its journal not carried anywhere; what is left is compared with what was answered, and checked as a whole.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+#[path = "../../pg/tests/support/mod.rs"]
 mod support;
 
 use std::{

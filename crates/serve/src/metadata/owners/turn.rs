@@ -1,0 +1,61 @@
+//! What the server on duty knows beside the map: who is heard, and what is under way.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use cluster::{
+    NodeId,
+    relief::{Relief, Settings},
+};
+use parking_lot::Mutex;
+use types::Slot;
+
+use super::rights::as_slots;
+
+/// Whoever has this carries a hand-over out.
+pub(crate) struct Turn {
+    /// Brought for operations, and whose they were.
+    pub lent: BTreeMap<Slot, (NodeId, Instant)>,
+    /// Let go by one and taken by nobody yet, with what sessions have in them.
+    pub adrift: Vec<(Vec<u16>, Vec<u8>)>,
+    /// Who was to let them go did not answer.
+    pub doubtful: Vec<(Vec<u16>, NodeId)>,
+    pub relief: Relief,
+    pub relieved: Instant,
+    pub looked: Instant,
+    pub tickets: u64,
+}
+
+pub(crate) struct Duty {
+    pub turn: Mutex<Turn>,
+    pub heard: Mutex<BTreeMap<NodeId, Heard>>,
+}
+
+pub(crate) struct Heard {
+    pub at: Instant,
+    pub incarnation: u64,
+}
+
+impl Turn {
+    /// They do not go back.
+    pub(crate) fn keep(&mut self, slots: &[u16]) {
+        as_slots(slots).iter().for_each(|slot| {
+            self.lent.remove(slot);
+        });
+    }
+}
+
+impl Duty {
+    pub(crate) fn new(relief: Settings) -> Duty {
+        let now = Instant::now();
+        let turn = Turn {
+            lent: BTreeMap::new(),
+            adrift: Vec::new(),
+            doubtful: Vec::new(),
+            relief: Relief::new(relief),
+            relieved: now,
+            looked: now,
+            tickets: 0,
+        };
+        Duty { turn: Mutex::new(turn), heard: Mutex::default() }
+    }
+}
