@@ -58,7 +58,14 @@ END
     done
     client a
     client b
-    mountpoint -q "$A" && mountpoint -q "$B" && all_are_up
+    mountpoint -q "$A" && mountpoint -q "$B"
+    # The last one may not have reported yet.
+    local tries
+    for ((tries = 0; tries < 200; tries++)); do
+        all_are_up && return
+        sleep 0.1
+    done
+    all_are_up
 }
 end_cluster() {
     local n place
