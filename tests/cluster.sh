@@ -4,8 +4,8 @@
 # shellcheck shell=bash
 
 A=$scratch/a B=$scratch/b
-# Of this run alone: two at once do not meet.
-port=$((20000 + $$ % 20000))
+# Of this run alone: two at once do not meet. Below those that the kernel gives to connections.
+port=$((20000 + $$ % 12000))
 
 server() { # NODE
     timeout 60 "$onfs" server --config "$scratch/n$1.toml" >>"$logs/servers.log" 2>&1 </dev/null
