@@ -100,6 +100,8 @@ impl Shared {
             session.client.execute("UPDATE slot SET owner = NULL WHERE slot = ANY($1)", &[&free]).await?;
             Ok(())
         })
+        // Or it would not be tried again; a batch for one that is another's by now is refused by its row.
+        .inspect_err(|_| self.epochs.lock().extend(known.iter().copied()))
     }
 
     /// The lease, for another while. False: the row is not ours any more.

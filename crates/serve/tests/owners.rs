@@ -165,3 +165,25 @@ fn the_server_on_duty_is_started_again() {
     session.mkdir(1, "after").unwrap();
     thread::sleep(Duration::from_millis(10));
 }
+
+/// A slot that went while clients could still come back to a server that was started again would be taken for closed by its next owner, and
+/// what is open without a name would be removed there.
+#[test]
+fn regression_a_slot_does_not_go_before_its_clients_are_back() {
+    let mut site = Several::new(2, 0);
+    let dir = {
+        let session = site.session();
+        let dirs = dirs(&session, 4);
+        *dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap()
+    };
+    site.stop(1);
+    site.start(1);
+    site.settled();
+    let refused = site.try_bring(dir, 0).unwrap_err();
+    assert!(refused.detail.contains("come back"), "{refused:?}");
+    assert_eq!(site.owner(dir), 1);
+    // What nobody can have anything in goes.
+    let unused = 4000_u64 << 40 | 1;
+    let other = 1 - site.owner(unused);
+    site.try_bring(unused, other).unwrap();
+}

@@ -128,7 +128,8 @@ impl MetadataService {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         // A store that was just made has no earlier sessions.
-        let wait = if mds.epoch() > 1 { options.sessions.silence } else { Duration::ZERO };
+        let is_new = mds.epoch() == 1 || shared.as_ref().is_some_and(|shared| shared.is_new);
+        let wait = if is_new { Duration::ZERO } else { options.sessions.silence };
         let service = Arc::new_cyclic(|me| MetadataService {
             me: me.clone(),
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
@@ -253,8 +254,14 @@ impl MetadataService {
             Turn::Again(outcome) => outcome,
             Turn::First => {
                 let outcome = run(&session, &request).map_err(|no| {
-                    // It was not begun: a part of what it is about is another's.
-                    if no.errno() == Errno::EREMOTE { No::wrong_owner(self.nodes.epoch()) } else { no }
+                    // It was not begun: a part of what it is about is another's, or did not come; it may the next time.
+                    if no.errno() == Errno::EREMOTE {
+                        No::wrong_owner(self.nodes.epoch())
+                    } else if no == No::from(Errno::EAGAIN) {
+                        No::later("slots that it needs did not come")
+                    } else {
+                        no
+                    }
                 });
                 session.answered(&head, &outcome);
                 outcome

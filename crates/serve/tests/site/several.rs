@@ -249,6 +249,14 @@ impl Several {
         ask(&duty, &bring, &[], 0).unwrap();
     }
 
+    /// The same, once.
+    pub fn try_bring(&self, ino: u64, to: usize) -> Result<(), Fault> {
+        let slot = slot_of(ino).get();
+        let duty = client_to(&self.address(0), Several::node(0), Lane::Control);
+        let bring = Bring { node: Several::node(to), slots: runs([slot]), stay: true };
+        super::ask_once(&duty, &bring, &[], 0).map(drop)
+    }
+
     pub fn session(&self) -> Routed<'_> {
         static LAST: AtomicU64 = AtomicU64::new(1);
         let id = SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed)));

@@ -331,7 +331,9 @@ impl MetadataService {
         }
         for (way, slots) in moves {
             if let Err(no) = self.hand_over(owners, turn, &slots, way) {
-                tracing::debug!(detail = no.0.detail, "what was lent stays");
+                tracing::debug!(detail = no.0.detail, "what was lent stays for a while");
+                let again = as_slots(&slots).into_iter().map(|slot| (slot, (way.1, Instant::now())));
+                turn.lent.extend(again);
             }
         }
     }

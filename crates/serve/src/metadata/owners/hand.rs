@@ -9,7 +9,7 @@ use proto::{
         Gone, LetGo, Loads, PART_BYTES, PutState, SlotLoads, SlotState, StatePart, TakeOn, TakenOn, slots,
     },
 };
-use types::{Errno, Slot};
+use types::{Errno, Slot, UgsdId};
 use wire::schema::Retry;
 
 use super::{Owners, rights::as_slots};
@@ -50,6 +50,10 @@ impl MetadataService {
         let slots = as_slots(numbers);
         if let Some(slot) = slots.iter().find(|slot| !self.mds.serves(**slot)) {
             return Err(refused("slots are not let go", &format!("{} is not ours", slot.get())));
+        }
+        if self.in_grace() && slots.iter().any(|slot| self.is_used(*slot)) {
+            // What sessions of an earlier life have in them is known when they have come back; the next owner would take it for closed.
+            return Err(refused("slots are not let go", "clients of before the start may still come back"));
         }
         if !owners.gates.shut(&slots, SHUT_WAIT) {
             return Err(refused("slots are not let go", "they are in use"));
@@ -116,10 +120,22 @@ impl MetadataService {
             }
             return Err(refused("slots are not taken", &format!("{missing} is another's")));
         }
-        self.put_state(state)?;
-        self.mds.take_on(&as_slots(numbers), next_ugsd)?;
+        let served =
+            self.put_state(state).and_then(|()| Ok(self.mds.take_on(&as_slots(numbers), next_ugsd)?));
+        if let Err(no) = served {
+            // Whoever had them takes them back.
+            if let Err(why) = owners.rights.release(numbers) {
+                tracing::error!(why, "slots that are not served are not given back");
+            }
+            return Err(no);
+        }
         self.go_on_writing(&state.files);
         Ok(taken)
+    }
+
+    /// Was ever a directory made in it? The root's always was.
+    fn is_used(&self, slot: Slot) -> bool {
+        slot == UgsdId::ROOT.slot() || self.mds.next_ugsd().map_or(true, |next| u32::from(slot.get()) < next)
     }
 
     fn serves(&self, number: u16) -> bool {

@@ -60,6 +60,8 @@ pub struct Joining {
 pub struct Shared {
     pub(crate) joining: Joining,
     pub(crate) duty: bool,
+    /// It had no slots before, so nobody has anything in them.
+    pub(crate) is_new: bool,
     pub(crate) notes: Arc<MetaStore>,
 }
 
@@ -71,6 +73,7 @@ pub fn join(
     joining: Joining,
 ) -> Result<(Mds, Shared), JoinError> {
     let rights = &joining.rights;
+    let is_new = rights.ours().is_empty();
     let root = types::UgsdId::ROOT.slot().get();
     let taken = rights.take_free(&[root]).map_err(JoinError::Rights)?;
     let duty = taken.contains_key(&root);
@@ -85,7 +88,7 @@ pub fn join(
     } else {
         Mds::join(store.clone(), options, &welcomed(&joining)?, &ours)
     };
-    Ok((mds, Shared { joining, duty, notes: notes.clone() }))
+    Ok((mds, Shared { joining, duty, is_new, notes: notes.clone() }))
 }
 
 fn welcomed(joining: &Joining) -> Result<Welcome, JoinError> {

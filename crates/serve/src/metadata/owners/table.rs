@@ -23,7 +23,7 @@ pub(crate) struct Owners {
 
 impl Owners {
     pub(crate) fn new(shared: Shared) -> Owners {
-        let Shared { joining, duty, notes: _ } = shared;
+        let Shared { joining, duty, is_new: _, notes: _ } = shared;
         Owners {
             me: joining.me.clone(),
             rights: joining.rights.clone(),
