@@ -174,7 +174,8 @@ fn damaged_engine_files_give_an_error_or_the_right_data() {
     let outside =
         ["FORMAT", "LOCK", "RESERVE"].map(|name| (dir.join(name), std::fs::read(dir.join(name)).unwrap()));
     let whole = files(&dir.join("engine"));
-    assert!(whole.len() > 4, "{whole:?}");
+    // What the engine's own merging, which goes on by itself, leaves at the least: how it all hangs together, and a run.
+    assert!(whole.len() > 2, "{whole:?}");
     let (mut cases, mut refusals) = (0, 0);
     for (path, bytes) in &whole {
         let places = if bytes.len() < 100 { bytes.len() } else { 30 };
