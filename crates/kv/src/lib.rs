@@ -18,6 +18,7 @@ pub mod conformance;
 mod disk;
 mod engine;
 mod error;
+mod follower;
 mod frame;
 #[cfg(test)]
 mod fuzz;
@@ -40,6 +41,7 @@ pub use engine::{
     ApplyError, Batch, Engine, LSM_NAME, LsmEngine, MemoryEngine, RESERVED_KEY, inside_engine, lsm,
 };
 pub use error::OpenError;
+pub use follower::{Entry, Follower, entries_of};
 pub use frame::{FORMAT_VERSION, FRAME_BYTES_MAX};
 pub use journal::BeforeSync;
 pub use lsn::Lsn;

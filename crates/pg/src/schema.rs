@@ -5,7 +5,7 @@
 use crate::{connection::Session, error::Failure, options::Options};
 
 /// In order; never changed once released. Each ends with the version of its place, from 1.
-const MIGRATIONS: [&str; 1] = [VERSION_1];
+const MIGRATIONS: [&str; 2] = [VERSION_1, VERSION_2];
 
 /// Keys are compared byte by byte (the type's own order). An index holds no more than 2704 bytes of a key, so longer ones, which no
 /// file system of ours has, are apart. Writers and slots: see [`crate::lease`].
@@ -26,6 +26,19 @@ CREATE TABLE slot (
     epoch bigint NOT NULL
 );
 INSERT INTO slot SELECT n, NULL, 0 FROM generate_series(0, 4095) AS n;
+";
+
+/// What each writer's copy of its journal's end is worth ([`cluster::tail::row`]), and who went on in its place (until it was told). Without a
+/// row there never was a copy.
+const VERSION_2: &str = "
+CREATE TABLE tail (
+    writer text PRIMARY KEY,
+    standby text,
+    copy bigint NOT NULL,
+    complete boolean NOT NULL,
+    taken_by text,
+    taken_copy bigint
+);
 ";
 
 /// Keys of more bytes are in `long_entry`.
