@@ -15,6 +15,7 @@
 mod cache;
 mod checkpoint;
 pub mod conformance;
+mod copy;
 mod disk;
 mod engine;
 mod error;
@@ -36,6 +37,7 @@ mod txn;
 mod work;
 mod write_set;
 
+pub use copy::{CopyFile, CopyName, CopyRecord};
 pub use disk::{BootId, Disk, DiskFile, Space, SystemDisk};
 pub use engine::{
     ApplyError, Batch, Engine, LSM_NAME, LsmEngine, MemoryEngine, RESERVED_KEY, inside_engine, lsm,
