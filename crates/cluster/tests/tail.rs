@@ -125,21 +125,43 @@ enum Ask {
     Open,
     Claim,
     Renew,
-    Write { write: u64, change: Change<NodeId> },
-    Apply { up_to: u64, records: Records },
-    Look { of: NodeId },
-    Take { from: NodeId, copy: u64, up_to: u64, records: Records },
+    Write {
+        write: u64,
+        change: Change<NodeId>,
+    },
+    Apply {
+        up_to: u64,
+        records: Records,
+    },
+    Look {
+        of: NodeId,
+    },
+    Take {
+        from: NodeId,
+        copy: u64,
+        up_to: u64,
+        records: Records,
+    },
 }
 
 #[derive(Clone, Debug)]
 enum Told {
-    Opened { session: u64, copy: u64, applied: u64, owner: bool, taken: Option<u64> },
+    Opened {
+        session: u64,
+        copy: u64,
+        applied: u64,
+        owner: bool,
+        taken: Option<u64>,
+    },
     Claimed(u64),
     Done,
     /// The session is not the last one.
     NotDone,
     Fenced,
-    Seen { row: Row<NodeId>, ended: bool },
+    Seen {
+        row: Row<NodeId>,
+        ended: bool,
+    },
     Took(Result<(), Refused>),
 }
 
@@ -523,9 +545,8 @@ impl World {
             }
         }
         let running = |id: &NodeId| self.nodes[id].up && now >= self.nodes[id].paused;
-        let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.replies)
-            .into_iter()
-            .partition(|(at, to, ..)| *at <= now && running(to));
+        let (due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.replies).into_iter().partition(|(at, to, ..)| *at <= now && running(to));
         self.replies = later;
         for (_, to, life, id, told) in due {
             let node = self.nodes.get_mut(&to).unwrap();
@@ -708,11 +729,8 @@ impl World {
         if node.outstanding.is_some() || node.wants.is_empty() {
             return;
         }
-        let ask = if node.opened && node.session.is_none() {
-            Ask::Claim
-        } else {
-            node.wants.pop_front().unwrap()
-        };
+        let ask =
+            if node.opened && node.session.is_none() { Ask::Claim } else { node.wants.pop_front().unwrap() };
         self.asks += 1;
         node.outstanding = Some((self.asks, ask.clone(), now + ANSWER_WAIT));
         let of = (node.life, node.session.unwrap_or(0));

@@ -149,7 +149,10 @@ mod tests {
         let store = open(dir.path(), &engine).unwrap();
         assert_eq!((store.get(b"two"), store.get(b"three")), (Ok(None), Ok(None)));
         assert!(store.get(b"one").unwrap().is_some());
-        assert_eq!((store.recovery().replayed, store.last_lsn(), engine.taken_over()), (0, Lsn(3), Ok(false)));
+        assert_eq!(
+            (store.recovery().replayed, store.last_lsn(), engine.taken_over()),
+            (0, Lsn(3), Ok(false))
+        );
         put(&store, b"four");
         assert_eq!(store.last_lsn(), Lsn(4));
         drop(store);

@@ -8,8 +8,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc,
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},

@@ -18,8 +18,8 @@ use namespace::txn::{KvError, Reader, Visit};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    BeforeSync, Disk, Engine, FRAME_BYTES_MAX, Follower, Lsn, MetaStoreOptions, OpenError, RecoveryReport, SystemDisk,
-    WriteSet,
+    BeforeSync, Disk, Engine, FRAME_BYTES_MAX, Follower, Lsn, MetaStoreOptions, OpenError, RecoveryReport,
+    SystemDisk, WriteSet,
     cache::Cache,
     checkpoint,
     engine::RESERVED_KEY,
@@ -362,7 +362,10 @@ fn leave_out(
     (applied, last): (Lsn, Lsn),
 ) -> Result<(), OpenError> {
     let unheard = found.replay.len();
-    tracing::warn!(unheard, "another server went on in this one's place: commits that it had not heard of are left out");
+    tracing::warn!(
+        unheard,
+        "another server went on in this one's place: commits that it had not heard of are left out"
+    );
     found.replay.clear();
     found.report.replayed = 0;
     if last == applied {

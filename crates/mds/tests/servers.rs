@@ -240,7 +240,8 @@ fn a_standby_goes_on_with_what_a_dead_server_answered() {
     assert_eq!(rights_a.take_free(&all).unwrap().ours.len(), 4096);
     let a = Mds::first(store_a.clone(), MdsOptions::default(), &slots(&rights_a)).unwrap();
     let dir = a.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
-    let create = |mds: &Mds, name: &str| mds.create(&ROOT, dir, name.as_bytes(), &FILE).map(|found| found.attr.ino);
+    let create =
+        |mds: &Mds, name: &str| mds.create(&ROOT, dir, name.as_bytes(), &FILE).map(|found| found.attr.ino);
     create(&a, "before").unwrap();
     let (store_b, rights_b) = open(&server, second.path(), &alive);
     drop(Mds::join(store_b.clone(), MdsOptions::default(), &a.welcome().unwrap(), &[]));

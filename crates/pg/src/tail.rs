@@ -134,8 +134,11 @@ impl Shared {
         let now = client.query_one(&format!("SELECT {}", micros("clock_timestamp()")), &[]).await?;
         let now = DbTime(now.try_get(0)?);
         let step = if done { 0 } else { 1 };
-        let ours: BTreeMap<u16, u64> =
-            rows.iter().filter(|row| row.owner.as_deref() == Some(owner)).map(|row| (row.slot, row.epoch + step)).collect();
+        let ours: BTreeMap<u16, u64> = rows
+            .iter()
+            .filter(|row| row.owner.as_deref() == Some(owner))
+            .map(|row| (row.slot, row.epoch + step))
+            .collect();
         let taken = Taken { ours, others: BTreeMap::new() };
         if done {
             return Ok(Ok(taken));
@@ -196,7 +199,9 @@ fn merged<'a>(
         for (key, value) in entries {
             if !slots.contains(&slot_of(key)) {
                 let slot = slot_of(key);
-                return Err(Failure::Damaged(format!("the copy of a journal has {lsn} in slot {slot}, which is another's")));
+                return Err(Failure::Damaged(format!(
+                    "the copy of a journal has {lsn} in slot {slot}, which is another's"
+                )));
             }
             batch.insert(&**key, value.as_deref());
         }
@@ -215,7 +220,8 @@ async fn tail_row(
     lock: bool,
 ) -> Result<(Row<String>, Option<(String, u64)>), Failure> {
     let lock = if lock { "FOR UPDATE" } else { "" };
-    let sql = format!("SELECT standby, copy, complete, taken_by, taken_copy FROM tail WHERE writer = $1 {lock}");
+    let sql =
+        format!("SELECT standby, copy, complete, taken_by, taken_copy FROM tail WHERE writer = $1 {lock}");
     let Some(row) = session.client.query_opt(&sql, &[&of]).await? else { return Ok((Row::default(), None)) };
     let tail = Row { standby: row.try_get(0)?, copy: unsigned(row.try_get(1)?)?, complete: row.try_get(2)? };
     let taken_by: Option<String> = row.try_get(3)?;

@@ -125,7 +125,10 @@ fn what_is_no_whole_copy_is_applied_by_nobody() {
     for wrong in [[batch(2, 1, "x")], [batch(1, 5, "another's")]] {
         let result = standby.take_over(&name, 1, &wrong);
         assert!(matches!(result, Err(TailError::Failed(_))), "{result:?}");
-        assert_eq!((standby.ours(), second.get(&key(1)), second.get(&key(5))), ([].into(), Ok(None), Ok(None)));
+        assert_eq!(
+            (standby.ours(), second.get(&key(1)), second.get(&key(5))),
+            ([].into(), Ok(None), Ok(None))
+        );
     }
     assert_eq!(standby.take_over(&name, 1, &[batch(1, 1, "x")]).unwrap().ours, [(1, 2)].into());
     assert_eq!(server.sql("SELECT count(*) FROM tails.entry"), "1");

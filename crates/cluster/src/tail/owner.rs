@@ -50,10 +50,15 @@ pub enum Effect {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Says {
-    Complete { standby: NodeId },
+    Complete {
+        standby: NodeId,
+    },
     /// The row says so.
     Alone,
-    Ended { standby: NodeId, why: Why },
+    Ended {
+        standby: NodeId,
+        why: Why,
+    },
 }
 
 /// Why a copy ended.
@@ -88,18 +93,41 @@ struct Copy {
 #[derive(Clone, Debug)]
 enum State {
     /// The row may say anything until it says that nobody has a copy. What copy there was goes on meanwhile.
-    Leaving { write: u64, next: Time, copy: Option<Copy> },
-    Alone { again: Time },
+    Leaving {
+        write: u64,
+        next: Time,
+        copy: Option<Copy>,
+    },
+    Alone {
+        again: Time,
+    },
     /// The row is to name the standby.
-    Opening { write: u64, next: Time, standby: NodeId, number: u64 },
+    Opening {
+        write: u64,
+        next: Time,
+        standby: NodeId,
+        number: u64,
+    },
     /// The engine is to have all up to `base`.
-    Carrying { standby: NodeId, number: u64, base: u64 },
+    Carrying {
+        standby: NodeId,
+        number: u64,
+        base: u64,
+    },
     /// Sent, and not waited for.
     Filling(Copy),
     /// Waited for; what was answered before, up to `free`, is not all there.
-    Closing { copy: Copy, free: u64 },
+    Closing {
+        copy: Copy,
+        free: u64,
+    },
     /// The row says that it is complete, or may.
-    Held { copy: Copy, write: u64, next: Time, confirmed: bool },
+    Held {
+        copy: Copy,
+        write: u64,
+        next: Time,
+        confirmed: bool,
+    },
     Over,
 }
 
@@ -505,14 +533,8 @@ impl Owner {
         if up_to <= copy.sent {
             return;
         }
-        let effect = Effect::Send {
-            to: copy.standby,
-            copy: copy.number,
-            beat,
-            from: copy.sent + 1,
-            up_to,
-            applied,
-        };
+        let effect =
+            Effect::Send { to: copy.standby, copy: copy.number, beat, from: copy.sent + 1, up_to, applied };
         copy.sent = up_to;
         copy.await_answer(beat, now);
         self.beats = beat;

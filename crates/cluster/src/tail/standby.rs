@@ -26,17 +26,36 @@ pub enum Input {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// A new file for this copy, in place of the one there was.
-    Start { copy: u64, base: u64 },
+    Start {
+        copy: u64,
+        base: u64,
+    },
     /// Records that came, to its end.
-    Keep { copy: u64, from: u64, up_to: u64 },
+    Keep {
+        copy: u64,
+        from: u64,
+        up_to: u64,
+    },
     /// The engine has them.
-    Trim { copy: u64, up_to: u64 },
-    Stored { copy: u64, beat: u64, up_to: u64 },
-    Refused { copy: u64 },
+    Trim {
+        copy: u64,
+        up_to: u64,
+    },
+    Stored {
+        copy: u64,
+        beat: u64,
+        up_to: u64,
+    },
+    Refused {
+        copy: u64,
+    },
     /// At the row, and the owner's lease.
     Look,
     /// In one transaction, with what the copy has up to this record. What became of it is asked until it is known.
-    Take { copy: u64, up_to: u64 },
+    Take {
+        copy: u64,
+        up_to: u64,
+    },
     /// It is ours now: to be served.
     Serve,
 }
@@ -47,7 +66,9 @@ enum State {
     Open,
     /// It may not.
     Shut,
-    Taking { next: Time },
+    Taking {
+        next: Time,
+    },
     /// Taken over, or there never was a copy.
     Nothing,
 }
