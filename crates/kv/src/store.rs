@@ -99,10 +99,7 @@ impl MetaStore {
         settle_format(&state_dir, format, &*engine, applied)?;
         let mut found = recovery::recover(&*disk, &journal_dir, applied, options.repair)?;
         let last = found.replay.last().map_or(applied, |replay| replay.lsn);
-        let taken_over = engine.taken_over()?;
-        if taken_over {
-            leave_out(&*engine, &mut found, (applied, last))?;
-        }
+        let taken_over = leave_out(&*engine, &mut found, (applied, last))?;
         log_recovery(&found.report);
         let free_bytes = || disk.space(&journal_dir).map(|s| s.free).map_err(|e| kv_error("journal", &e));
         let cost = reserve::cost_of(found.replay.iter().map(Replay::bytes).sum());
@@ -113,9 +110,7 @@ impl MetaStore {
         }
         // The names must be gone before numbers after `last` are given out again.
         disk.sync_dir(&journal_dir).map_err(|e| OpenError::io(&journal_dir, &e))?;
-        if taken_over {
-            engine.begin_anew()?;
-        }
+        taken_over.then(|| engine.begin_anew()).transpose()?;
         let health = Arc::new(Health::default());
         let bytes_max = if options.background { reserve.journal_max() } else { u64::MAX };
         let step_bytes = options.checkpoint_bytes.max(4096);
@@ -354,13 +349,16 @@ impl Drop for MetaStore {
     }
 }
 
-/// Another writer went on in our place: commits of which it knows nothing were not acknowledged, and others may have changed the same since.
-/// Their numbers are not given again.
+/// Did another writer go on in our place? Then commits of which it knows nothing were not acknowledged, and others may have changed the same
+/// since. Their numbers are not given again.
 fn leave_out(
     engine: &dyn Engine,
     found: &mut recovery::Recovered,
     (applied, last): (Lsn, Lsn),
-) -> Result<(), OpenError> {
+) -> Result<bool, OpenError> {
+    if !engine.taken_over()? {
+        return Ok(false);
+    }
     let unheard = found.replay.len();
     tracing::warn!(
         unheard,
@@ -368,10 +366,10 @@ fn leave_out(
     );
     found.replay.clear();
     found.report.replayed = 0;
-    if last == applied {
-        return Ok(());
+    if last > applied {
+        engine.apply(&[], last).map_err(|error| OpenError::Engine(KvError::Io(error.to_string())))?;
     }
-    engine.apply(&[], last).map_err(|error| OpenError::Engine(KvError::Io(error.to_string())))
+    Ok(true)
 }
 
 /// Is the directory a store of this engine? An empty one becomes one.

@@ -183,13 +183,16 @@ impl Shared {
     }
 }
 
+/// The last word of each key.
+type Merged<'a> = BTreeMap<&'a [u8], Option<&'a [u8]>>;
+
 /// What the engine lacks of a tail, the last word of each key; and the tail's last number. All of it is in these slots, and there is no
 /// hole: otherwise it is not what it is said to be.
 fn merged<'a>(
     tail: &'a [TailBatch],
     applied: Lsn,
     slots: &BTreeSet<u16>,
-) -> Result<(BTreeMap<&'a [u8], Option<&'a [u8]>>, Lsn), Failure> {
+) -> Result<(Merged<'a>, Lsn), Failure> {
     let (mut batch, mut last) = (BTreeMap::new(), applied);
     for (lsn, entries) in tail.iter().filter(|(lsn, _)| *lsn > applied) {
         if lsn.0 != last.0 + 1 {
@@ -256,8 +259,7 @@ mod tests {
         let tail = [batch(4, one, b"a"), batch(5, two, b"b"), batch(6, one, b"c")];
         let (merged_all, last) = merged(&tail, Lsn(4), &slots).unwrap();
         assert_eq!(last, Lsn(6));
-        let expected: BTreeMap<&[u8], Option<&[u8]>> =
-            [(&one[..], Some(&b"c"[..])), (&two[..], Some(&b"b"[..]))].into();
+        let expected: Merged<'_> = [(&one[..], Some(&b"c"[..])), (&two[..], Some(&b"b"[..]))].into();
         assert_eq!(merged_all, expected);
         assert_eq!(merged(&tail, Lsn(9), &slots).unwrap().1, Lsn(9));
         assert!(merged(&tail, Lsn(2), &slots).is_err(), "the third is missing");

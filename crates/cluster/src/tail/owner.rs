@@ -510,13 +510,12 @@ impl Owner {
 
     /// When the standby is nearly up to date, and when it is.
     fn close(&mut self, now: Time) {
-        let state = std::mem::replace(&mut self.state, State::Over);
-        self.state = match state {
-            State::Filling(copy) if copy.begun && self.last - copy.stored <= self.terms.window => {
-                State::Closing { copy, free: self.last }
-            }
-            other => other,
-        };
+        if let State::Filling(copy) = &self.state
+            && copy.begun
+            && self.last - copy.stored <= self.terms.window
+        {
+            self.state = State::Closing { copy: copy.clone(), free: self.last };
+        }
         if let State::Closing { copy, free } = &self.state
             && copy.stored >= *free
         {
