@@ -110,7 +110,10 @@ struct DbRow {
     until: Time,
     tail: Row<NodeId>,
     applied: u64,
-    taken: Option<(NodeId, u64)>,
+    /// By whom, and with which copy.
+    taken: BTreeSet<(NodeId, u64)>,
+    /// It was, and was not told yet.
+    untold: bool,
 }
 
 struct Db {
@@ -153,7 +156,7 @@ enum Told {
         copy: u64,
         applied: u64,
         owner: bool,
-        taken: Option<u64>,
+        taken: bool,
     },
     Claimed(u64),
     Done,
@@ -176,7 +179,7 @@ impl Db {
         }
         let row = self.rows.get_mut(&me).unwrap();
         if let Ask::Open = ask {
-            let taken = row.taken.take().map(|_| row.applied);
+            let taken = std::mem::take(&mut row.untold);
             (row.life, row.session, row.until) = (life, row.session + 1, now + LEASE);
             let (copy, applied) = (row.tail.copy, row.applied);
             return Told::Opened { session: row.session, copy, applied, owner, taken };
@@ -222,12 +225,13 @@ impl Db {
         (up_to, records): (u64, &Records),
     ) -> Result<(), Refused> {
         let row = self.rows.get_mut(&from).unwrap();
-        if row.taken == Some((me, copy)) {
+        if row.taken.contains(&(me, copy)) {
             return Ok(());
         }
         row.tail = row.tail.take_over(&me, copy, now >= row.until)?;
         assert_eq!(self.owner, from, "a copy of what is another's is complete");
-        (row.life, row.taken) = (0, Some((me, copy)));
+        (row.life, row.untold) = (0, true);
+        row.taken.insert((me, copy));
         let new = records.iter().filter(|(number, _)| *number > row.applied);
         for (next, (number, op)) in (row.applied + 1..).zip(new) {
             assert_eq!(*number, next, "a hole in what is taken over");
@@ -569,7 +573,7 @@ impl World {
         match (ask, told) {
             (Ask::Open, Told::Opened { session, copy, applied, owner, taken }) => {
                 (node.session, node.opened, node.copy) = (Some(session), true, copy);
-                if taken.is_some() || !owner {
+                if taken || !owner {
                     // Another one has gone on: what is in the journal and not there was never answered.
                     node.journal.clear();
                     node.last = node.last.max(applied);
@@ -946,6 +950,13 @@ fn nothing_answered_is_lost_and_nothing_is_done_twice() {
     if runs > 100 {
         assert!(takes > runs / 4 && complete > runs, "{takes} {complete}");
     }
+}
+
+/// The answer to a take-over was lost, the dead owner came back and was told, and then the taker was refused: the slots were its own by the
+/// rows, and it served them not.
+#[test]
+fn regression_a_lost_answer_to_a_take_over_is_found_out_later() {
+    World::new(457).run();
 }
 
 /// Goal: a dead server's slots are served again when its lease has ended, and little later. Method: it is killed and stays so.

@@ -28,16 +28,21 @@ CREATE TABLE slot (
 INSERT INTO slot SELECT n, NULL, 0 FROM generate_series(0, 4095) AS n;
 ";
 
-/// What each writer's copy of its journal's end is worth ([`cluster::tail::row`]), and who went on in its place (until it was told). Without a
-/// row there never was a copy.
+/// What each writer's copy of its journal's end is worth ([`cluster::tail::row`]; without a row there never was one), whether somebody went on in
+/// its place and it was not told yet; and each time that somebody did, for who asks again.
 const VERSION_2: &str = "
 CREATE TABLE tail (
     writer text PRIMARY KEY,
     standby text,
     copy bigint NOT NULL,
     complete boolean NOT NULL,
-    taken_by text,
-    taken_copy bigint
+    taken_over boolean NOT NULL DEFAULT false
+);
+CREATE TABLE take_over (
+    writer text NOT NULL,
+    copy bigint NOT NULL,
+    taker text NOT NULL,
+    PRIMARY KEY (writer, copy)
 );
 ";
 

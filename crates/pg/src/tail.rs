@@ -124,8 +124,10 @@ impl Shared {
     ) -> Result<Result<Taken, Refused>, Failure> {
         let (client, me) = (&session.client, self.identity.writer.as_str());
         let leases = locked_leases(session, me, number).await?;
-        let (row, taken_by) = tail_row(session, from, true).await?;
-        let done = taken_by.as_ref() == Some(&(me.to_owned(), copy));
+        let (row, _) = tail_row(session, from, true).await?;
+        let sql = "SELECT 1 FROM take_over WHERE writer = $1 AND copy = $2 AND taker = $3";
+        // Also when the one before has come back since, and was told.
+        let done = client.query_opt(sql, &[&from, &(copy as i64), &me]).await?.is_some();
         let owner = if done { me } else { from };
         let sql = "SELECT slot FROM slot WHERE owner = $1 ORDER BY slot";
         let slots: Vec<i32> =
@@ -158,16 +160,17 @@ impl Shared {
         let sql = "UPDATE slot SET owner = $1, epoch = epoch + 1 WHERE owner = $2";
         client.execute(sql, &[&me, &from]).await?;
         put_row(session, from, &next).await?;
-        let sql = "UPDATE tail SET taken_by = $2, taken_copy = $3 WHERE writer = $1";
-        client.execute(sql, &[&from, &me, &(copy as i64)]).await?;
+        client.execute("UPDATE tail SET taken_over = true WHERE writer = $1", &[&from]).await?;
+        let sql = "INSERT INTO take_over (writer, copy, taker) VALUES ($1, $2, $3)";
+        client.execute(sql, &[&from, &(copy as i64), &me]).await?;
         Ok(Ok(taken))
     }
 
     /// Somebody went on in our place, and we have not begun anew since.
     pub(crate) fn was_taken_over(&self) -> Result<bool, KvError> {
         self.read(async |session: &Session| {
-            let (_, taken_by) = tail_row(session, &self.identity.writer, false).await?;
-            Ok(taken_by.is_some())
+            let (_, taken_over) = tail_row(session, &self.identity.writer, false).await?;
+            Ok(taken_over)
         })
     }
 
@@ -176,7 +179,7 @@ impl Shared {
         let me = self.identity.writer.as_str();
         self.owning(&mut writer, async |session: &Session, number: i64| {
             locked_leases(session, me, number).await?;
-            let sql = "UPDATE tail SET taken_by = NULL, taken_copy = NULL WHERE writer = $1";
+            let sql = "UPDATE tail SET taken_over = false WHERE writer = $1";
             session.client.execute(sql, &[&me]).await?;
             Ok(())
         })
@@ -216,20 +219,13 @@ fn unsigned(number: i64) -> Result<u64, Failure> {
     u64::try_from(number).map_err(|_| Failure::Damaged(format!("there is a number {number}")))
 }
 
-/// The row of a writer, and who went on in its place with which copy.
-async fn tail_row(
-    session: &Session,
-    of: &str,
-    lock: bool,
-) -> Result<(Row<String>, Option<(String, u64)>), Failure> {
+/// The row of a writer, and whether somebody went on in its place and it was not told yet.
+async fn tail_row(session: &Session, of: &str, lock: bool) -> Result<(Row<String>, bool), Failure> {
     let lock = if lock { "FOR UPDATE" } else { "" };
-    let sql =
-        format!("SELECT standby, copy, complete, taken_by, taken_copy FROM tail WHERE writer = $1 {lock}");
-    let Some(row) = session.client.query_opt(&sql, &[&of]).await? else { return Ok((Row::default(), None)) };
+    let sql = format!("SELECT standby, copy, complete, taken_over FROM tail WHERE writer = $1 {lock}");
+    let Some(row) = session.client.query_opt(&sql, &[&of]).await? else { return Ok((Row::default(), false)) };
     let tail = Row { standby: row.try_get(0)?, copy: unsigned(row.try_get(1)?)?, complete: row.try_get(2)? };
-    let taken_by: Option<String> = row.try_get(3)?;
-    let taken_copy = row.try_get::<_, Option<i64>>(4)?.map(unsigned).transpose()?;
-    Ok((tail, taken_by.map(|by| (by, taken_copy.unwrap_or(0)))))
+    Ok((tail, row.try_get(3)?))
 }
 
 async fn put_row(session: &Session, of: &str, row: &Row<String>) -> Result<(), Failure> {

@@ -352,7 +352,7 @@ fn tables_of_the_release_before_are_brought_up_to_date() {
     engine.apply(&[(b"key", Some(b"value"))], Lsn(1)).unwrap();
     engine.close().unwrap();
     drop(engine);
-    server.sql("DROP TABLE earlier.tail; DELETE FROM earlier.version WHERE version = 2");
+    server.sql("DROP TABLE earlier.tail, earlier.take_over; DELETE FROM earlier.version WHERE version = 2");
     let engine = server.engine(dir.path(), "earlier");
     assert_eq!(engine.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
     assert_eq!((engine.applied_lsn(), engine.taken_over()), (Ok(Lsn(1)), Ok(false)));
