@@ -83,6 +83,8 @@ struct Weather {
     kill: u64,
     cut: u64,
     database: u64,
+    /// Kills of who has just been told that his copy is complete.
+    complete: u64,
 }
 
 impl Weather {
@@ -96,10 +98,12 @@ impl Weather {
             kill: maybe(900),
             cut: maybe(500),
             database: maybe(12),
+            complete: 0,
         }
     }
 
-    const FINE: Weather = Weather { loss: 0, repeat: 0, late: 0, pause: 0, kill: 0, cut: 0, database: 0 };
+    const FINE: Weather =
+        Weather { loss: 0, repeat: 0, late: 0, pause: 0, kill: 0, cut: 0, database: 0, complete: 0 };
 }
 
 /// What a server has in the database.
@@ -805,7 +809,12 @@ impl World {
                 }
                 owner::Effect::Answer { up_to } => serving.ready = up_to,
                 owner::Effect::Says(says) => {
-                    self.complete += u64::from(matches!(says, owner::Says::Complete { .. }));
+                    let complete = matches!(says, owner::Says::Complete { .. });
+                    self.complete += u64::from(complete);
+                    if complete && self.random.one_in(self.weather.complete) {
+                        let again = self.now + self.random.millis(6000);
+                        self.nodes.get_mut(&id).unwrap().kill(again);
+                    }
                 }
                 owner::Effect::StepDown => {}
             }
@@ -938,6 +947,7 @@ fn nothing_answered_is_lost_and_nothing_is_done_twice() {
     let (mut takes, mut complete) = (0, 0);
     for seed in &seeds {
         let mut world = World::new(*seed);
+        world.weather.complete = seed % 2 * 4;
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
         if let Err(panic) = run {
             eprintln!("seed {seed} at {:?}", world.now);
