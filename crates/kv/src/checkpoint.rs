@@ -88,6 +88,9 @@ impl Shared {
     /// The frozen overlay, which ends with `lsn`, into the engine.
     fn carry(&self, lsn: Lsn) -> Result<(), KvError> {
         self.journal.sync_to(lsn)?;
+        if let Some(follower) = self.journal.follower() {
+            follower.before_apply(lsn)?;
+        }
         let maps = self.overlay.frozen();
         match self.engine.apply(&batch(&maps), lsn) {
             Ok(()) => {}
@@ -108,6 +111,9 @@ impl Shared {
         }
         self.overlay.drop_frozen();
         self.journal.remove_applied(lsn);
+        if let Some(follower) = self.journal.follower() {
+            follower.applied(lsn);
+        }
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

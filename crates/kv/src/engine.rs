@@ -54,6 +54,15 @@ pub trait Engine: Send + Sync {
     fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), ApplyError>;
     /// The number of the last batch applied; 0 in a new engine.
     fn applied_lsn(&self) -> Result<Lsn, KvError>;
+    /// Another writer went on in this one's place, with all that was acknowledged: what the journal has beyond [`Engine::applied_lsn`] never
+    /// was, and must not come back. So until [`Engine::begin_anew`].
+    fn taken_over(&self) -> Result<bool, KvError> {
+        Ok(false)
+    }
+    /// The journal has nothing more of the time before.
+    fn begin_anew(&self) -> Result<(), KvError> {
+        Ok(())
+    }
     /// The disk is full: give back what removals have freed as soon as possible. Returns at once.
     fn want_room(&self) {}
     /// Since when and why the engine, if it is not here, cannot be reached or takes no batches; what needs it waits, and then fails.

@@ -8,7 +8,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -20,7 +20,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::{
     Disk, DiskFile, Lsn,
     error::{is_full, kv_error},
-    frame::{self, FRAMES_OFFSET, MARK_OFFSET, SegmentHeader},
+    follower::Follower,
+    frame::{self, FRAME_HEADER_BYTES, FRAMES_OFFSET, MARK_OFFSET, SegmentHeader},
     reserve::{self, Reserve},
 };
 
@@ -99,6 +100,7 @@ pub(crate) struct Journal {
     syncs: AtomicU64,
     marked: AtomicU64,
     before_sync: RwLock<Option<Arc<BeforeSync>>>,
+    follower: OnceLock<Arc<dyn Follower>>,
 }
 
 /// The active segment; its lock is the journal lock.
@@ -177,6 +179,7 @@ impl Journal {
             syncs: AtomicU64::new(0),
             marked: AtomicU64::new(last.0),
             before_sync: RwLock::new(None),
+            follower: OnceLock::new(),
         })
     }
 
@@ -198,6 +201,10 @@ impl Journal {
         tail.next = Lsn(lsn.0 + 1);
         self.active_bytes.store(end - FRAMES_OFFSET as u64, Ordering::Release);
         self.last.store(lsn.0, Ordering::Release);
+        if let Some(follower) = self.follower.get() {
+            // Under the lock, so in order.
+            follower.added(lsn, &frame[FRAME_HEADER_BYTES..]);
+        }
         Ok(Appended::As(lsn))
     }
 
@@ -301,6 +308,14 @@ impl Journal {
 
     pub(crate) fn set_before_sync(&self, hook: BeforeSync) {
         *self.before_sync.write() = Some(Arc::new(hook));
+    }
+
+    pub(crate) fn set_follower(&self, follower: Arc<dyn Follower>) -> bool {
+        self.follower.set(follower).is_ok()
+    }
+
+    pub(crate) fn follower(&self) -> Option<&Arc<dyn Follower>> {
+        self.follower.get()
     }
 
     /// Returns when everything up to `lsn` is durable. One caller syncs for all that wait.

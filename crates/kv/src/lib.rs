@@ -15,9 +15,11 @@
 mod cache;
 mod checkpoint;
 pub mod conformance;
+mod copy;
 mod disk;
 mod engine;
 mod error;
+mod follower;
 mod frame;
 #[cfg(test)]
 mod fuzz;
@@ -35,11 +37,13 @@ mod txn;
 mod work;
 mod write_set;
 
+pub use copy::{CopyFile, CopyName, CopyRecord};
 pub use disk::{BootId, Disk, DiskFile, Space, SystemDisk};
 pub use engine::{
     ApplyError, Batch, Engine, LSM_NAME, LsmEngine, MemoryEngine, RESERVED_KEY, inside_engine, lsm,
 };
 pub use error::OpenError;
+pub use follower::{Entry, Follower, entries_of};
 pub use frame::{FORMAT_VERSION, FRAME_BYTES_MAX};
 pub use journal::BeforeSync;
 pub use lsn::Lsn;

@@ -18,8 +18,8 @@ use namespace::txn::{KvError, Reader, Visit};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    BeforeSync, Disk, Engine, FRAME_BYTES_MAX, Lsn, MetaStoreOptions, OpenError, RecoveryReport, SystemDisk,
-    WriteSet,
+    BeforeSync, Disk, Engine, FRAME_BYTES_MAX, Follower, Lsn, MetaStoreOptions, OpenError, RecoveryReport,
+    SystemDisk, WriteSet,
     cache::Cache,
     checkpoint,
     engine::RESERVED_KEY,
@@ -97,8 +97,9 @@ impl MetaStore {
         let engine = open_engine(&engine_dir, options.cache_bytes / 2)?;
         let applied = engine.applied_lsn()?;
         settle_format(&state_dir, format, &*engine, applied)?;
-        let found = recovery::recover(&*disk, &journal_dir, applied, options.repair)?;
+        let mut found = recovery::recover(&*disk, &journal_dir, applied, options.repair)?;
         let last = found.replay.last().map_or(applied, |replay| replay.lsn);
+        let taken_over = leave_out(&*engine, &mut found, (applied, last))?;
         log_recovery(&found.report);
         let free_bytes = || disk.space(&journal_dir).map(|s| s.free).map_err(|e| kv_error("journal", &e));
         let cost = reserve::cost_of(found.replay.iter().map(Replay::bytes).sum());
@@ -109,6 +110,7 @@ impl MetaStore {
         }
         // The names must be gone before numbers after `last` are given out again.
         disk.sync_dir(&journal_dir).map_err(|e| OpenError::io(&journal_dir, &e))?;
+        taken_over.then(|| engine.begin_anew()).transpose()?;
         let health = Arc::new(Health::default());
         let bytes_max = if options.background { reserve.journal_max() } else { u64::MAX };
         let step_bytes = options.checkpoint_bytes.max(4096);
@@ -272,6 +274,11 @@ impl MetaStore {
         self.shared.journal.set_before_sync(hook);
     }
 
+    /// From now on told of each commit, and asked before any goes into the engine. Once, before the first commit; false: there is one.
+    pub fn set_follower(&self, follower: Arc<dyn Follower>) -> bool {
+        self.shared.journal.set_follower(follower)
+    }
+
     /// Leaves in the journal how far it is durable, so that damage is told from a power cut. Done in the background, too.
     pub fn mark_synced(&self) -> Result<(), KvError> {
         self.shared.journal.mark_synced()
@@ -340,6 +347,29 @@ impl Drop for MetaStore {
             tracing::error!(%dir, %error, "the metadata store was not closed cleanly; its journal stays");
         }
     }
+}
+
+/// Did another writer go on in our place? Then commits of which it knows nothing were not acknowledged, and others may have changed the same
+/// since. Their numbers are not given again.
+fn leave_out(
+    engine: &dyn Engine,
+    found: &mut recovery::Recovered,
+    (applied, last): (Lsn, Lsn),
+) -> Result<bool, OpenError> {
+    if !engine.taken_over()? {
+        return Ok(false);
+    }
+    let unheard = found.replay.len();
+    tracing::warn!(
+        unheard,
+        "another server went on in this one's place: commits that it had not heard of are left out"
+    );
+    found.replay.clear();
+    found.report.replayed = 0;
+    if last > applied {
+        engine.apply(&[], last).map_err(|error| OpenError::Engine(KvError::Io(error.to_string())))?;
+    }
+    Ok(true)
 }
 
 /// Is the directory a store of this engine? An empty one becomes one.

@@ -1,6 +1,7 @@
 //! Goal: two metadata servers of one namespace, each with slots of its own, lose nothing when slots go from one to the other and when one is
 //! killed, and only the owner's batches are taken. Method: stores over a real PostgreSQL server; hand-overs while files are made; a server
-//! that is dropped with its journal not carried anywhere; what is left is compared with what was answered, and checked as a whole.
+//! that is dropped with its journal not carried anywhere; what is left is compared with what was answered, and checked as a whole. And
+//! with a copy of the journal's end another goes on in its place (crates `cluster` and `pg`: tails).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 #[path = "../../pg/tests/support/mod.rs"]
@@ -12,16 +13,21 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use kv::{ApplyError, Batch, Engine, Lsn, MetaStore, MetaStoreOptions, OpenError, SystemDisk};
+use cluster::tail::row::{Change, Refused};
+use kv::{
+    ApplyError, Batch, CopyFile, CopyName, CopyRecord, Engine, Follower, Lsn, MetaStore, MetaStoreOptions,
+    OpenError, SystemDisk, entries_of,
+};
 use mds::{Bytes, Caller, Mds, MdsOptions, NewNode, fsck};
 use namespace::txn::{KvError, Visit};
-use pg::{PgEngine, Rights};
+use parking_lot::Mutex;
+use pg::{PgEngine, Rights, TailBatch, TailError};
 use support::{Server, quick, server};
 use types::{Errno, FileKind, Ino, Slot, Timestamp};
 
@@ -53,6 +59,12 @@ impl Engine for Mortal {
     }
     fn applied_lsn(&self) -> Result<Lsn, KvError> {
         self.engine.applied_lsn()
+    }
+    fn taken_over(&self) -> Result<bool, KvError> {
+        self.engine.taken_over()
+    }
+    fn begin_anew(&self) -> Result<(), KvError> {
+        self.engine.begin_anew()
     }
     fn approximate_bytes(&self) -> u64 {
         self.engine.approximate_bytes()
@@ -178,5 +190,112 @@ fn slots_go_between_two_servers_of_one_namespace() {
     store_a.forget_reads();
     let mut findings = Vec::new();
     fsck(&store_a, Timestamp::EPOCH, false, &mut |finding| findings.push(finding.to_string())).unwrap();
+    assert_eq!(findings, Vec::<String>::new());
+}
+
+/// What the first server's commits are copied to, as if its standby had stored each before it was answered.
+#[derive(Default)]
+struct Copier {
+    file: Mutex<Option<CopyFile>>,
+    stored: AtomicU64,
+    /// The standby hears no more.
+    cut: AtomicBool,
+}
+
+impl Follower for Copier {
+    fn added(&self, lsn: Lsn, body: &[u8]) {
+        let mut file = self.file.lock();
+        if let Some(file) = file.as_mut().filter(|_| !self.cut.load(Ordering::Acquire)) {
+            let record = CopyRecord { number: lsn.0, lsn: Some(lsn), bytes: Bytes::copy_from_slice(body) };
+            file.append(&[record]).unwrap();
+        }
+        if !self.cut.load(Ordering::Acquire) {
+            self.stored.store(lsn.0, Ordering::Release);
+        }
+    }
+    fn before_apply(&self, lsn: Lsn) -> Result<(), KvError> {
+        let stored = self.stored.load(Ordering::Acquire);
+        if lsn.0 <= stored { Ok(()) } else { Err(KvError::Io("the standby has not stored it".to_owned())) }
+    }
+    fn applied(&self, _: Lsn) {}
+}
+
+fn tail_in(path: &Path) -> (CopyName, Vec<TailBatch>) {
+    let (name, records) = CopyFile::find(path).unwrap().unwrap();
+    let batch = |record: &CopyRecord| Some((record.lsn?, entries_of(&record.bytes).unwrap()));
+    (name, records.iter().filter_map(batch).collect())
+}
+
+/// Goal: a standby that goes on in a dead server's place has all that was answered, and nothing that was not; the dead one comes back with
+/// empty hands and is one of them again. Method: as the others here, with a copy of each commit in a file.
+#[test]
+fn a_standby_goes_on_with_what_a_dead_server_answered() {
+    let Some(server) = server() else { return };
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (alive, killed) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let (store_a, rights_a) = open(&server, first.path(), &killed);
+    let copier: Arc<Copier> = Arc::default();
+    assert!(store_a.set_follower(copier.clone()));
+    let all: Vec<u16> = (0..4096).collect();
+    assert_eq!(rights_a.take_free(&all).unwrap().ours.len(), 4096);
+    let a = Mds::first(store_a.clone(), MdsOptions::default(), &slots(&rights_a)).unwrap();
+    let dir = a.mkdir(&ROOT, Ino::ROOT, b"dir", 0o755).unwrap().ino;
+    let create =
+        |mds: &Mds, name: &str| mds.create(&ROOT, dir, name.as_bytes(), &FILE).map(|found| found.attr.ino);
+    create(&a, "before").unwrap();
+    let (store_b, rights_b) = open(&server, second.path(), &alive);
+    drop(Mds::join(store_b.clone(), MdsOptions::default(), &a.welcome().unwrap(), &[]));
+    // A copy begins when the engine has what was before it.
+    let (copy, from) = (1, rights_a.writer().to_owned());
+    rights_a.write_tail(&Change::Begin { copy, standby: rights_b.writer().to_owned() }).unwrap();
+    store_a.checkpoint().unwrap();
+    let (path, base) = (second.path().join("copy"), store_a.last_lsn().0);
+    *copier.file.lock() = Some(CopyFile::begin(&path, CopyName { copy, base }, &[]).unwrap());
+    rights_a.write_tail(&Change::Complete { copy }).unwrap();
+    for n in 0..20 {
+        create(&a, &format!("f{n}")).unwrap();
+        if n == 10 {
+            store_a.checkpoint().unwrap();
+            a.unlink(dir, b"f3", &|_| false).unwrap();
+        }
+    }
+    copier.cut.store(true, Ordering::Release);
+    create(&a, "unheard").unwrap();
+    assert!(store_a.checkpoint().is_err(), "the engine would know more than the standby");
+    let last = store_a.last_lsn();
+    killed.store(true, Ordering::Release);
+    drop((a, rights_a, store_a));
+    let (_, tail) = tail_in(&path);
+    let until = Instant::now() + Duration::from_secs(60);
+    let taken = loop {
+        match rights_b.take_over(&from, copy, &tail) {
+            Ok(taken) => break taken,
+            Err(TailError::Refused(Refused::Lease)) => assert!(Instant::now() < until, "never taken"),
+            Err(other) => panic!("{other:?}"),
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(taken.ours.len(), 4096);
+    // It begins as after a start.
+    store_b.forget_reads();
+    let b = Mds::first(store_b.clone(), MdsOptions::default(), &slots(&rights_b)).unwrap();
+    let answered: BTreeSet<String> = (0..20).filter(|n| *n != 3).map(|n| format!("f{n}")).collect();
+    let answered: BTreeSet<String> = answered.into_iter().chain(["before".to_owned()]).collect();
+    assert_eq!(names(&b, dir), answered);
+    let again = create(&b, "unheard").unwrap();
+    // The first one comes back.
+    let (store_a, rights_a) = open(&server, first.path(), &alive);
+    assert_eq!((slots(&rights_a), store_a.recovery().replayed), (vec![], 0));
+    assert!(store_a.last_lsn() >= last, "numbers are not given again");
+    let a = Mds::join(store_a.clone(), MdsOptions::default(), &b.welcome().unwrap(), &[]);
+    assert_eq!(b.lookup(dir, b"unheard").unwrap().attr.ino, again);
+    hand_over(dir.ugsd().slot(), (&b, &rights_b), (&a, &rights_a), b.next_ugsd().unwrap());
+    create(&a, "after").unwrap();
+    assert_eq!(names(&a, dir).len(), answered.len() + 2);
+    store_a.checkpoint().unwrap();
+    store_b.checkpoint().unwrap();
+    store_b.forget_reads();
+    let mut findings = Vec::new();
+    fsck(&store_b, Timestamp::EPOCH, false, &mut |finding| findings.push(finding.to_string())).unwrap();
     assert_eq!(findings, Vec::<String>::new());
 }

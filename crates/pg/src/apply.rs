@@ -194,9 +194,7 @@ impl Shared {
     ) -> Result<(), Ended> {
         let wait = self.options.tuning.answer_wait;
         within(wait, self.fence(session, number, slots, lsn)).await?;
-        for statement in statements(batch) {
-            within(wait, statement.run(session)).await?;
-        }
+        enter(session, batch, wait).await?;
         if let Some(stop) = self.options.tuning.before_commit {
             stop();
         }
@@ -251,6 +249,14 @@ pub(crate) async fn commit(session: &Session, wait: Duration) -> Result<(), Ende
         Ok(Err(error)) => Err(Ended::NotDone(error.into())),
         Err(_) => Err(Ended::Unknown(Failure::Away(format!("no answer to a commit for {wait:?}")))),
     }
+}
+
+/// The entries of a batch, into a transaction that has begun.
+pub(crate) async fn enter(session: &Session, batch: &Batch<'_>, wait: Duration) -> Result<(), Failure> {
+    for statement in statements(batch) {
+        within(wait, statement.run(session)).await?;
+    }
+    Ok(())
 }
 
 /// One statement of a batch.

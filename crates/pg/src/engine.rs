@@ -158,6 +158,14 @@ impl Engine for PgEngine {
         Ok(writer.applied)
     }
 
+    fn taken_over(&self) -> Result<bool, KvError> {
+        self.shared.was_taken_over()
+    }
+
+    fn begin_anew(&self) -> Result<(), KvError> {
+        Ok(self.shared.patiently(|| self.shared.begin_anew())?)
+    }
+
     fn approximate_bytes(&self) -> u64 {
         self.shared.bytes.load(Ordering::Relaxed)
     }

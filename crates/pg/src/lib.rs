@@ -9,6 +9,8 @@
 //!   writer knows. The rows that say so stay locked until the commit, so of two owners of a slot one commits.
 //! - I-PG-4: who may take a slot is decided by [`lease`] with the database's clock alone.
 //! - I-PG-5: every wait has a deadline.
+//! - I-PG-6: whoever goes on in a writer's place ends its session, takes its slots and applies the end of its journal in one transaction, if
+//!   [`cluster::tail::row`] lets it. What the writer had beside that is refused from then on, and left out when it is opened again.
 //!
 //! It refuses to know what keys and values mean, except that the first three bytes of a key are its UGSD, by which it belongs to a
 //! slot. The runtime that the client library wants is inside, with the connections; callers' threads wait.
@@ -29,6 +31,7 @@ mod read;
 mod schema;
 mod shared;
 mod slots;
+mod tail;
 mod tls;
 mod writer;
 
@@ -38,4 +41,5 @@ pub use ownership::{Rights, Taken};
 pub use passfile::PassfileError;
 pub use patience::without_waiting;
 pub use slots::{SLOTS, slot_of};
+pub use tail::{TailBatch, TailError, TailSeen};
 pub use writer::{Identity, identity_of};

@@ -127,8 +127,8 @@ impl Shared {
         })
     }
 
-    /// One transaction about slots. It may be tried again whatever came of it: what is ours already is kept.
-    fn owning<T>(
+    /// One transaction about slots or tails. It may be tried again whatever came of it: what is ours already is kept.
+    pub(crate) fn owning<T>(
         &self,
         writer: &mut Writer,
         work: impl AsyncFn(&Session, i64) -> Result<T, Failure>,
@@ -202,12 +202,12 @@ impl Shared {
     }
 }
 
-fn micros(time: &str) -> String {
+pub(crate) fn micros(time: &str) -> String {
     format!("(extract(epoch FROM {time}) * 1000000)::bigint")
 }
 
 /// Of all writers, locked; ours must still have the session number.
-async fn locked_leases(
+pub(crate) async fn locked_leases(
     session: &Session,
     me: &str,
     number: i64,
@@ -226,7 +226,7 @@ async fn locked_leases(
     Ok(leases)
 }
 
-async fn locked_slots(session: &Session, slots: &[i32]) -> Result<Vec<SlotRow>, Failure> {
+pub(crate) async fn locked_slots(session: &Session, slots: &[i32]) -> Result<Vec<SlotRow>, Failure> {
     let sql = "SELECT slot, owner, epoch FROM slot WHERE slot = ANY($1) ORDER BY slot FOR UPDATE";
     let mut found = Vec::new();
     for row in session.client.query(sql, &[&slots]).await? {

@@ -5,7 +5,7 @@
 use crate::{connection::Session, error::Failure, options::Options};
 
 /// In order; never changed once released. Each ends with the version of its place, from 1.
-const MIGRATIONS: [&str; 1] = [VERSION_1];
+const MIGRATIONS: [&str; 2] = [VERSION_1, VERSION_2];
 
 /// Keys are compared byte by byte (the type's own order). An index holds no more than 2704 bytes of a key, so longer ones, which no
 /// file system of ours has, are apart. Writers and slots: see [`crate::lease`].
@@ -26,6 +26,24 @@ CREATE TABLE slot (
     epoch bigint NOT NULL
 );
 INSERT INTO slot SELECT n, NULL, 0 FROM generate_series(0, 4095) AS n;
+";
+
+/// What each writer's copy of its journal's end is worth ([`cluster::tail::row`]; without a row there never was one), whether somebody went on in
+/// its place and it was not told yet; and each time that somebody did, for who asks again.
+const VERSION_2: &str = "
+CREATE TABLE tail (
+    writer text PRIMARY KEY,
+    standby text,
+    copy bigint NOT NULL,
+    complete boolean NOT NULL,
+    taken_over boolean NOT NULL DEFAULT false
+);
+CREATE TABLE take_over (
+    writer text NOT NULL,
+    copy bigint NOT NULL,
+    taker text NOT NULL,
+    PRIMARY KEY (writer, copy)
+);
 ";
 
 /// Keys of more bytes are in `long_entry`.
