@@ -42,7 +42,7 @@ const WITHIN: [(&str, &str); 8] = [
     ("serve", "mds"),
     ("serve", "ds"),
 ];
-const TESTS: [&str; 3] = ["suites", "benchtool", "tidy"];
+const TESTS: [&str; 4] = ["suites", "benchtool", "simulation", "tidy"];
 /// Stands below all, and only their tests may use it.
 const FOR_TESTS: &str = "fuzzing";
 

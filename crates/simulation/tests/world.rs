@@ -1,0 +1,48 @@
+//! Goal: whatever befalls processes, machines and networks, no program sees anything but what was done, in an order that is true to its
+//! calls; what was answered as done stays; two never have what one may have; and when the faults stop all of it comes to rest. Method:
+//! the shipped cores in one simulated world (see the crate), a few hundred seeds. One seed is one run; this shows what happened in it:
+//!
+//!     SIMULATION_SEED=N cargo test -p simulation --test world
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use simulation::{
+    cast::Broken,
+    world::{Outcome, World},
+};
+
+const SEEDS: u64 = 200;
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+fn run(seed: u64, broken: Broken, traced: bool) -> Outcome {
+    World::new(seed, broken, traced).run()
+}
+
+#[test]
+fn the_cores_hold_together() {
+    if let Some(seed) = setting("SIMULATION_SEED") {
+        let outcome = run(seed, Broken::Nothing, true);
+        outcome.trace.iter().for_each(|line| println!("{line}"));
+        println!("at rest after {:?}: {:?}", outcome.ended, outcome.tally);
+        assert_eq!(outcome.wrong, None);
+        return;
+    }
+    let seeds = setting("SIMULATION_SEEDS").unwrap_or(SEEDS);
+    let first = setting("SIMULATION_FIRST").unwrap_or(0);
+    for seed in first..first + seeds {
+        let outcome = run(seed, Broken::Nothing, false);
+        if let Some(why) = outcome.wrong {
+            panic!("{why}\nagain: SIMULATION_SEED={seed} cargo test -p simulation --test world");
+        }
+    }
+}
+
+#[test]
+fn a_seed_is_one_run() {
+    for seed in 0..3 {
+        let hashes = [0, 1].map(|_| run(seed, Broken::Nothing, true).hash);
+        assert_eq!(hashes[0], hashes[1], "{seed}");
+    }
+}
