@@ -165,7 +165,7 @@ impl Client {
                     self.map = Some(*map);
                 }
             }
-            (Called::Said, Message::WrongOwner(_)) => self.next_map = Time::ZERO,
+            (Called::Said, Message::WrongOwner) => self.next_map = Time::ZERO,
             (Called::Asked { slot, session, number, by }, message) => {
                 self.asked(scene, (slot, session, number, by), message);
             }
@@ -218,7 +218,7 @@ impl Client {
         asking.on_way = None;
         let answer = match message {
             Message::Answer(answer) => answer,
-            Message::WrongOwner(_) => {
+            Message::WrongOwner => {
                 self.next_map = Time::ZERO;
                 asking.again = now + TERMS.beat_every / 2;
                 return;

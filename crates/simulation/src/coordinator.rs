@@ -37,10 +37,6 @@ impl Coordinator {
         Place::Coordinator(self.me.0)
     }
 
-    pub fn leads(&self) -> bool {
-        self.members.is_some()
-    }
-
     pub fn run(&mut self, scene: &mut Scene) {
         while let Some(happened) = scene.net.next_event(self.place()) {
             let now = scene.local(self.place());

@@ -165,7 +165,7 @@ pub enum Message {
     Tell { slot: Slot, session: SessionId, telling: Telling, seen: Option<Seen> },
     Ask { slot: Slot, by: Party, number: u64, acknowledged: u64, call: CallId, op: Op },
     Answer(OpAnswer),
-    WrongOwner(Epoch),
+    WrongOwner,
     Later,
     Gone,
     // To data servers.

@@ -111,7 +111,7 @@ impl Metadata {
 
     fn asked(&mut self, scene: &mut Scene, ticket: Ticket, message: Message) {
         let now = scene.local(self.place());
-        let (acts, epoch) = (self.may_act(now), self.epoch());
+        let acts = self.may_act(now);
         let answer = match message {
             Message::Grant(answer) => {
                 self.membership.handle(now, answer);
@@ -128,14 +128,14 @@ impl Metadata {
                     domain.said(now, scene, by, saying);
                     Message::Yes
                 }
-                None => Message::WrongOwner(epoch),
+                None => Message::WrongOwner,
             },
             Message::Ask { slot, by, number, acknowledged, call, op } => {
                 match self.domains.get_mut(&slot).filter(|_| acts) {
                     Some(domain) => {
                         return domain.ask(now, scene, ticket, (by, number, acknowledged), call, op);
                     }
-                    None => Message::WrongOwner(epoch),
+                    None => Message::WrongOwner,
                 }
             }
             _ => return,

@@ -173,6 +173,7 @@ impl NameTruth {
                 let both = |ino: Ino| [*a, *b].iter().all(|n| of(n).is_some_and(|v| v.held(from, to, |v| *v == Some(ino))));
                 self.attributes.keys().any(|ino| both(*ino))
             }
+            (NameOp::Create { .. }, NameAnswer::Found(Some(_))) => self.committed.contains_key(&call),
             (_, NameAnswer::Done) if op.changes() => self.committed.contains_key(&call),
             (NameOp::Create { dir, name, .. } | NameOp::Link { dir, name, .. }, NameAnswer::Refused(Errno::EEXIST)) => {
                 named(*dir, name, &|is| is.is_some())

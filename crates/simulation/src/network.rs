@@ -6,7 +6,7 @@
 //! comes twice, none is changed on the way.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use cluster::tenure::Time;
 use wire::{
     backoff::Redial,
-    connection::{Answer, Failure, NotTaken, Request, RequestId},
+    connection::{Answer, Failure, Request},
     frame::{Body, Verdict},
 };
 
@@ -435,21 +435,6 @@ impl Network {
             bytes = rest;
         }
     }
-
-    /// Does anybody wait for anything?
-    pub fn calls_waiting(&self) -> usize {
-        self.waiting.values().map(VecDeque::len).sum()
-    }
-
-    /// Processes with which one has an open connection that it made.
-    pub fn reaches(&self, from: Place, to: Place) -> bool {
-        let wire = self.latest.get(&(from, to)).and_then(|id| self.wires.get(id));
-        wire.is_some_and(|wire| wire.sides[0].is_open())
-    }
-
-    pub fn places_paused_out(&self) -> BTreeSet<Place> {
-        self.hosts.iter().filter(|(_, host)| !host.up).map(|(place, _)| *place).collect()
-    }
 }
 
 fn request(token: u64, deadline: Time) -> Request {
@@ -469,7 +454,3 @@ fn request(token: u64, deadline: Time) -> Request {
 fn filling(token: u64) -> Body {
     Body::new(vec![token as u8; (token * 37 % 400) as usize])
 }
-
-/// A request that was not taken is made later.
-pub type NotAsked = NotTaken;
-pub type Asked = RequestId;

@@ -9,7 +9,11 @@ use crate::message::{CallId, NameOp};
 
 #[derive(Debug)]
 pub(crate) enum What {
-    Names { slot: Slot, op: NameOp },
+    Names {
+        slot: Slot,
+        #[expect(dead_code, reason = "for the trace")]
+        op: NameOp,
+    },
     Open { slot: Slot, ino: Ino, claim: Claim, number: u64 },
     Close { slot: Slot },
     Lock { slot: Slot, number: u64 },

@@ -93,10 +93,6 @@ impl Side {
         matches!(self.state, State::Greeting(_))
     }
 
-    pub fn is_open(&self) -> bool {
-        matches!(&self.state, State::Open(connection) if connection.is_open())
-    }
-
     pub fn is_ending(&self) -> bool {
         matches!(&self.state, State::Open(connection) if !connection.is_open())
     }
