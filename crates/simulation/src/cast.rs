@@ -25,9 +25,9 @@ pub const CLIENTS: usize = 3;
 pub const PROGRAMS: usize = 2;
 
 pub const STEP: Duration = Duration::from_millis(10);
-pub const FAULTS_UNTIL: Duration = Duration::from_secs(8);
+pub const FAULTS_UNTIL: Duration = Duration::from_secs(10);
 /// From then on programs close and unlock what they have, and begin nothing.
-pub const WORK_UNTIL: Duration = Duration::from_secs(10);
+pub const WORK_UNTIL: Duration = Duration::from_secs(13);
 /// What is not at rest by then never will be.
 pub const END: Duration = Duration::from_secs(45);
 
@@ -156,6 +156,8 @@ pub enum Broken {
     RowFence,
     /// Data servers take what fenced sessions say.
     DataFence,
+    /// They are told of a verdict before it is durable.
+    FenceOrder,
     /// A new life does not wait for the terms of the one before.
     Grace,
     /// An operation is answered before its commit is in the journal.

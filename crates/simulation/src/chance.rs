@@ -77,12 +77,12 @@ impl Weather {
     pub fn of(random: &mut Random) -> Weather {
         let mut maybe = |often: u64| if random.one_in(2) { often } else { 0 };
         Weather {
-            loss: maybe(40),
-            cut: maybe(150),
-            reset: maybe(60),
-            pause: maybe(150),
-            kill: maybe(150),
-            power: maybe(400),
+            loss: maybe(120),
+            cut: maybe(200),
+            reset: maybe(80),
+            pause: maybe(220),
+            kill: maybe(250),
+            power: maybe(500),
             slow_disk: maybe(15),
         }
     }

@@ -178,10 +178,10 @@ impl NameTruth {
             (NameOp::Create { dir, name, .. } | NameOp::Link { dir, name, .. }, NameAnswer::Refused(Errno::EEXIST)) => {
                 named(*dir, name, &|is| is.is_some())
             }
-            (NameOp::Link { ino, .. }, NameAnswer::Refused(Errno::ENOENT)) => {
+            (NameOp::Link { ino, .. }, NameAnswer::Refused(Errno::ENOENT | Errno::ESTALE)) => {
                 attributes(*ino, &|is| is.is_none_or(|told| told.links == 0))
             }
-            (NameOp::Chmod { ino, .. }, NameAnswer::Refused(Errno::ENOENT)) => attributes(*ino, &|is| is.is_none()),
+            (NameOp::Chmod { ino, .. }, NameAnswer::Refused(Errno::ESTALE)) => attributes(*ino, &|is| is.is_none()),
             (NameOp::Unlink { dir, name }, NameAnswer::Refused(Errno::ENOENT)) => named(*dir, name, &|is| is.is_none()),
             (NameOp::Rename { dir, from: a, to: b, mode }, NameAnswer::Refused(errno)) => match (errno, mode) {
                 (&Errno::ENOENT, RenameMode::Exchange) => {

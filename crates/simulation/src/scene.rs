@@ -12,6 +12,30 @@ use crate::{
     network::Network,
 };
 
+impl Tally {
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("calls", self.calls),
+            ("answers from a cache", self.from_cache),
+            ("recalls", self.recalls),
+            ("sessions fenced", self.fenced_sessions),
+            ("commits fenced", self.fenced_commits),
+            ("sessions that came back", self.came_back),
+            ("sessions lost", self.gone),
+            ("slots taken on again", self.take_overs),
+            ("locks", self.locks),
+            ("refused at data servers", self.refused_data),
+            ("calls lost", self.errors),
+            ("kills", self.kills),
+            ("pauses", self.pauses),
+            ("power cuts", self.power_cuts),
+            ("requests made again", self.again),
+            ("answers given again", self.known_answers),
+            ("moved down", self.moved_down),
+        ]
+    }
+}
+
 /// What a run met. One that meets only fair weather shows nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {

@@ -51,6 +51,23 @@ pub struct Outcome {
     pub frames: u64,
 }
 
+impl Outcome {
+    /// What it met, by name.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let mut counts = self.tally.counts();
+        counts.extend([
+            ("commits", self.commits),
+            ("writes kept", self.kept),
+            ("writes lost with their keeper", self.kept_lost),
+            ("bytes lost by power cuts", self.bytes_lost),
+            ("names lost by power cuts", self.names_lost),
+            ("connections broken", self.connections_broken),
+            ("frames", self.frames),
+        ]);
+        counts
+    }
+}
+
 impl World {
     pub fn new(seed: u64, broken: Broken, traced: bool) -> World {
         let mut random = Random::new(seed);
