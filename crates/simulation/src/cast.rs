@@ -168,6 +168,10 @@ pub enum Broken {
     StalePages,
     /// A data server reads what its memory had before the power cut as holes.
     ForgottenMemory,
+    /// Clients come back over a power cut of the database, with leases on what it took away.
+    LostTail,
+    /// A data server says that bytes are durable before it made them so.
+    EarlySync,
     /// The residency map is not written before the bytes.
     LateMap,
     /// Connections of a process stay when it has made a new one, and so do the requests in them.

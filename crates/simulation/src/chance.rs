@@ -87,6 +87,10 @@ impl Weather {
         }
     }
 
+    /// All of it and often: for what is rare.
+    pub const ROUGH: Weather =
+        Weather { loss: 50, cut: 200, reset: 40, pause: 200, kill: 250, power: 500, slow_disk: 5 };
+
     pub const FAIR: Weather =
         Weather { loss: 0, cut: 0, reset: 0, pause: 0, kill: 0, power: 0, slow_disk: 0 };
 }

@@ -24,7 +24,8 @@ const BEHIND_AFTER: Duration = Duration::from_millis(600);
 /// What was fenced; durable at once.
 #[derive(Default)]
 pub struct Fences {
-    sessions: BTreeMap<SessionId, ()>,
+    /// In which slot, by a verdict of which life.
+    sessions: BTreeMap<SessionId, (Slot, Life)>,
     lives: BTreeMap<Slot, Life>,
 }
 
@@ -117,17 +118,25 @@ impl DataServer {
                 self.late.push((scene.now() + scene.disk(), ticket, Message::Yes));
                 None
             }
+            Message::Sync { ino } if scene.broken == Broken::EarlySync => {
+                scene.content.synced(ino, self.at);
+                Some(Message::Yes)
+            }
             Message::Sync { ino } => {
                 self.copy(scene, ino, Some(ticket));
                 None
             }
-            Message::Refuse { session } => {
-                self.fences.sessions.insert(session, ());
+            Message::Refuse { slot, life, session } => {
+                if self.fences.lives.get(&slot).is_none_or(|from| *from <= life) {
+                    self.fences.sessions.insert(session, (slot, life));
+                }
                 Some(Message::Yes)
             }
+            // What was fenced in earlier lives is refused with all that is of them.
             Message::LifeFrom { slot, life } => {
                 let from = self.fences.lives.entry(slot).or_default();
                 *from = life.max(*from);
+                self.fences.sessions.retain(|_, (of, in_life)| *of != slot || *in_life >= life);
                 Some(Message::Yes)
             }
             _ => None,

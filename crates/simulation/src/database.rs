@@ -130,7 +130,7 @@ impl Database {
         self.data = self.synced.clone();
         self.last.clear();
         // What clients have by leases of earlier lives may be about what is gone: they may not come back with it.
-        for row in self.rows.values_mut() {
+        for row in self.rows.values_mut().filter(|_| scene.broken != Broken::LostTail) {
             row.from = row.life + 1;
         }
         let now = scene.now();

@@ -174,7 +174,7 @@ pub enum Message {
     Sync { ino: Ino },
     /// To nothing.
     Cut { slot: Slot, by: Party, ino: Ino },
-    Refuse { session: SessionId },
+    Refuse { slot: Slot, life: Life, session: SessionId },
     LifeFrom { slot: Slot, life: Life },
     // Their answers.
     Value(Option<u64>),

@@ -273,7 +273,9 @@ impl Metadata {
                         (Effect::Fence(session), Place::Database) => {
                             Message::Verdict { slot, epoch: domain.epoch, session: *session }
                         }
-                        (Effect::Fence(session), _) => Message::Refuse { session: *session },
+                        (Effect::Fence(session), _) => {
+                            Message::Refuse { slot, life: domain.life, session: *session }
+                        }
                         (_, Place::Database) => {
                             Message::EndGrace { slot, epoch: domain.epoch, life: domain.life }
                         }

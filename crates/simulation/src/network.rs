@@ -185,14 +185,17 @@ impl Network {
         self.cuts.insert((from, to), until);
     }
 
-    /// Some connection breaks, and what is on its way is gone.
+    /// Some connection breaks: for both ends, and what is on its way is gone; or for one of them, and the other hears of it behind what is.
     pub fn reset_one(&mut self) {
         let all: Vec<u64> = self.wires.keys().copied().collect();
         let Some(wire) = self.random.any(&all).and_then(|id| self.wires.get_mut(&id)) else { return };
         let (a, b) = (wire.sides[0].place, wire.sides[1].place);
-        self.trace.note(self.now, || format!("the connection from {a:?} to {b:?} breaks"));
-        for side in 0..2 {
-            wire.pipes[side].chunks.clear();
+        let one = self.random.below(4) as usize;
+        self.trace.note(self.now, || format!("the connection from {a:?} to {b:?} breaks ({one})"));
+        for side in (0..2).filter(|side| one > 1 || *side == one) {
+            if one > 1 {
+                wire.pipes[side].chunks.clear();
+            }
             wire.sides[side].lose();
         }
         self.broken_off += 1;

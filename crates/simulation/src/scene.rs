@@ -115,7 +115,8 @@ impl Scene {
 
     /// How long a disk takes.
     pub fn disk(&mut self) -> Duration {
-        let most = if self.random.one_in(self.weather.slow_disk) { 900 } else { 15 };
+        let slow = self.random.one_in(self.weather.slow_disk);
+        let most = if !slow { 15 } else if self.random.one_in(8) { 3000 } else { 500 };
         self.random.millis(most)
     }
 }
