@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use cluster::tenure::Time;
 
+use crate::cast::{Broken, Place};
+
 /// The same seed gives the same numbers for ever.
 pub struct Random(u64);
 
@@ -71,7 +73,16 @@ pub struct Weather {
     pub power: u64,
     /// A write to a disk takes long.
     pub slow_disk: u64,
+    /// Who is stopped, killed and cut off; `None`: anybody.
+    pub who: Option<&'static [Place]>,
+    /// Whose machine loses its power.
+    pub machines: &'static [Place],
 }
+
+const MACHINES: &[Place] = &[Place::Database, Place::Metadata(0), Place::Data(0), Place::Data(1), Place::Data(2)];
+const SERVERS: &[Place] = &[Place::Metadata(0), Place::Metadata(1)];
+const ROUND_THE_DATABASE: &[Place] =
+    &[Place::Database, Place::Metadata(0), Place::Metadata(1), Place::Client(0), Place::Client(1)];
 
 impl Weather {
     pub fn of(random: &mut Random) -> Weather {
@@ -84,13 +95,46 @@ impl Weather {
             kill: maybe(250),
             power: maybe(500),
             slow_disk: maybe(15),
+            who: None,
+            machines: MACHINES,
         }
     }
 
-    /// All of it and often: for what is rare.
-    pub const ROUGH: Weather =
-        Weather { loss: 50, cut: 200, reset: 40, pause: 200, kill: 250, power: 500, slow_disk: 5 };
+    /// All of it and often.
+    pub const ROUGH: Weather = Weather {
+        loss: 50,
+        cut: 200,
+        reset: 40,
+        pause: 200,
+        kill: 250,
+        power: 500,
+        slow_disk: 5,
+        who: None,
+        machines: MACHINES,
+    };
 
-    pub const FAIR: Weather =
-        Weather { loss: 0, cut: 0, reset: 0, pause: 0, kill: 0, power: 0, slow_disk: 0 };
+    pub const FAIR: Weather = Weather {
+        loss: 0,
+        cut: 0,
+        reset: 0,
+        pause: 0,
+        kill: 0,
+        power: 0,
+        slow_disk: 0,
+        who: None,
+        machines: MACHINES,
+    };
+
+    /// In which what is left out is needed most. What is needed often is seen in any.
+    pub fn for_want_of(broken: Broken) -> Option<Weather> {
+        match broken {
+            Broken::RowFence => Some(Weather { pause: 60, slow_disk: 2, who: Some(SERVERS), ..Weather::FAIR }),
+            Broken::FenceOrder => {
+                Some(Weather { cut: 30, pause: 90, kill: 250, who: Some(ROUND_THE_DATABASE), ..Weather::FAIR })
+            }
+            Broken::LostTail => Some(Weather { power: 200, machines: &[Place::Database], ..Weather::FAIR }),
+            Broken::OldConnections => Some(Weather { loss: 12, reset: 8, ..Weather::FAIR }),
+            _ => None,
+        }
+    }
 }

@@ -174,6 +174,7 @@ impl Client {
                 let cache = of.cache(ino);
                 match message {
                     Message::Value(Some(_)) if cache.dirty.get(&cell) == Some(&value) => {
+                        scene.content.finished(value);
                         cache.dirty.remove(&cell);
                         cache.pages.insert(cell, Some(value));
                     }

@@ -34,6 +34,8 @@ struct Cell {
 #[derive(Default)]
 pub struct ContentTruth {
     cells: BTreeMap<Spot, Cell>,
+    /// Writes and cuts that were answered: they are over.
+    finished: BTreeSet<u64>,
     pub kept: u64,
     pub kept_lost: u64,
     pub lost: u64,
@@ -61,8 +63,19 @@ impl ContentTruth {
         Ok(())
     }
 
+    /// Its program, or who kept it, was told that it is done.
+    pub fn finished(&mut self, number: u64) {
+        self.finished.insert(number);
+    }
+
+    fn is_not_over(&self, number: u64, spot: Spot) -> Result<(), String> {
+        let over = self.finished.contains(&number);
+        if over { Err(format!("{number} is done to {spot:?} once more, after it was answered")) } else { Ok(()) }
+    }
+
     /// A data server has it.
     pub fn stored(&mut self, now: Duration, spot: Spot, value: u64, kept: Option<SessionId>) -> Result<(), String> {
+        self.is_not_over(value, spot)?;
         let Some(cell) = self.cells.get_mut(&spot) else { return Ok(()) };
         cell.stored = Some(value);
         cell.since_sync.push(Some(value));
@@ -84,7 +97,8 @@ impl ContentTruth {
     }
 
     /// All of it, at one data server.
-    pub fn cut(&mut self, now: Duration, ino: Ino, server: usize) -> Result<(), String> {
+    pub fn cut(&mut self, now: Duration, ino: Ino, server: usize, number: u64) -> Result<(), String> {
+        self.is_not_over(number, (ino, 0))?;
         for (at, cell) in self.cells.iter_mut().filter(|(at, _)| at.0 == ino && spot(at.1).0 == server) {
             if let Some(other) = cell.kept_by {
                 return Err(format!("{at:?} is cut below what {other} keeps"));

@@ -11,7 +11,7 @@ use types::{Ino, SAU_BYTES, Slot, TierId, TierSet};
 use crate::{
     cast::{Broken, CELLS, Place, spot},
     content::Value,
-    message::{DataWrite, Message},
+    message::{CallId, DataWrite, Message},
     network::{Happened, Ticket},
     scene::Scene,
     store::Devices,
@@ -110,11 +110,11 @@ impl DataServer {
                 let may = self.may(scene, write.slot, write.by);
                 Some(if may { self.write(scene, &write) } else { Message::Refused })
             }
-            Message::Cut { slot, by, ino } => {
+            Message::Cut { slot, by, ino, call } => {
                 if !self.may(scene, slot, by) {
                     return Some(Message::Refused);
                 }
-                self.cut(scene, ino);
+                self.cut(scene, ino, call);
                 self.late.push((scene.now() + scene.disk(), ticket, Message::Yes));
                 None
             }
@@ -206,7 +206,7 @@ impl DataServer {
     }
 
     /// To nothing: durable in the map before the blocks go.
-    fn cut(&mut self, scene: &mut Scene, ino: Ino) {
+    fn cut(&mut self, scene: &mut Scene, ino: Ino, call: CallId) {
         let object = self.objects.entry(ino).or_default();
         object.record.map.truncate_to(0);
         (object.record.synced_size, object.in_sync) = (0, false);
@@ -216,7 +216,7 @@ impl DataServer {
         for tier in [TierId::Memory, TierId::Ssd] {
             self.devices.punch(tier, ino, 0..u64::MAX);
         }
-        let verdict = scene.content.cut(scene.net.now, ino, self.at);
+        let verdict = scene.content.cut(scene.net.now, ino, self.at, call.0);
         scene.judge(verdict);
     }
 

@@ -24,7 +24,7 @@ use crate::{
 };
 
 const HERE: Place = Place::Database;
-const SYNC_EVERY: Duration = Duration::from_millis(300);
+const SYNC_EVERY: Duration = Duration::from_millis(700);
 
 struct Row {
     owner: Option<NodeId>,

@@ -173,7 +173,7 @@ pub enum Message {
     Write(DataWrite),
     Sync { ino: Ino },
     /// To nothing.
-    Cut { slot: Slot, by: Party, ino: Ino },
+    Cut { slot: Slot, by: Party, ino: Ino, call: CallId },
     Refuse { slot: Slot, life: Life, session: SessionId },
     LifeFrom { slot: Slot, life: Life },
     // Their answers.

@@ -340,7 +340,7 @@ impl Client {
         on_way.extend(&to);
         for server in to {
             let called = Called::Data { program, call, server };
-            self.ask(scene, Place::Data(server), called, Message::Cut { slot, by, ino });
+            self.ask(scene, Place::Data(server), called, Message::Cut { slot, by, ino, call });
         }
     }
 
@@ -388,7 +388,8 @@ impl Client {
                 }
                 self.was_read(scene, program, call, cell, *value);
             }
-            (What::Write { cell, .. }, Message::Value(value)) => {
+            (What::Write { cell, value: number, .. }, Message::Value(value)) => {
+                scene.content.finished(*number);
                 cache.direct -= 1;
                 cache.drops += 1;
                 cache.pages.remove(cell);
@@ -404,6 +405,7 @@ impl Client {
             (What::Cut { left, .. }, Message::Yes) => {
                 left.remove(&server);
                 if left.is_empty() {
+                    scene.content.finished(call.0);
                     cache.direct -= 1;
                     cache.forget_clean();
                     self.finish(scene, program, call);

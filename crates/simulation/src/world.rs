@@ -71,10 +71,12 @@ impl Outcome {
 impl World {
     pub fn new(seed: u64, broken: Broken, traced: bool) -> World {
         let mut random = Random::new(seed);
-        let mut weather = Weather::of(&mut random);
-        if seed % 4 == 3 {
-            weather = Weather::ROUGH;
-        }
+        let any = Weather::of(&mut random);
+        let weather = match Weather::for_want_of(broken) {
+            Some(weather) => weather,
+            None if seed % 4 == 3 => Weather::ROUGH,
+            None => any,
+        };
         let net = Network::new(Random::new(random.next()), weather, broken, Trace::wanted(traced));
         let mut scene = Scene::new(random, net, weather, broken);
         scene.note(|| format!("seed {seed}, {broken:?}, {weather:?}"));
@@ -159,7 +161,7 @@ impl World {
 
     fn trouble(&mut self) {
         let weather = self.scene.weather;
-        let places = Place::all();
+        let places = weather.who.map_or_else(Place::all, <[Place]>::to_vec);
         let now = self.scene.now();
         let random = &mut self.scene.random;
         if random.one_in(weather.cut)
@@ -189,10 +191,8 @@ impl World {
             self.end(place, until, false);
         }
         let random = &mut self.scene.random;
-        let machines: Vec<Place> =
-            (0..DATA_SERVERS).map(Place::Data).chain([Place::Database, Place::Metadata(0)]).collect();
         if random.one_in(weather.power)
-            && let Some(place) = random.any(&machines)
+            && let Some(place) = random.any(weather.machines)
         {
             let until = now + Duration::from_millis(50) + random.millis(1500);
             self.end(place, until, true);
