@@ -156,8 +156,6 @@ pub enum Broken {
     RowFence,
     /// Data servers take what fenced sessions say.
     DataFence,
-    /// They are told of a verdict before it is durable.
-    FenceOrder,
     /// A new life does not wait for the terms of the one before.
     Grace,
     /// An operation is answered before its commit is in the journal.
@@ -176,4 +174,22 @@ pub enum Broken {
     LateMap,
     /// Connections of a process stay when it has made a new one, and so do the requests in them.
     OldConnections,
+}
+
+impl Broken {
+    pub const ALL: [Broken; 13] = [
+        Broken::ClientTerms,
+        Broken::MemberTerms,
+        Broken::RowFence,
+        Broken::DataFence,
+        Broken::Grace,
+        Broken::EarlyAnswer,
+        Broken::NewNumber,
+        Broken::StalePages,
+        Broken::ForgottenMemory,
+        Broken::LostTail,
+        Broken::EarlySync,
+        Broken::LateMap,
+        Broken::OldConnections,
+    ];
 }

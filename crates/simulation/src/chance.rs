@@ -80,9 +80,8 @@ pub struct Weather {
 }
 
 const MACHINES: &[Place] = &[Place::Database, Place::Metadata(0), Place::Data(0), Place::Data(1), Place::Data(2)];
+const KEEPERS: &[Place] = &[Place::Data(0), Place::Data(1), Place::Data(2)];
 const SERVERS: &[Place] = &[Place::Metadata(0), Place::Metadata(1)];
-const ROUND_THE_DATABASE: &[Place] =
-    &[Place::Database, Place::Metadata(0), Place::Metadata(1), Place::Client(0), Place::Client(1)];
 
 impl Weather {
     pub fn of(random: &mut Random) -> Weather {
@@ -129,11 +128,8 @@ impl Weather {
     pub fn for_want_of(broken: Broken) -> Option<Weather> {
         match broken {
             Broken::RowFence => Some(Weather { pause: 60, slow_disk: 2, who: Some(SERVERS), ..Weather::FAIR }),
-            Broken::FenceOrder => {
-                Some(Weather { cut: 30, pause: 90, kill: 250, who: Some(ROUND_THE_DATABASE), ..Weather::FAIR })
-            }
-            Broken::LostTail => Some(Weather { power: 200, machines: &[Place::Database], ..Weather::FAIR }),
-            Broken::OldConnections => Some(Weather { loss: 12, reset: 8, ..Weather::FAIR }),
+            Broken::LostTail | Broken::Grace => Some(Weather { power: 200, machines: &[Place::Database], ..Weather::FAIR }),
+            Broken::OldConnections => Some(Weather { loss: 20, reset: 12, who: Some(KEEPERS), ..Weather::FAIR }),
             _ => None,
         }
     }

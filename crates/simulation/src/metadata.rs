@@ -262,9 +262,7 @@ impl Metadata {
                 }
             }
             for task in &domain.tasks {
-                // A verdict is durable before a data server hears of it: else one that is not would keep out a session that comes back.
-                let first = task.to.contains(&Place::Database) && scene.broken != Broken::FenceOrder;
-                for to in task.to.iter().filter(|to| !first || **to == Place::Database) {
+                for to in &task.to {
                     let called = Called::Task { slot, stream, effect: task.effect.clone(), to: *to };
                     if self.calls.values().any(|of| *of == called) {
                         continue;

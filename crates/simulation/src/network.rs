@@ -187,7 +187,9 @@ impl Network {
 
     /// Some connection breaks: for both ends, and what is on its way is gone; or for one of them, and the other hears of it behind what is.
     pub fn reset_one(&mut self) {
-        let all: Vec<u64> = self.wires.keys().copied().collect();
+        let who = self.weather.who;
+        let concerns = |wire: &Wire| who.is_none_or(|who| who.contains(&wire.sides[1].place));
+        let all: Vec<u64> = self.wires.iter().filter(|(_, wire)| concerns(wire)).map(|(id, _)| *id).collect();
         let Some(wire) = self.random.any(&all).and_then(|id| self.wires.get_mut(&id)) else { return };
         let (a, b) = (wire.sides[0].place, wire.sides[1].place);
         let one = self.random.below(4) as usize;
@@ -427,12 +429,14 @@ impl Network {
         if wire.sides[1 - n].is_gone() {
             return;
         }
+        let concerned = self.weather.who.is_none_or(|who| who.contains(&wire.sides[1].place));
         let pipe = &mut wire.pipes[n];
         while !bytes.is_empty() {
             let all = bytes.len() as u64;
             let some = if self.random.one_in(3) { 1 + self.random.below(all) } else { all };
             let rest = bytes.split_off(some as usize);
-            let slow = if self.random.one_in(self.weather.loss) { 2500 } else { 12 };
+            let lost = self.random.one_in(self.weather.loss) && concerned;
+            let slow = if lost { 2500 } else { 12 };
             pipe.last = pipe.last.max(self.now + self.random.millis(slow));
             pipe.chunks.push_back(Chunk { arrives: pipe.last, bytes });
             bytes = rest;

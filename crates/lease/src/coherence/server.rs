@@ -119,8 +119,7 @@ pub enum Effect {
         number: u64,
         outcome: Outcome,
     },
-    /// Its verdict: durably, and then so that no server takes a write of it any more. In this order: a verdict that data servers know
-    /// and the next life does not would keep out a session that came back.
+    /// Its verdict: durably, and so that no server takes a write of it any more.
     Fence(SessionId),
     /// What it had is free.
     Over(SessionId),
