@@ -58,6 +58,7 @@ fn regression_who_was_given_up_does_not_join_as_if_new() {
             server.handle(next, Input::Fenced(NAME));
         }
     }
+    assert_eq!(std::iter::from_fn(|| server.poll_effect()).collect::<Vec<_>>(), [Effect::Over(NAME)]);
     assert_eq!(join(&mut server, 1, 60_000), gone());
     let past = Past { life: Life(2), from: Life(1), fenced: BTreeSet::from([NAME]) };
     assert_eq!(join(&mut Server::new(LIMITS, past, at(0)), 2, 10), gone());

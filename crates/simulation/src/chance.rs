@@ -79,8 +79,12 @@ pub struct Weather {
     pub machines: &'static [Place],
 }
 
-const MACHINES: &[Place] = &[Place::Database, Place::Metadata(0), Place::Data(0), Place::Data(1), Place::Data(2)];
+const MACHINES: &[Place] =
+    &[Place::Database, Place::Metadata(0), Place::Data(0), Place::Data(1), Place::Data(2)];
 const KEEPERS: &[Place] = &[Place::Data(0), Place::Data(1), Place::Data(2)];
+const CLIENTS: &[Place] = &[Place::Client(0), Place::Client(1), Place::Client(2)];
+const AROUND_ONE_SERVER: &[Place] =
+    &[Place::Metadata(0), Place::Coordinator(0), Place::Coordinator(1), Place::Database];
 const SERVERS: &[Place] = &[Place::Metadata(0), Place::Metadata(1)];
 
 impl Weather {
@@ -127,9 +131,17 @@ impl Weather {
     /// In which what is left out is needed most. What is needed often is seen in any.
     pub fn for_want_of(broken: Broken) -> Option<Weather> {
         match broken {
-            Broken::RowFence => Some(Weather { pause: 60, slow_disk: 2, who: Some(SERVERS), ..Weather::FAIR }),
-            Broken::LostTail | Broken::Grace => Some(Weather { power: 200, machines: &[Place::Database], ..Weather::FAIR }),
-            Broken::OldConnections => Some(Weather { loss: 20, reset: 12, who: Some(KEEPERS), ..Weather::FAIR }),
+            Broken::RowFence => {
+                Some(Weather { pause: 60, slow_disk: 2, who: Some(SERVERS), ..Weather::FAIR })
+            }
+            Broken::MemberTerms => Some(Weather { cut: 15, who: Some(AROUND_ONE_SERVER), ..Weather::FAIR }),
+            Broken::DataFence => Some(Weather { pause: 45, who: Some(CLIENTS), ..Weather::FAIR }),
+            Broken::LostTail | Broken::Grace => {
+                Some(Weather { power: 200, machines: &[Place::Database], ..Weather::FAIR })
+            }
+            Broken::OldConnections => {
+                Some(Weather { loss: 20, reset: 12, who: Some(KEEPERS), ..Weather::FAIR })
+            }
             _ => None,
         }
     }

@@ -25,10 +25,25 @@ use crate::{
 pub(crate) enum Called {
     Map,
     Said,
-    Asked { slot: Slot, session: SessionId, number: u64, by: Party },
-    Back { slot: Slot, session: SessionId, ino: Ino, cell: u64, value: u64 },
+    Asked {
+        slot: Slot,
+        session: SessionId,
+        number: u64,
+        by: Party,
+    },
+    Back {
+        slot: Slot,
+        session: SessionId,
+        ino: Ino,
+        cell: u64,
+        value: u64,
+    },
     /// Of a program's own call, to that data server.
-    Data { program: usize, call: CallId, server: usize },
+    Data {
+        program: usize,
+        call: CallId,
+        server: usize,
+    },
 }
 
 pub struct Client {
@@ -81,7 +96,9 @@ impl Client {
         while let Some(happened) = scene.net.next_event(self.place()) {
             let now = scene.local(self.place());
             match happened {
-                Happened::Asked { ticket, message: Message::Tell { slot, session, telling, seen }, .. } => {
+                Happened::Asked {
+                    ticket, message: Message::Tell { slot, session, telling, seen }, ..
+                } => {
                     scene.net.answer(ticket, Message::Yes);
                     if let Some(of) = self.sessions.get_mut(&slot).filter(|of| of.id == session) {
                         of.told(now, telling, seen);
@@ -310,9 +327,7 @@ impl Client {
                 || scene.net.now >= crate::cast::WORK_UNTIL;
             for (ino, cell, value) in session.to_write_back(all) {
                 let (slot, session_id) = (session.slot, session.id);
-                let under_way = |called: &Called| {
-                    matches!(called, Called::Back { session, ino: i, cell: c, .. } if (*session, *i, *c) == (session_id, ino, cell))
-                };
+                let under_way = |called: &Called| matches!(called, Called::Back { session, ino: i, cell: c, .. } if (*session, *i, *c) == (session_id, ino, cell));
                 if !self.calls.values().any(under_way) {
                     let called = Called::Back { slot, session: session_id, ino, cell, value };
                     let write = DataWrite { slot, by: session.party(), ino, cell, value, kept: true };
@@ -367,7 +382,8 @@ fn due(scene: &mut Scene, session: &mut Session, now: Time) -> Vec<(Called, Mess
         let Some(asking) = session.asking.get_mut(&number) else { continue };
         asking.on_way = Some(by);
         asking.times += 1;
-        let message = Message::Ask { slot, by, number, acknowledged, call: asking.call, op: asking.op.clone() };
+        let message =
+            Message::Ask { slot, by, number, acknowledged, call: asking.call, op: asking.op.clone() };
         messages.push((Called::Asked { slot, session: session.id, number, by }, message));
     }
     messages

@@ -70,11 +70,21 @@ impl ContentTruth {
 
     fn is_not_over(&self, number: u64, spot: Spot) -> Result<(), String> {
         let over = self.finished.contains(&number);
-        if over { Err(format!("{number} is done to {spot:?} once more, after it was answered")) } else { Ok(()) }
+        if over {
+            Err(format!("{number} is done to {spot:?} once more, after it was answered"))
+        } else {
+            Ok(())
+        }
     }
 
     /// A data server has it.
-    pub fn stored(&mut self, now: Duration, spot: Spot, value: u64, kept: Option<SessionId>) -> Result<(), String> {
+    pub fn stored(
+        &mut self,
+        now: Duration,
+        spot: Spot,
+        value: u64,
+        kept: Option<SessionId>,
+    ) -> Result<(), String> {
         self.is_not_over(value, spot)?;
         let Some(cell) = self.cells.get_mut(&spot) else { return Ok(()) };
         cell.stored = Some(value);
@@ -158,7 +168,11 @@ impl ContentTruth {
     /// What a data server has after its machine lost power.
     pub fn recovered(&mut self, now: Duration, spot: Spot, value: Value) -> Result<(), String> {
         let Some(cell) = self.cells.get_mut(&spot) else { return Ok(()) };
-        let fine = if value.is_none() { !cell.safe || cell.stored.is_none() } else { cell.since_sync.contains(&value) };
+        let fine = if value.is_none() {
+            !cell.safe || cell.stored.is_none()
+        } else {
+            cell.since_sync.contains(&value)
+        };
         if !fine {
             return Err(format!(
                 "after a power cut {spot:?} is {value:?}; since it was synced ({}) it was {:?}",

@@ -10,7 +10,10 @@ use std::{
 
 use cluster::{ClusterMap, NodeId, SlotEpoch, tenure::Time};
 use lease::coherence::{message::Life, server::Past};
-use namespace::{Caller, Env, NameHasher, NewNode, Place as At, superblock::{self, FormatOptions}};
+use namespace::{
+    Caller, Env, NameHasher, NewNode, Place as At,
+    superblock::{self, FormatOptions},
+};
 use proto::SessionId;
 use types::{FileKind, Ino, Slot, Timestamp};
 
@@ -220,7 +223,13 @@ impl Database {
     }
 
     /// The row changes only to a later epoch. Each taking on is a life of its own.
-    fn take_on(&mut self, scene: &mut Scene, slot: Slot, (owner, epoch): (NodeId, SlotEpoch), incarnation: u64) -> Message {
+    fn take_on(
+        &mut self,
+        scene: &mut Scene,
+        slot: Slot,
+        (owner, epoch): (NodeId, SlotEpoch),
+        incarnation: u64,
+    ) -> Message {
         let Some(row) = self.rows.get_mut(&slot).filter(|_| incarnation == self.incarnation) else {
             return Message::Fenced;
         };

@@ -36,7 +36,10 @@ enum Stage {
     Claims(Vec<(Key, Claim)>),
     Locks,
     /// Answered when no commit up to this one is on its way.
-    Written { up_to: u64, answer: OpAnswer },
+    Written {
+        up_to: u64,
+        answer: OpAnswer,
+    },
 }
 
 struct Doing {
@@ -145,7 +148,10 @@ impl Domain {
 
     pub fn is_at_rest(&self) -> bool {
         let none = self.lease.table().operations() == 0 && self.lease.locks().all().count() == 0;
-        none && self.pending.is_empty() && self.doing.is_empty() && self.tasks.is_empty() && !self.lease.in_grace()
+        none && self.pending.is_empty()
+            && self.doing.is_empty()
+            && self.tasks.is_empty()
+            && !self.lease.in_grace()
     }
 
     /// For people.
@@ -163,7 +169,13 @@ impl Domain {
         )
     }
 
-    pub fn said(&mut self, now: Time, scene: &mut Scene, by: Party, saying: lease::coherence::message::Saying) {
+    pub fn said(
+        &mut self,
+        now: Time,
+        scene: &mut Scene,
+        by: Party,
+        saying: lease::coherence::message::Saying,
+    ) {
         if matches!(&saying, lease::coherence::message::Saying::Join { .. }) && by.joined.0 != 0 {
             scene.tally.came_back += 1;
         }
@@ -205,11 +217,10 @@ impl Domain {
             Op::Names { op, .. } => Stage::Claims(self.claims(op)),
             Op::Open { ino, claim } => Stage::Claims(vec![(Key::Inode(*ino), *claim)]),
             Op::Lock(_) | Op::Unlock { .. } => Stage::Locks,
-            Op::End { .. } | Op::Cancel { .. } => {
-                Stage::Written { up_to: 0, answer: OpAnswer::Done }
-            }
+            Op::End { .. } | Op::Cancel { .. } => Stage::Written { up_to: 0, answer: OpAnswer::Done },
         };
-        self.doing.insert(key, Doing { by, call, op: op.clone(), ticket: Some(ticket), stage: stage.clone() });
+        self.doing
+            .insert(key, Doing { by, call, op: op.clone(), ticket: Some(ticket), stage: stage.clone() });
         let input = match (op, stage) {
             (_, Stage::Claims(claims)) => server::Input::Begin { by, operation: number, claims },
             (Op::Lock(request), _) => server::Input::Lock { by, number, request },
@@ -390,9 +401,7 @@ impl Domain {
         let env = env(2 + scene.now().as_secs());
         let mut batch = Batch::over(&self.view);
         let done = match &op {
-            NameOp::Lookup { dir, name } => {
-                Ok(NameAnswer::Found(self.find(*dir, name.as_bytes())))
-            }
+            NameOp::Lookup { dir, name } => Ok(NameAnswer::Found(self.find(*dir, name.as_bytes()))),
             NameOp::GetAttr { ino } => Ok(NameAnswer::Attributes(told(&self.view, *ino))),
             NameOp::List { dir } => Ok(NameAnswer::Names(listing(&self.view, *dir).unwrap_or_default())),
             NameOp::Create { dir, name, mode } => {

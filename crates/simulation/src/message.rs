@@ -76,13 +76,27 @@ pub enum NameAnswer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
     /// `holds`: its claims stay until [`Op::End`].
-    Names { op: NameOp, holds: bool },
+    Names {
+        op: NameOp,
+        holds: bool,
+    },
     /// An opening, which is a claim that lasts.
-    Open { ino: Ino, claim: Claim },
-    End { number: u64 },
+    Open {
+        ino: Ino,
+        claim: Claim,
+    },
+    End {
+        number: u64,
+    },
     Lock(LockRequest),
-    Unlock { owner: Owner, ino: Ino, range: Range },
-    Cancel { number: u64 },
+    Unlock {
+        owner: Owner,
+        ino: Ino,
+        range: Range,
+    },
+    Cancel {
+        number: u64,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -137,20 +151,48 @@ pub struct DataWrite {
 #[derive(Clone, Debug)]
 pub enum Message {
     // To the database.
-    Claim { by: Process, asked: Time },
-    Store { by: Process, map: Box<ClusterMap> },
+    Claim {
+        by: Process,
+        asked: Time,
+    },
+    Store {
+        by: Process,
+        map: Box<ClusterMap>,
+    },
     FetchMap,
     Incarnation,
-    TakeOn { slot: Slot, owner: NodeId, epoch: SlotEpoch, incarnation: u64 },
+    TakeOn {
+        slot: Slot,
+        owner: NodeId,
+        epoch: SlotEpoch,
+        incarnation: u64,
+    },
     Commit(Box<Commit>),
-    Verdict { slot: Slot, epoch: SlotEpoch, session: SessionId },
-    EndGrace { slot: Slot, epoch: SlotEpoch, life: Life },
+    Verdict {
+        slot: Slot,
+        epoch: SlotEpoch,
+        session: SessionId,
+    },
+    EndGrace {
+        slot: Slot,
+        epoch: SlotEpoch,
+        life: Life,
+    },
     // Its answers.
-    Claimed { asked: Time, map: Option<Box<ClusterMap>> },
-    Stored { epoch: Epoch, is: bool },
+    Claimed {
+        asked: Time,
+        map: Option<Box<ClusterMap>>,
+    },
+    Stored {
+        epoch: Epoch,
+        is: bool,
+    },
     Map(Option<Box<ClusterMap>>),
     IncarnationIs(u64),
-    TakenOn { past: Past, view: Box<Records> },
+    TakenOn {
+        past: Past,
+        view: Box<Records>,
+    },
     /// Not the owner, or of another incarnation.
     Fenced,
     OutOfTurn,
@@ -161,21 +203,56 @@ pub enum Message {
     Publish(Box<Difference>),
     // Clients and metadata servers.
     WhichMap,
-    Lease { slot: Slot, by: Party, saying: message::Saying },
-    Tell { slot: Slot, session: SessionId, telling: Telling, seen: Option<Seen> },
-    Ask { slot: Slot, by: Party, number: u64, acknowledged: u64, call: CallId, op: Op },
+    Lease {
+        slot: Slot,
+        by: Party,
+        saying: message::Saying,
+    },
+    Tell {
+        slot: Slot,
+        session: SessionId,
+        telling: Telling,
+        seen: Option<Seen>,
+    },
+    Ask {
+        slot: Slot,
+        by: Party,
+        number: u64,
+        acknowledged: u64,
+        call: CallId,
+        op: Op,
+    },
     Answer(OpAnswer),
     WrongOwner,
     Later,
     Gone,
     // To data servers.
-    Read { slot: Slot, by: Party, ino: Ino, cell: u64 },
+    Read {
+        slot: Slot,
+        by: Party,
+        ino: Ino,
+        cell: u64,
+    },
     Write(DataWrite),
-    Sync { ino: Ino },
+    Sync {
+        ino: Ino,
+    },
     /// To nothing.
-    Cut { slot: Slot, by: Party, ino: Ino, call: CallId },
-    Refuse { slot: Slot, life: Life, session: SessionId },
-    LifeFrom { slot: Slot, life: Life },
+    Cut {
+        slot: Slot,
+        by: Party,
+        ino: Ino,
+        call: CallId,
+    },
+    Refuse {
+        slot: Slot,
+        life: Life,
+        session: SessionId,
+    },
+    LifeFrom {
+        slot: Slot,
+        life: Life,
+    },
     // Their answers.
     Value(Option<u64>),
     Refused,

@@ -150,7 +150,13 @@ impl NameTruth {
     }
 
     /// Was this answer true at some moment of its call?
-    pub fn check(&self, call: CallId, op: &NameOp, answer: &NameAnswer, (from, to): (Duration, Duration)) -> Result<(), String> {
+    pub fn check(
+        &self,
+        call: CallId,
+        op: &NameOp,
+        answer: &NameAnswer,
+        (from, to): (Duration, Duration),
+    ) -> Result<(), String> {
         let named = |dir: Ino, name: &str, is: &dyn Fn(Option<Ino>) -> bool| {
             let of = self.entries.get(&(dir, name.as_bytes().to_vec()));
             of.is_some_and(|versions| versions.held(from, to, |v| is(*v)))
@@ -165,35 +171,50 @@ impl NameTruth {
             (NameOp::List { dir }, NameAnswer::Names(names)) => {
                 self.listings.get(dir).is_some_and(|versions| versions.held(from, to, |v| v == names))
             }
-            (NameOp::Rename { dir, from: a, to: b, mode: RenameMode::Replace | RenameMode::Exchange }, NameAnswer::Done)
-                if !self.committed.contains_key(&call) =>
-            {
+            (
+                NameOp::Rename { dir, from: a, to: b, mode: RenameMode::Replace | RenameMode::Exchange },
+                NameAnswer::Done,
+            ) if !self.committed.contains_key(&call) => {
                 // Two names of one inode: nothing to do.
                 let of = |name: &str| self.entries.get(&(*dir, name.as_bytes().to_vec()));
-                let both = |ino: Ino| [*a, *b].iter().all(|n| of(n).is_some_and(|v| v.held(from, to, |v| *v == Some(ino))));
+                let both = |ino: Ino| {
+                    [*a, *b].iter().all(|n| of(n).is_some_and(|v| v.held(from, to, |v| *v == Some(ino))))
+                };
                 self.attributes.keys().any(|ino| both(*ino))
             }
             (NameOp::Create { .. }, NameAnswer::Found(Some(_))) => self.committed.contains_key(&call),
             (_, NameAnswer::Done) if op.changes() => self.committed.contains_key(&call),
-            (NameOp::Create { dir, name, .. } | NameOp::Link { dir, name, .. }, NameAnswer::Refused(Errno::EEXIST)) => {
-                named(*dir, name, &|is| is.is_some())
-            }
+            (
+                NameOp::Create { dir, name, .. } | NameOp::Link { dir, name, .. },
+                NameAnswer::Refused(Errno::EEXIST),
+            ) => named(*dir, name, &|is| is.is_some()),
             (NameOp::Link { ino, .. }, NameAnswer::Refused(Errno::ENOENT | Errno::ESTALE)) => {
                 attributes(*ino, &|is| is.is_none_or(|told| told.links == 0))
             }
-            (NameOp::Chmod { ino, .. }, NameAnswer::Refused(Errno::ESTALE)) => attributes(*ino, &|is| is.is_none()),
-            (NameOp::Unlink { dir, name }, NameAnswer::Refused(Errno::ENOENT)) => named(*dir, name, &|is| is.is_none()),
-            (NameOp::Rename { dir, from: a, to: b, mode }, NameAnswer::Refused(errno)) => match (errno, mode) {
+            (NameOp::Chmod { ino, .. }, NameAnswer::Refused(Errno::ESTALE)) => {
+                attributes(*ino, &|is| is.is_none())
+            }
+            (NameOp::Unlink { dir, name }, NameAnswer::Refused(Errno::ENOENT)) => {
+                named(*dir, name, &|is| is.is_none())
+            }
+            (NameOp::Rename { dir, from: a, to: b, mode }, NameAnswer::Refused(errno)) => match (errno, mode)
+            {
                 (&Errno::ENOENT, RenameMode::Exchange) => {
                     named(*dir, a, &|is| is.is_none()) || named(*dir, b, &|is| is.is_none())
                 }
-                (&Errno::ENOENT, RenameMode::Replace | RenameMode::NoReplace) => named(*dir, a, &|is| is.is_none()),
+                (&Errno::ENOENT, RenameMode::Replace | RenameMode::NoReplace) => {
+                    named(*dir, a, &|is| is.is_none())
+                }
                 (&Errno::EEXIST, RenameMode::NoReplace) => named(*dir, b, &|is| is.is_some()),
                 _ => false,
             },
             _ => false,
         };
-        if true_then { Ok(()) } else { Err(format!("{call:?} {op:?} was answered {answer:?} ({from:?} to {to:?})")) }
+        if true_then {
+            Ok(())
+        } else {
+            Err(format!("{call:?} {op:?} was answered {answer:?} ({from:?} to {to:?})"))
+        }
     }
 
     /// What the records must say at the end.

@@ -37,10 +37,19 @@ pub struct Ticket {
 /// For a process.
 #[derive(Clone, Debug)]
 pub enum Happened {
-    Asked { from: Place, ticket: Ticket, message: Message },
-    Answered { call: u64, message: Message },
+    Asked {
+        from: Place,
+        ticket: Ticket,
+        message: Message,
+    },
+    Answered {
+        call: u64,
+        message: Message,
+    },
     /// It may have been carried out.
-    Failed { call: u64 },
+    Failed {
+        call: u64,
+    },
 }
 
 struct Chunk {
@@ -349,7 +358,8 @@ impl Network {
                 }
             }
             let slow = self.now.saturating_sub(wire.opened) > Duration::from_millis(900);
-            for side in wire.sides.iter_mut().filter(|side| side.place == place && side.is_greeting() && slow) {
+            for side in wire.sides.iter_mut().filter(|side| side.place == place && side.is_greeting() && slow)
+            {
                 side.lose();
             }
         }
@@ -360,7 +370,8 @@ impl Network {
     /// Connects where something is to be said, hands over what waits, and writes.
     pub fn flush(&mut self, place: Place) {
         let local = self.local(place);
-        let pairs: Vec<(Place, Place)> = self.waiting.keys().filter(|pair| pair.0 == place).copied().collect();
+        let pairs: Vec<(Place, Place)> =
+            self.waiting.keys().filter(|pair| pair.0 == place).copied().collect();
         for pair in pairs {
             self.hand_over(pair, local);
         }

@@ -14,16 +14,45 @@ pub(crate) enum What {
         #[expect(dead_code, reason = "for the trace")]
         op: NameOp,
     },
-    Open { slot: Slot, ino: Ino, claim: Claim, number: u64 },
-    Close { slot: Slot },
-    Lock { slot: Slot, number: u64 },
-    Unlock { slot: Slot },
+    Open {
+        slot: Slot,
+        ino: Ino,
+        claim: Claim,
+        number: u64,
+    },
+    Close {
+        slot: Slot,
+    },
+    Lock {
+        slot: Slot,
+        number: u64,
+    },
+    Unlock {
+        slot: Slot,
+    },
     /// `drops`: what was read is worth keeping if nothing was dropped since.
-    Read { cell: u64, on_way: bool, drops: u64 },
-    Write { cell: u64, value: u64, begun: bool, on_way: bool },
+    Read {
+        cell: u64,
+        on_way: bool,
+        drops: u64,
+    },
+    Write {
+        cell: u64,
+        value: u64,
+        begun: bool,
+        on_way: bool,
+    },
     /// Servers that have not answered.
-    Sync { left: BTreeSet<usize>, flushed: bool, on_way: BTreeSet<usize> },
-    Cut { left: BTreeSet<usize>, begun: bool, on_way: BTreeSet<usize> },
+    Sync {
+        left: BTreeSet<usize>,
+        flushed: bool,
+        on_way: BTreeSet<usize>,
+    },
+    Cut {
+        left: BTreeSet<usize>,
+        begun: bool,
+        on_way: BTreeSet<usize>,
+    },
 }
 
 #[derive(Debug)]
@@ -78,7 +107,9 @@ impl Program {
         let waits = self.doing.as_ref().is_some_and(|doing| {
             matches!(
                 doing.what,
-                What::Sync { flushed: false, .. } | What::Cut { begun: false, .. } | What::Write { begun: false, .. }
+                What::Sync { flushed: false, .. }
+                    | What::Cut { begun: false, .. }
+                    | What::Write { begun: false, .. }
             )
         });
         of && waits

@@ -116,7 +116,13 @@ impl Scene {
     /// How long a disk takes.
     pub fn disk(&mut self) -> Duration {
         let slow = self.random.one_in(self.weather.slow_disk);
-        let most = if !slow { 15 } else if self.random.one_in(8) { 3000 } else { 500 };
+        let most = if !slow {
+            15
+        } else if self.random.one_in(8) {
+            3000
+        } else {
+            500
+        };
         self.random.millis(most)
     }
 }

@@ -293,8 +293,12 @@ impl Session {
 
     /// Cells that have to be written back: of keys that are given back, or all.
     pub fn to_write_back(&self, all: bool) -> Vec<(Ino, u64, u64)> {
-        let asked: BTreeSet<&Key> =
-            self.releases.iter().filter(|(_, (_, k))| !k.contains(Rights::WRITE_BACK)).map(|(k, _)| k).collect();
+        let asked: BTreeSet<&Key> = self
+            .releases
+            .iter()
+            .filter(|(_, (_, k))| !k.contains(Rights::WRITE_BACK))
+            .map(|(k, _)| k)
+            .collect();
         let of = |(key, cache): (&Key, &Cache)| {
             let Key::Inode(ino) = *key else { return Vec::new() };
             let cells = cache.dirty.iter().filter(|_| all || asked.contains(key));
@@ -308,7 +312,11 @@ impl Session {
     }
 
     pub fn is_at_rest(&self, now: Time) -> bool {
-        self.asking.is_empty() && self.releases.is_empty() && !self.is_dirty() && self.lives(now) && self.held.is_empty()
+        self.asking.is_empty()
+            && self.releases.is_empty()
+            && !self.is_dirty()
+            && self.lives(now)
+            && self.held.is_empty()
     }
 }
 

@@ -11,7 +11,9 @@ use namespace::RenameMode;
 use types::{Ino, Slot};
 
 use crate::{
-    cast::{Broken, CELLS, DATA_SERVERS, FILES, NAMES, Place, WORK_UNTIL, directory, file, slots, spot, ugsd_of},
+    cast::{
+        Broken, CELLS, DATA_SERVERS, FILES, NAMES, Place, WORK_UNTIL, directory, file, slots, spot, ugsd_of,
+    },
     client::{Called, Client},
     message::{CallId, DataWrite, Message, NameAnswer, NameOp, Op},
     program::{Doing, File, What},
@@ -53,7 +55,11 @@ impl Client {
         match (self.programs[program].file, works) {
             (None, false) => (),
             (None, true) => {
-                if scene.random.one_in(3) { self.choose_file(scene, program) } else { self.choose_name(scene, program) }
+                if scene.random.one_in(3) {
+                    self.choose_file(scene, program)
+                } else {
+                    self.choose_name(scene, program)
+                }
             }
             (Some(file), works) => {
                 let dice = if works { scene.random.below(100) } else { 99 };
@@ -64,7 +70,12 @@ impl Client {
                     }
                     30..58 if file.claim == Claim::Modify => {
                         let (cell, value) = (scene.random.below(CELLS), scene.number());
-                        self.begin(scene, program, |_, _| What::Write { cell, value, begun: false, on_way: false });
+                        self.begin(scene, program, |_, _| What::Write {
+                            cell,
+                            value,
+                            begun: false,
+                            on_way: false,
+                        });
                     }
                     58..62 => {
                         let (left, on_way) = ((0..DATA_SERVERS).collect(), BTreeSet::new());
@@ -87,7 +98,8 @@ impl Client {
         let ino = file(ugsd_of(slot), scene.random.below(FILES));
         let claim = if scene.random.one_in(2) { Claim::Look } else { Claim::Modify };
         self.begin(scene, program, |client, call| {
-            let asked = client.sessions.get_mut(&slot).map(|s| s.ask(Op::Open { ino, claim }, call, Some(program)));
+            let asked =
+                client.sessions.get_mut(&slot).map(|s| s.ask(Op::Open { ino, claim }, call, Some(program)));
             What::Open { slot, ino, claim, number: asked.unwrap_or_default() }
         });
     }
@@ -119,7 +131,8 @@ impl Client {
         } else {
             let request = LockRequest { ino, owner, range, kind, pid: 1, wait };
             self.begin(scene, program, |client, call| {
-                let asked = client.sessions.get_mut(&slot).map(|s| s.ask(Op::Lock(request), call, Some(program)));
+                let asked =
+                    client.sessions.get_mut(&slot).map(|s| s.ask(Op::Lock(request), call, Some(program)));
                 What::Lock { slot, number: asked.unwrap_or_default() }
             });
         }
@@ -224,7 +237,8 @@ impl Client {
         let may = session.may(now, &key, Rights::PAGES) || scene.broken == Broken::StalePages;
         let (by, is_in) = (session.party(), session.is_in());
         let cache = session.cache(ino);
-        let here = cache.dirty.get(&cell).map(|value| Some(*value)).or_else(|| cache.pages.get(&cell).copied());
+        let here =
+            cache.dirty.get(&cell).map(|value| Some(*value)).or_else(|| cache.pages.get(&cell).copied());
         if let Some(value) = here.filter(|_| may) {
             scene.tally.from_cache += 1;
             return self.was_read(scene, program, call, cell, value);
@@ -241,7 +255,9 @@ impl Client {
         }
         let called = Called::Data { program, call, server: spot(cell).0 };
         self.ask(scene, Place::Data(spot(cell).0), called, Message::Read { slot, by, ino, cell });
-        if let Some(Doing { what: What::Read { on_way, drops: of, .. }, .. }) = &mut self.programs[program].doing {
+        if let Some(Doing { what: What::Read { on_way, drops: of, .. }, .. }) =
+            &mut self.programs[program].doing
+        {
             (*on_way, *of) = (true, drops);
         }
     }
@@ -262,7 +278,13 @@ impl Client {
         self.finish(scene, program, call);
     }
 
-    fn write(&mut self, scene: &mut Scene, program: usize, call: CallId, (cell, value, begun): (u64, u64, bool)) {
+    fn write(
+        &mut self,
+        scene: &mut Scene,
+        program: usize,
+        call: CallId,
+        (cell, value, begun): (u64, u64, bool),
+    ) {
         let Some(File { slot, ino, .. }) = self.programs[program].file else { return };
         let now = scene.local(self.place());
         let Some(session) = self.sessions.get_mut(&slot) else { return };
@@ -297,7 +319,8 @@ impl Client {
         let called = Called::Data { program, call, server: spot(cell).0 };
         let write = DataWrite { slot, by, ino, cell, value, kept: false };
         self.ask(scene, Place::Data(spot(cell).0), called, Message::Write(write));
-        if let Some(Doing { what: What::Write { on_way, begun, .. }, .. }) = &mut self.programs[program].doing {
+        if let Some(Doing { what: What::Write { on_way, begun, .. }, .. }) = &mut self.programs[program].doing
+        {
             (*on_way, *begun) = (true, true);
         }
     }
@@ -305,7 +328,9 @@ impl Client {
     fn sync(&mut self, scene: &mut Scene, program: usize, call: CallId) {
         let Some(File { slot, ino, .. }) = self.programs[program].file else { return };
         let clean = self.sessions.get_mut(&slot).is_some_and(|session| session.cache(ino).dirty.is_empty());
-        let Some(Doing { what: What::Sync { left, flushed, on_way }, .. }) = &mut self.programs[program].doing else {
+        let Some(Doing { what: What::Sync { left, flushed, on_way }, .. }) =
+            &mut self.programs[program].doing
+        else {
             return;
         };
         *flushed |= clean;
@@ -325,7 +350,8 @@ impl Client {
         let Some(session) = self.sessions.get_mut(&slot).filter(|session| session.is_in()) else { return };
         let by = session.party();
         let cache = session.cache(ino);
-        let Some(Doing { what: What::Cut { left, begun, on_way }, .. }) = &mut self.programs[program].doing else {
+        let Some(Doing { what: What::Cut { left, begun, on_way }, .. }) = &mut self.programs[program].doing
+        else {
             return;
         };
         if !*begun {
@@ -376,7 +402,9 @@ impl Client {
     ) {
         let now = scene.local(self.place());
         let Some(File { slot, ino, .. }) = self.programs[program].file else { return };
-        let Some(doing) = self.programs[program].doing.as_mut().filter(|doing| doing.call == call) else { return };
+        let Some(doing) = self.programs[program].doing.as_mut().filter(|doing| doing.call == call) else {
+            return;
+        };
         let Some(session) = self.sessions.get_mut(&slot) else { return };
         let may = session.may(now, &Key::Inode(ino), Rights::PAGES);
         let cache = session.cache(ino);

@@ -6,8 +6,8 @@ use lease::coherence::ranges::Kind;
 
 use crate::{
     cast::{
-        Broken, CLIENTS, COORDINATORS, DATA_SERVERS, END, FAULTS_UNTIL, METADATA_SERVERS, Place, STEP, WORK_UNTIL,
-        spot,
+        Broken, CLIENTS, COORDINATORS, DATA_SERVERS, END, FAULTS_UNTIL, METADATA_SERVERS, Place, STEP,
+        WORK_UNTIL, spot,
     },
     chance::{Random, Weather},
     client::Client,
@@ -80,7 +80,8 @@ impl World {
         let net = Network::new(Random::new(random.next()), weather, broken, Trace::wanted(traced));
         let mut scene = Scene::new(random, net, weather, broken);
         scene.note(|| format!("seed {seed}, {broken:?}, {weather:?}"));
-        let data = (0..DATA_SERVERS).map(|at| DataServer::begin(at, Devices::default(), Fences::default(), broken));
+        let data =
+            (0..DATA_SERVERS).map(|at| DataServer::begin(at, Devices::default(), Fences::default(), broken));
         World {
             database: Database::new(),
             coordinators: (0..COORDINATORS).map(|at| Coordinator::new((at, 0))).collect(),
@@ -203,7 +204,9 @@ impl World {
         if self.down_until.contains_key(&place) {
             return;
         }
-        self.scene.note(|| format!("{place:?} {} until {until:?}", if power_cut { "loses power" } else { "is killed" }));
+        self.scene.note(|| {
+            format!("{place:?} {} until {until:?}", if power_cut { "loses power" } else { "is killed" })
+        });
         self.paused_until.remove(&place);
         self.down_until.insert(place, (until, power_cut));
         self.scene.net.end_process(place, !power_cut);
@@ -262,7 +265,8 @@ impl World {
     /// I-CLEASE-1 and I-CLEASE-5 at this moment of true time.
     fn together(&mut self) {
         let mut wrong = None;
-        let running: Vec<&Client> = self.clients.iter().filter(|client| self.is_running(client.place())).collect();
+        let running: Vec<&Client> =
+            self.clients.iter().filter(|client| self.is_running(client.place())).collect();
         for (n, one) in running.iter().enumerate() {
             for other in &running[n + 1..] {
                 wrong = wrong.or_else(|| self.conflict(one, other));
@@ -289,7 +293,10 @@ impl World {
                 for (key, claim) in x.held.values().flatten() {
                     let theirs = y.core.may(at, key);
                     if !claim.excludes().both(theirs).is_empty() && !x.core.is_joining() {
-                        return Some(format!("{} claims {claim:?} beside {theirs:?} of {} of {key:?}", x.id, y.id));
+                        return Some(format!(
+                            "{} claims {claim:?} beside {theirs:?} of {} of {key:?}",
+                            x.id, y.id
+                        ));
                     }
                 }
             }
@@ -297,7 +304,9 @@ impl World {
                 let meets = |theirs: &&lease::coherence::locks::HadLock| {
                     let (m, t) = (mine.range, theirs.range);
                     let shares = m.start() <= t.end() && t.start() <= m.end();
-                    mine.ino == theirs.ino && shares && (mine.kind == Kind::Write || theirs.kind == Kind::Write)
+                    mine.ino == theirs.ino
+                        && shares
+                        && (mine.kind == Kind::Write || theirs.kind == Kind::Write)
                 };
                 if let Some(theirs) = b.locks.values().find(meets) {
                     return Some(format!("two have a lock: {mine:?} and {theirs:?}"));
@@ -311,9 +320,11 @@ impl World {
         let quiet = self.clients.iter().all(|client| client.is_at_rest(&self.scene))
             && self.data.iter().all(DataServer::is_at_rest);
         let owned: usize = self.metadata.iter().map(|server| server.domains.len()).sum();
-        let served = self.metadata.iter().enumerate().all(|(at, server)| {
-            server.is_at_rest(self.scene.local(Place::Metadata(at)))
-        });
+        let served = self
+            .metadata
+            .iter()
+            .enumerate()
+            .all(|(at, server)| server.is_at_rest(self.scene.local(Place::Metadata(at))));
         quiet && served && owned == crate::cast::UGSDS.len()
     }
 
@@ -325,7 +336,8 @@ impl World {
             self.scene.content.compare((ino, cell), value)?;
         }
         let mut findings = Vec::new();
-        let checked = namespace::check::check(&self.database.data, &env(1000), &mut |finding| findings.push(finding));
+        let checked =
+            namespace::check::check(&self.database.data, &env(1000), &mut |finding| findings.push(finding));
         match (checked, findings.is_empty()) {
             (Ok(()), true) => Ok(()),
             (checked, _) => Err(format!("the records are damaged: {checked:?} {findings:?}")),

@@ -12,7 +12,9 @@ use simulation::{
     world::{Outcome, World},
 };
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 300;
+/// So many runs at most until what is left out is missed.
+const PATIENCE: u64 = 500;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
@@ -46,6 +48,36 @@ fn the_cores_hold_together() {
         }
     }
     println!("{met:#?}");
+    // Fair weather shows nothing.
+    for (what, least) in [
+        ("calls", 100),
+        ("answers from a cache", 2),
+        ("recalls", 10),
+        ("commits", 10),
+        ("locks", 5),
+        ("writes kept", 5),
+        ("requests made again", 5),
+        ("connections broken", 1),
+        ("kills", 1),
+        ("sessions that came back", 1),
+    ] {
+        let times = met.get(what).copied().unwrap_or(0);
+        assert!(seeds < SEEDS || times >= least * seeds, "{what}: {times} times in {seeds} runs");
+    }
+    for what in [
+        "commits fenced",
+        "sessions fenced",
+        "refused at data servers",
+        "answers given again",
+        "bytes lost by power cuts",
+        "names lost by power cuts",
+        "writes lost with their keeper",
+    ] {
+        assert!(
+            seeds < SEEDS || met.get(what).is_some_and(|times| *times > 0),
+            "{what}: never in {seeds} runs"
+        );
+    }
     assert!(wrong.is_empty(), "{} of {seeds} runs:\n{}", wrong.len(), wrong[..wrong.len().min(5)].join("\n"));
 }
 
@@ -54,9 +86,13 @@ fn the_cores_hold_together() {
 fn what_is_left_out_is_missed() {
     let mut unseen = Vec::new();
     for broken in Broken::ALL {
-        let found = (0..300).find_map(|seed| run(seed, broken, false).wrong.map(|why| (seed, why)));
+        // That it does not come to rest may be for many reasons.
+        let missed = |seed| run(seed, broken, false).wrong.filter(|why| !why.contains("come to rest"));
+        let found = (0..PATIENCE).find_map(|seed| missed(seed).map(|why| (seed, why)));
         match found {
-            Some((seed, why)) => println!("{broken:?}: seed {seed}, {}", why.chars().take(300).collect::<String>()),
+            Some((seed, why)) => {
+                println!("{broken:?}: seed {seed}, {}", why.chars().take(300).collect::<String>())
+            }
             None => unseen.push(broken),
         }
     }

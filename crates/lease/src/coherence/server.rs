@@ -355,8 +355,7 @@ impl Server {
                     return;
                 }
                 // One that never heard that it was in is refused under this name, too, wherever the verdict is known.
-                let given_up =
-                    self.given_up.contains(&by.session) || self.past.fenced.contains(&by.session);
+                let given_up = self.given_up.contains(&by.session) || self.past.fenced.contains(&by.session);
                 if given_up || (!new && !self.may_come_back(by, &had)) {
                     return self.tell(by.session, Telling::Gone { joined: before });
                 }
