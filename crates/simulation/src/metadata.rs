@@ -146,11 +146,7 @@ impl Metadata {
     fn answered(&mut self, scene: &mut Scene, called: Called, message: Message) {
         let now = scene.local(self.place());
         match (called, message) {
-            (Called::Map, Message::Map(Some(map))) => {
-                if self.epoch() < map.epoch() {
-                    self.map = Some(*map);
-                }
-            }
+            (Called::Map, Message::Map(Some(map))) if self.epoch() < map.epoch() => self.map = Some(*map),
             (Called::Incarnation, Message::IncarnationIs(number)) => {
                 // What it answered may be gone: nothing of what is here is worth anything.
                 if self.incarnation.is_some_and(|known| known != number) {
@@ -158,11 +154,11 @@ impl Metadata {
                 }
                 self.incarnation = Some(number);
             }
-            (Called::TakeOn { slot, epoch, incarnation }, Message::TakenOn { past, view }) => {
-                if self.owns(slot) == Some(epoch) && self.incarnation == Some(incarnation) {
-                    let taken = Taken { slot, owner: self.id(), epoch, incarnation };
-                    self.domains.insert(slot, Domain::begin(scene, &taken, past, *view, now));
-                }
+            (Called::TakeOn { slot, epoch, incarnation }, Message::TakenOn { past, view })
+                if self.owns(slot) == Some(epoch) && self.incarnation == Some(incarnation) =>
+            {
+                let taken = Taken { slot, owner: self.id(), epoch, incarnation };
+                self.domains.insert(slot, Domain::begin(scene, &taken, past, *view, now));
             }
             (Called::Commit { slot, stream, number }, message) => {
                 let Some(domain) = self.domains.get_mut(&slot).filter(|d| d.stream == stream) else { return };
@@ -185,10 +181,10 @@ impl Metadata {
                     domain.task_done(now, scene, &effect);
                 }
             }
-            (Called::Task { slot, stream, .. }, Message::Fenced) => {
-                if self.domains.get(&slot).is_some_and(|domain| domain.stream == stream) {
-                    self.domains.remove(&slot);
-                }
+            (Called::Task { slot, stream, .. }, Message::Fenced)
+                if self.domains.get(&slot).is_some_and(|domain| domain.stream == stream) =>
+            {
+                self.domains.remove(&slot);
             }
             _ => (),
         }
