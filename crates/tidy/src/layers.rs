@@ -42,7 +42,9 @@ const WITHIN: [(&str, &str); 8] = [
     ("serve", "mds"),
     ("serve", "ds"),
 ];
-const TESTS: [&str; 3] = ["suites", "benchtool", "tidy"];
+const TESTS: [&str; 4] = ["suites", "benchtool", "simulation", "tidy"];
+/// Of them the one that puts the pure cores together and may use nothing else.
+const OF_CORES: &str = "simulation";
 /// Stands below all, and only their tests may use it.
 const FOR_TESTS: &str = "fuzzing";
 
@@ -102,6 +104,10 @@ pub fn check(names: &[String], edges: &[Edge]) -> Vec<String> {
 
 fn wrong(edge: &Edge) -> Option<String> {
     let Edge { from, to, dev } = edge;
+    if from == OF_CORES {
+        let pure = place(to).is_some_and(|(layer, _)| layer <= PURE);
+        return (!pure).then(|| format!("{from} -> {to}: it is about the pure cores alone"));
+    }
     if TESTS.contains(&from.as_str()) {
         return None;
     }
@@ -130,7 +136,13 @@ mod tests {
 
     #[test]
     fn edges_point_down() {
-        for (from, to) in [("kv", "namespace"), ("client", "ds"), ("tier", "layout"), ("onfs", "types")] {
+        for (from, to) in [
+            ("kv", "namespace"),
+            ("client", "ds"),
+            ("tier", "layout"),
+            ("onfs", "types"),
+            ("simulation", "lease"),
+        ] {
             assert_eq!(wrong(&edge(from, to)), None, "{from} -> {to}");
         }
         for (from, to) in [
@@ -141,6 +153,8 @@ mod tests {
             ("onfs", "suites"),
             ("kv", "fuzzing"),
             ("fuzzing", "types"),
+            ("simulation", "kv"),
+            ("lease", "simulation"),
         ] {
             assert!(wrong(&edge(from, to)).is_some(), "{from} -> {to}");
         }

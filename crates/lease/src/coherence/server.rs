@@ -165,6 +165,8 @@ pub struct Server {
     grace: Grace,
     joins: u64,
     sessions: BTreeMap<SessionId, Session>,
+    /// By verdicts of this life: data servers refuse them by these names. As many as the shell has records of.
+    given_up: BTreeSet<SessionId>,
     table: Table,
     locks: Locks,
     /// One for each session and each recall. Some come too early: what they are about has moved on.
@@ -184,6 +186,7 @@ impl Server {
             past,
             grace: Grace::Runs,
             sessions: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             table,
             locks,
             timers,
@@ -351,7 +354,9 @@ impl Server {
                 if new && self.sessions.len() >= self.limits.sessions {
                     return;
                 }
-                if !new && !self.may_come_back(by, &had) {
+                // One that never heard that it was in is refused under this name, too, wherever the verdict is known.
+                let given_up = self.given_up.contains(&by.session) || self.past.fenced.contains(&by.session);
+                if given_up || (!new && !self.may_come_back(by, &had)) {
                     return self.tell(by.session, Telling::Gone { joined: before });
                 }
                 self.joins += 1;
@@ -543,7 +548,10 @@ impl Server {
     }
 
     fn end_session(&mut self, id: SessionId) {
-        self.sessions.remove(&id);
+        let ended = self.sessions.remove(&id);
+        if ended.is_some_and(|session| session.standing != Standing::Alive) {
+            self.given_up.insert(id);
+        }
         if self.in_grace() {
             self.past.fenced.insert(id);
         }

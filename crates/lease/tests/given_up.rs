@@ -1,0 +1,67 @@
+//! Goal: a session that was given up stays so under its name, also if it never heard that it was in. Method: the server's machine alone, its
+//! joining said again after the verdict: in the same life, and in the next one.
+#![allow(clippy::unwrap_used)]
+
+use std::{collections::BTreeSet, time::Duration};
+
+use cluster::tenure::Terms;
+use lease::coherence::{
+    locks::LockLimits,
+    message::{Had, Joined, Life, Party, Saying, Telling},
+    server::{Effect, Input, Limits, Past, Server},
+};
+use proto::SessionId;
+
+const LIMITS: Limits = Limits {
+    terms: Terms {
+        lease: Duration::from_millis(1000),
+        beat_every: Duration::from_millis(200),
+        suspect_after: Duration::from_millis(500),
+        drift_one_in: 20,
+    },
+    silence: Duration::from_millis(2000),
+    recall: Duration::from_millis(1000),
+    rest: Duration::from_millis(300),
+    sessions: 8,
+    leases: 8,
+    operations: 8,
+    claims: 4,
+    locks: LockLimits { locks: 8, session_locks: 8, waiters: 8 },
+};
+const NAME: SessionId = SessionId(7);
+
+fn at(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn join(server: &mut Server, life: u32, ms: u64) -> Vec<Effect> {
+    let by = Party { session: NAME, joined: Joined(0) };
+    let saying = Saying::Join { number: 1, life: Life(life), had: Had::default() };
+    server.handle(at(ms), Input::Said { by, saying });
+    std::iter::from_fn(|| server.poll_effect()).collect()
+}
+
+fn gone() -> Vec<Effect> {
+    vec![Effect::Tell { to: NAME, telling: Telling::Gone { joined: Joined(0) } }]
+}
+
+/// Found by the simulation of all cores: the answer to its joining was lost, it was silent and given up, and it joined again as if it was new;
+/// but data servers refuse it by its name.
+#[test]
+fn regression_who_was_given_up_does_not_join_as_if_new() {
+    let mut server = Server::first(LIMITS, at(0));
+    let joined = join(&mut server, 1, 0);
+    assert!(matches!(joined[..], [Effect::Tell { telling: Telling::Joined { .. }, .. }]), "{joined:?}");
+    while let Some(next) = server.next_deadline() {
+        server.handle_deadline(next);
+        if std::iter::from_fn(|| server.poll_effect()).any(|effect| effect == Effect::Fence(NAME)) {
+            server.handle(next, Input::Fenced(NAME));
+        }
+    }
+    assert_eq!(std::iter::from_fn(|| server.poll_effect()).collect::<Vec<_>>(), [Effect::Over(NAME)]);
+    assert_eq!(join(&mut server, 1, 60_000), gone());
+    let past = Past { life: Life(2), from: Life(1), fenced: BTreeSet::from([NAME]) };
+    assert_eq!(join(&mut Server::new(LIMITS, past, at(0)), 2, 10), gone());
+    let past = Past { life: Life(2), from: Life(1), fenced: BTreeSet::new() };
+    assert_ne!(join(&mut Server::new(LIMITS, past, at(0)), 2, 10), gone(), "others may");
+}

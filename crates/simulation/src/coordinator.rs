@@ -1,0 +1,169 @@
+//! A coordinator's process: the machine of members, and the shell that gets it the right to coordinate and divides the slots.
+
+use cluster::{
+    Change, ClusterMap, Loads, NodeState,
+    assignment::{NoServer, assign, fail_over, release},
+    members::{Effect, Input, Members},
+    tenure::Time,
+};
+
+use crate::{
+    cast::{METADATA_SERVERS, Place, TERMS, node_of, slots},
+    message::{Message, Process},
+    network::Happened,
+    scene::Scene,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Called {
+    Claim,
+    Store,
+}
+
+pub struct Coordinator {
+    me: Process,
+    members: Option<Members>,
+    storing: Option<ClusterMap>,
+    next: Time,
+    calls: Vec<(u64, Called)>,
+}
+
+impl Coordinator {
+    pub fn new(me: Process) -> Coordinator {
+        Coordinator { me, members: None, storing: None, next: Time::ZERO, calls: Vec::new() }
+    }
+
+    fn place(&self) -> Place {
+        Place::Coordinator(self.me.0)
+    }
+
+    pub fn run(&mut self, scene: &mut Scene) {
+        while let Some(happened) = scene.net.next_event(self.place()) {
+            let now = scene.local(self.place());
+            match happened {
+                Happened::Asked { from: Place::Metadata(at), ticket, message: Message::Said(saying) } => {
+                    scene.net.answer(ticket, Message::Yes);
+                    if let Some(members) = &mut self.members {
+                        members.handle(now, Input::Said { saying, node: Some(Box::new(node_of(at))) });
+                    }
+                }
+                Happened::Asked { .. } => (),
+                Happened::Answered { call, message } => {
+                    self.calls.retain(|(of, _)| *of != call);
+                    self.answered(now, message);
+                }
+                Happened::Failed { call } => self.calls.retain(|(of, _)| *of != call),
+            }
+            self.effects(scene);
+        }
+        self.coordinate(scene);
+        self.effects(scene);
+    }
+
+    fn answered(&mut self, now: Time, message: Message) {
+        match message {
+            Message::Claimed { asked, map: Some(map) } => {
+                let until = TERMS.may_until(asked);
+                let new = || Members::new(*map, TERMS, now, until);
+                self.members.get_or_insert_with(new).handle(now, Input::Tenure { until });
+            }
+            Message::Claimed { map: None, .. } => self.step_down(),
+            Message::Stored { epoch, is: true } => {
+                self.storing.take_if(|map| map.epoch() == epoch);
+                if let Some(members) = &mut self.members {
+                    members.handle(now, Input::Stored(epoch));
+                }
+            }
+            Message::Stored { epoch, is: false } => {
+                if let (Some(members), true) =
+                    (&mut self.members, self.storing.as_ref().is_some_and(|map| map.epoch() == epoch))
+                {
+                    members.handle(now, Input::Superseded);
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn step_down(&mut self) {
+        (self.members, self.storing) = (None, None);
+    }
+
+    fn effects(&mut self, scene: &mut Scene) {
+        while let Some(effect) = self.members.as_mut().and_then(Members::poll_effect) {
+            match effect {
+                Effect::Store(map) => {
+                    self.storing = Some(map);
+                    self.next = Time::ZERO;
+                }
+                Effect::Publish(difference) => {
+                    for at in 0..METADATA_SERVERS {
+                        let message = Message::Publish(Box::new(difference.clone()));
+                        scene.net.push(self.place(), Place::Metadata(at), message);
+                    }
+                }
+                Effect::Answer { to, answer } => {
+                    let to = Place::Metadata(to.0 as usize - 1);
+                    scene.net.push(self.place(), to, Message::Grant(answer));
+                }
+                Effect::GivenUp(node) => scene.note(|| format!("{node} is given up")),
+                Effect::Suspected(_) | Effect::NotTaken { .. } => (),
+                Effect::StepDown => self.step_down(),
+            }
+        }
+    }
+
+    /// The shell's part: claims, stores, slots of those that are down or nobody's.
+    fn coordinate(&mut self, scene: &mut Scene) {
+        let now = scene.local(self.place());
+        if let Some(members) = &mut self.members
+            && members.next_deadline().is_some_and(|deadline| deadline <= now)
+        {
+            members.handle_deadline(now);
+            assert!(members.next_deadline().is_none_or(|deadline| deadline > now), "no busy loop");
+        }
+        if now < self.next {
+            return;
+        }
+        self.next = now + TERMS.beat_every;
+        let asks = |called: Called, calls: &[(u64, Called)]| !calls.iter().any(|(_, c)| *c == called);
+        if asks(Called::Claim, &self.calls) {
+            self.ask(scene, Called::Claim, Message::Claim { by: self.me, asked: now });
+        }
+        if let Some(map) = &self.storing {
+            if asks(Called::Store, &self.calls) {
+                let message = Message::Store { by: self.me, map: Box::new(map.clone()) };
+                self.ask(scene, Called::Store, message);
+            }
+        } else if let Some(members) = &mut self.members {
+            let changes = divide(members.map());
+            if !changes.is_empty() {
+                members.handle(now, Input::Changes(changes));
+            }
+        }
+    }
+
+    fn ask(&mut self, scene: &mut Scene, called: Called, message: Message) {
+        let call = scene.net.ask(self.place(), Place::Database, message, TERMS.lease);
+        self.calls.push((call, called));
+    }
+}
+
+/// The changes that slots need; a few stand for all.
+fn divide(map: &ClusterMap) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let owned = |node| slots().iter().any(|slot| map.slot(*slot).owner == Some(node));
+    for node in map.nodes().filter(|node| node.state == NodeState::Down && owned(node.id)) {
+        match fail_over(map, node.id, &Loads::none()) {
+            Ok(plan) => changes.extend(plan.changes(map)),
+            Err(NoServer) => changes.extend(release(map, node.id)),
+        }
+    }
+    let used = slots();
+    let free = used.iter().any(|slot| map.slot(*slot).owner.is_none());
+    if free && let Ok(mut plan) = assign(map, &Loads::none()) {
+        plan.moves.retain(|slot, _| used.contains(slot));
+        changes.extend(plan.changes(map));
+    }
+    changes
+}
