@@ -81,6 +81,9 @@ impl Remote {
             rest.fill(0);
             short |= !rest.is_empty();
             end = end.max(placed.striped.file_end(got.part.stripe, got.size));
+            if let Some(line) = self.nodes.line(placed.layout.stripes[got.part.stripe]) {
+                line.give_back(got.bytes);
+            }
         }
         if !short {
             return Ok(buf.len());
