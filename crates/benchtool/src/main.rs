@@ -3,11 +3,14 @@
 //!
 //! - [`work`] what is measured, phase by phase; [`worker`] one process that does it; [`measure`] starts the workers
 //!   together and takes the times and the daemon's CPU; [`table`] medians, ratios, JSON.
+//! - [`bare`] and [`requests`] the processes of `bench/cluster/run`, which starts them on the hosts of a cluster.
 //!
 //! Refuses to know what a target is: it gets directories, and process numbers where CPU is to be counted.
 
+mod bare;
 mod measure;
 mod memory;
+mod requests;
 mod table;
 mod work;
 mod worker;
@@ -21,7 +24,9 @@ use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 
 use crate::{
+    bare::Copying,
     measure::{Target, measure},
+    requests::Requests,
     table::Table,
     work::{Group, Scale},
 };
@@ -59,6 +64,15 @@ enum Verb {
     },
     /// List the rows
     List,
+    /// A host of bare copies (bench/cluster/run)
+    #[command(hide = true)]
+    BareServe { listen: String, dir: PathBuf },
+    /// A process that copies to or from them
+    #[command(hide = true)]
+    Bare(Copying),
+    /// A process that writes or reads a part of a file
+    #[command(hide = true)]
+    Requests(Requests),
 }
 
 #[derive(clap::Args)]
@@ -105,6 +119,9 @@ fn run(args: Args) -> Result<()> {
         Verb::Worker { group, dir, job, scale } => {
             worker::run(&Group::parse(&group)?, &dir, job, &Scale::parse(&scale)?)
         }
+        Verb::BareServe { listen, dir } => bare::serve(&listen, &dir),
+        Verb::Bare(copying) => copying.run(),
+        Verb::Requests(requests) => requests.run(),
         Verb::List => {
             for group in Group::all(true, 1) {
                 println!("{}: {}", group.name(), group.phases().join(", "));

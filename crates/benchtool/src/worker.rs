@@ -16,9 +16,9 @@ use anyhow::{Context, Result, ensure};
 use crate::work::{Group, Scale};
 
 /// What a phase did.
-struct Done {
-    operations: u64,
-    bytes: u64,
+pub struct Done {
+    pub operations: u64,
+    pub bytes: u64,
 }
 
 struct Work<'a> {
@@ -36,16 +36,22 @@ pub fn run(group: &Group, dir: &Path, job: u32, scale: &Scale) -> Result<()> {
         if *group == Group::Large && phase == 1 {
             drop_page_cache();
         }
-        let mut line = String::new();
-        println!("ready");
-        stdout().flush()?;
-        ensure!(stdin().lock().read_line(&mut line)? > 0, "the parent has gone");
-        let start = Instant::now();
-        let done = work.phase(group, phase).with_context(|| (*name).to_owned())?;
-        let nanos = start.elapsed().as_nanos();
-        println!("{} {} {nanos}", done.operations, done.bytes);
-        stdout().flush()?;
+        when_told(|| work.phase(group, phase).with_context(|| (*name).to_owned()))?;
     }
+    Ok(())
+}
+
+/// Says that it is ready, waits for a line, does it, and says how much that was.
+pub fn when_told(phase: impl FnOnce() -> Result<Done>) -> Result<()> {
+    let mut line = String::new();
+    println!("ready");
+    stdout().flush()?;
+    ensure!(stdin().lock().read_line(&mut line)? > 0, "the parent has gone");
+    let start = Instant::now();
+    let done = phase()?;
+    let nanos = start.elapsed().as_nanos();
+    println!("{} {} {nanos}", done.operations, done.bytes);
+    stdout().flush()?;
     Ok(())
 }
 

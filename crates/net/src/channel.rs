@@ -77,7 +77,8 @@ pub struct Call {
     pub deadline: Instant,
     /// How long the answer's body may be.
     pub answer_bytes_max: u32,
-    /// The answer's body comes into this buffer. It is made longer where it is too short; one that was used before costs nothing.
+    /// The answer's body comes into this buffer. It is made longer where it is too short; one that was used before costs nothing, and without one the
+    /// connection has some that were given back.
     pub into: Vec<u8>,
     pub epoch: u64,
     pub trace: u64,
@@ -174,6 +175,11 @@ impl Channel {
         };
         let asked = self.link.ask(request, call.into, write)?;
         Ok(Pending::new(self.link.clone(), asked, call.deadline))
+    }
+
+    /// The body of an answer that nobody needs any more: the next large one comes into it.
+    pub fn give_back(&self, body: Vec<u8>) {
+        self.link.pool.give(body);
     }
 
     /// No more requests; waits until all is answered. Whether it ended so.

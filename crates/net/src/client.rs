@@ -158,6 +158,13 @@ impl Client {
         }
     }
 
+    /// As [`Channel::give_back`], if there is a connection.
+    pub fn give_back(&self, body: Vec<u8>) {
+        if let Some(channel) = &self.state.lock().channel {
+            channel.give_back(body);
+        }
+    }
+
     fn connect(&self) -> Result<Channel, ConnectError> {
         let Target { address, wish, credentials, handler, tuning } = &self.target;
         connect(address, credentials, *wish, handler.clone(), tuning)

@@ -3,7 +3,7 @@
 //! - [`Server`] listens; a [`Handler`] answers, in any order. [`Client`] asks: many threads share a connection, which is made again when it
 //!   was lost. Both directions are alike: a handler can be asked on a connection that it made.
 //! - [`transport`] what carries the bytes; [`key_file`] the cluster key; [`tls`] certificates, for who wants them; [`trace`] which request a
-//!   thread works on.
+//!   thread works on; [`Queue`] the way to threads that may wait.
 //!
 //! Threads, and no async runtime: two per connection ([0014](../../../docs/decisions/0014-wire.md)). Every wait has a deadline, every queue a
 //! bound: those of [`wire::connection`], and one write's bytes. It refuses to know what a method means.
@@ -17,6 +17,7 @@ pub mod key_file;
 mod link;
 mod outbox;
 mod pool;
+mod queue;
 mod reader;
 mod server;
 pub mod tls;
@@ -34,6 +35,8 @@ pub use channel::{Call, CallError, Channel, Tuning};
 pub use client::{Client, Credentials, Target, connect};
 pub use greet::ConnectError;
 pub use link::{Answered, Pending, Reply};
+pub use pool::Buffer;
+pub use queue::{Queue, Refused};
 pub use reader::{Handler, Incoming, NobodyAnswers};
 pub use server::{Bounds, Server};
 

@@ -122,7 +122,7 @@ pub(crate) struct Link {
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) peer: Peer,
     pub(crate) lane: Lane,
-    pub(crate) pool: Pool,
+    pub(crate) pool: Arc<Pool>,
     started: Instant,
     state: Mutex<State>,
     /// For the writer.
@@ -146,7 +146,7 @@ impl Link {
             transport: parts.transport,
             peer: parts.peer,
             lane: parts.lane,
-            pool: Pool::default(),
+            pool: Arc::default(),
             started: parts.started,
             state: Mutex::new(state),
             backlog: Condvar::new(),
@@ -270,10 +270,10 @@ impl Link {
             }
             Ok(_) if body_len == 0 => return Some(Vec::new()),
             Ok(BodyFor::Answer(id)) => match state.waiting.get_mut(&id) {
-                Some(waiting) => std::mem::take(&mut waiting.buffer),
-                None => self.pool.take(),
+                Some(waiting) if waiting.buffer.capacity() > 0 => std::mem::take(&mut waiting.buffer),
+                Some(_) | None => self.pool.take(body_len as usize),
             },
-            Ok(BodyFor::Request | BodyFor::Nobody) => self.pool.take(),
+            Ok(BodyFor::Request | BodyFor::Nobody) => self.pool.take(body_len as usize),
         };
         drop(state);
         if buffer.len() < body_len as usize {

@@ -10,6 +10,7 @@ use wire::{Decoder, Piece, connection::Loss, frame::Header, handshake::Peer, sch
 
 use crate::{
     link::{Link, News, Reply, Woken},
+    pool::Buffer,
     transport::is_wait_over,
 };
 
@@ -62,6 +63,11 @@ impl Incoming {
 
     pub fn body(&self) -> &[u8] {
         &self.body
+    }
+
+    /// For the body of an answer. What is in it has no meaning.
+    pub fn buffer(&self, len: usize) -> Buffer {
+        Buffer::new(&self.link.pool, len)
     }
 
     /// Takes the body away; else its buffer is used again.

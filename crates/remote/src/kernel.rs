@@ -17,6 +17,7 @@ use crate::{
     lock_calls::{in_the_way, process, wish},
     names::Place,
     openings::OpenFile,
+    reading::Answers,
     shape::AllocateArgs,
     writing::WriteHow,
     xattr::Xattr,
@@ -267,12 +268,7 @@ impl Remote {
                 self.close(args.fh);
                 call.reply_ok();
             }
-            Operation::Read(args) => match self.file(args.fh) {
-                Ok(file) => call.reply_with(args.size as usize, |buf| {
-                    self.read(&file, args.offset, buf).inspect_err(|error| say(header.node, *error))
-                }),
-                Err(error) => call.reply_error(error),
-            },
+            Operation::Read(args) => self.serve_read(call, args),
             Operation::Write(args) => {
                 let how = WriteHow {
                     append: is_append(args.flags),
@@ -320,6 +316,28 @@ impl Remote {
             | Operation::Syncfs
             | Operation::Destroy
             | Operation::Unknown(_) => call.reply_error(Errno::ENOSYS),
+        }
+    }
+
+    /// What comes in one piece goes to the kernel as it came.
+    fn serve_read(&self, call: Call, args: ReadArgs) {
+        let file = match self.file(args.fh) {
+            Ok(file) => file,
+            Err(error) => return call.reply_error(error),
+        };
+        let (ino, size) = (call.header().node, args.size as usize);
+        match self.ask_for(&file, args.offset, size) {
+            Ok(Answers::Whole(got)) => {
+                call.reply_bytes(&got.bytes);
+                self.reuse(got);
+            }
+            Ok(answers) => call.reply_with(size, |buf| {
+                self.fill(&file, args.offset, buf, answers).inspect_err(|error| say(ino, *error))
+            }),
+            Err(error) => {
+                say(ino, error);
+                call.reply_error(error);
+            }
         }
     }
 

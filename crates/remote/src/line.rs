@@ -177,6 +177,13 @@ impl Line {
         self.client()?.channel(Instant::now() + Duration::from_secs(1)).ok()
     }
 
+    /// The body of an answer of this server's that nobody needs any more.
+    pub(crate) fn give_back(&self, body: Vec<u8>) {
+        if let Some(client) = self.client() {
+            client.give_back(body);
+        }
+    }
+
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Relaxed)
     }

@@ -3,9 +3,9 @@
 //! The queue is bounded: each task holds one request of the kernel's, of which few are under way at once. When it is full whoever
 //! brings one more does it himself, which holds up one thread of the transport and loses nothing.
 
-use std::{io, thread::JoinHandle};
+use std::{io, sync::Arc, thread::JoinHandle};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use net::{Queue, Refused};
 use parking_lot::Mutex;
 
 /// More than the kernel has under way with its usual limits on all its queues together.
@@ -14,36 +14,32 @@ const QUEUED_MAX: usize = 4096;
 type Task = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Pool {
-    sender: Mutex<Option<Sender<Task>>>,
+    tasks: Arc<Queue<Task>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Pool {
     pub(crate) fn start(name: &str, threads: usize) -> io::Result<Pool> {
-        let (sender, receiver) = bounded(QUEUED_MAX);
-        let mut started = Vec::with_capacity(threads);
+        let pool = Pool { tasks: Arc::new(Queue::new(QUEUED_MAX)), threads: Mutex::default() };
         for n in 0..threads.max(1) {
-            let receiver = receiver.clone();
+            let tasks = pool.tasks.clone();
             let builder = std::thread::Builder::new().name(format!("{name}-{n}"));
-            started.push(builder.spawn(move || work(&receiver))?);
+            pool.threads.lock().push(builder.spawn(move || work(&tasks))?);
         }
-        Ok(Pool { sender: Mutex::new(Some(sender)), threads: Mutex::new(started) })
+        Ok(pool)
     }
 
-    /// Runs `task` on a thread, or here when there is no place or the pool has ended.
+    /// Runs `task` on a thread, or here when there is no place. After the end it is dropped: nobody waits for it.
     pub(crate) fn defer(&self, task: impl FnOnce() + Send + 'static) {
-        let task: Task = Box::new(task);
-        let sender = self.sender.lock().clone();
-        match sender.map(|sender| sender.try_send(task)) {
-            Some(Ok(())) => {}
-            Some(Err(TrySendError::Full(task) | TrySendError::Disconnected(task))) => task(),
-            None => {}
+        match self.tasks.put(Box::new(task)) {
+            Ok(()) | Err(Refused::Closed(_)) => {}
+            Err(Refused::Full(task)) => task(),
         }
     }
 
-    /// Does what is queued, and ends the threads. What comes later is dropped: nobody waits for it.
+    /// Does what is queued, and ends the threads.
     pub(crate) fn shutdown(&self) {
-        drop(self.sender.lock().take());
+        self.tasks.close();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.join().is_err() {
@@ -53,8 +49,14 @@ impl Pool {
     }
 }
 
-fn work(receiver: &Receiver<Task>) {
-    while let Ok(task) = receiver.recv() {
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.tasks.close();
+    }
+}
+
+fn work(tasks: &Queue<Task>) {
+    while let Some(task) = tasks.take() {
         task();
     }
 }

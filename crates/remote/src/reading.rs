@@ -34,66 +34,117 @@ const UNHEARD_PAUSE: Duration = Duration::from_millis(100);
 const AGAIN_MAX: u32 = 4;
 
 /// One part's bytes.
-struct Got {
+pub(crate) struct Got {
     part: Part,
-    bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// Of the object.
     size: u64,
+    node: u64,
+}
+
+/// What the data servers said to a read.
+pub(crate) enum Answers {
+    /// All of it, in one piece.
+    Whole(Got),
+    Parts(Arc<Placed>, Vec<Got>),
+    /// Nothing was ever written, but it may have been given a size.
+    Zeros(usize),
 }
 
 impl Remote {
     /// Fills `buf` from `offset`; short at the end of the file alone. At most [`BYTES_MAX`] at once.
     pub fn read(&self, file: &OpenFile, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        let most = buf.len().min(BYTES_MAX as usize);
-        let buf = &mut buf[..most];
-        if buf.is_empty() {
-            return Ok(0);
+        let answers = self.ask_for(file, offset, buf.len())?;
+        self.fill(file, offset, buf, answers)
+    }
+
+    /// Asks for a range. What comes is for [`Remote::fill`], unless it is whole.
+    pub(crate) fn ask_for(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Answers, Errno> {
+        let most = len.min(BYTES_MAX as usize);
+        if most == 0 {
+            return Ok(Answers::Zeros(0));
         }
         if file.atime_due {
             let mut read_at = file.read_at.lock();
             *read_at = read_at.or_else(|| Some(now()));
         }
-        match self.placed(file)? {
-            Ok(placed) => self.read_placed(file, &placed, offset, buf),
-            // Nothing was ever written, but it may have been given a size.
-            Err(size) => {
-                let len = size.saturating_sub(offset).min(most as u64) as usize;
-                buf[..len].fill(0);
-                Ok(len)
+        let placed = match self.placed(file)? {
+            Ok(placed) => placed,
+            Err(size) => return Ok(Answers::Zeros(size.saturating_sub(offset).min(most as u64) as usize)),
+        };
+        let parts: Vec<Part> = placed.striped.parts(offset, most as u64).collect();
+        let mut got = self.read_parts(file, &placed, &parts)?;
+        match got.pop() {
+            Some(whole) if got.is_empty() && whole.bytes.len() == most => Ok(Answers::Whole(whole)),
+            last => {
+                got.extend(last);
+                Ok(Answers::Parts(placed, got))
             }
         }
     }
 
-    fn read_placed(
+    /// Puts together what came, at the front of `buf`.
+    pub(crate) fn fill(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        buf: &mut [u8],
+        answers: Answers,
+    ) -> Result<usize, Errno> {
+        match answers {
+            Answers::Zeros(len) => {
+                buf[..len].fill(0);
+                Ok(len)
+            }
+            Answers::Whole(got) => {
+                let len = got.bytes.len();
+                buf[..len].copy_from_slice(&got.bytes);
+                self.reuse(got);
+                Ok(len)
+            }
+            Answers::Parts(placed, got) => self.fill_parts(file, &placed, (offset, buf), got),
+        }
+    }
+
+    fn fill_parts(
         &self,
         file: &OpenFile,
         placed: &Placed,
-        offset: u64,
-        buf: &mut [u8],
+        (offset, buf): (u64, &mut [u8]),
+        all: Vec<Got>,
     ) -> Result<usize, Errno> {
-        let want = offset.saturating_add(buf.len() as u64);
+        let most = buf.len().min(BYTES_MAX as usize);
+        let buf = &mut buf[..most];
+        let want = offset.saturating_add(most as u64);
+        let stripes: Vec<usize> = all.iter().map(|got| got.part.stripe).collect();
         let (mut end, mut short) = (0, false);
-        let parts: Vec<Part> = placed.striped.parts(offset, buf.len() as u64).collect();
-        for got in self.read_parts(file, placed, &parts)? {
+        for got in all {
             let from = (got.part.offset - offset) as usize;
             let (filled, rest) = buf[from..from + got.part.len as usize].split_at_mut(got.bytes.len());
             filled.copy_from_slice(&got.bytes);
             rest.fill(0);
             short |= !rest.is_empty();
             end = end.max(placed.striped.file_end(got.part.stripe, got.size));
+            self.reuse(got);
         }
         if !short {
             return Ok(buf.len());
         }
         if end < want {
-            let others: Vec<usize> = (0..placed.striped.count())
-                .filter(|stripe| parts.iter().all(|part| part.stripe != *stripe))
-                .collect();
+            let others: Vec<usize> =
+                (0..placed.striped.count()).filter(|stripe| !stripes.contains(stripe)).collect();
             for (stripe, size) in self.sizes(file, placed, &others)? {
                 end = end.max(placed.striped.file_end(stripe, size));
             }
         }
         Ok(want.min(end).saturating_sub(offset) as usize)
+    }
+
+    /// The next answer comes into its buffer.
+    pub(crate) fn reuse(&self, got: Got) {
+        if let Some(line) = self.nodes.line(got.node) {
+            line.give_back(got.bytes);
+        }
     }
 
     fn read_parts(&self, file: &OpenFile, placed: &Placed, parts: &[Part]) -> Result<Vec<Got>, Errno> {
@@ -109,7 +160,7 @@ impl Remote {
         let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
         let mut got = Vec::with_capacity(parts.len());
         for (part, answered) in parts.iter().zip(answers) {
-            let one = self.understood(part, answered?)?;
+            let one = understood(placed, part, answered?)?;
             got.push(if one.is_torn() { self.read_again(placed, part, &request(part))? } else { one });
         }
         Ok(got)
@@ -120,21 +171,13 @@ impl Remote {
         for _ in 0..AGAIN_MAX {
             let asking = asking(request, Body::default(), part.len as u32)?;
             let answered = self.ask_nodes(vec![(node, asking)], self.waits())?.pop().ok_or(Errno::EIO)??;
-            let got = self.understood(part, answered)?;
+            let got = understood(placed, part, answered)?;
             if !got.is_torn() {
                 return Ok(got);
             }
         }
         tracing::warn!(node, "an object grows faster than it can be read");
         Err(Errno::EIO)
-    }
-
-    fn understood(&self, part: &Part, answered: Answered) -> Result<Got, Errno> {
-        let done = data::ReadDone::decode(answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
-        if answered.body.len() as u64 > part.len {
-            return Err(Errno::EIO);
-        }
-        Ok(Got { part: *part, bytes: answered.body, size: done.size })
     }
 
     /// The sizes of these stripes' objects.
@@ -240,6 +283,15 @@ impl Got {
         (self.bytes.len() as u64) < self.part.len
             && self.size > self.part.object_offset + self.bytes.len() as u64
     }
+}
+
+fn understood(placed: &Placed, part: &Part, answered: Answered) -> Result<Got, Errno> {
+    let done = data::ReadDone::decode(answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
+    if answered.body.len() as u64 > part.len {
+        return Err(Errno::EIO);
+    }
+    let node = placed.layout.stripes[part.stripe];
+    Ok(Got { part: *part, bytes: answered.body, size: done.size, node })
 }
 
 /// The answer to the first attempt, if it says yes.

@@ -1,5 +1,6 @@
 //! What a request comes to: an answer with a body, or a fault.
 
+use bytes::Bytes;
 use net::Reply;
 use prost::Message;
 use proto::{Bad, Reason};
@@ -22,7 +23,7 @@ impl Done {
         Done { meta: meta.encode_to_vec(), body: Body::default() }
     }
 
-    pub fn with_body(meta: &impl Message, body: Vec<u8>) -> Done {
+    pub fn with_body(meta: &impl Message, body: impl Into<Bytes>) -> Done {
         Done { meta: meta.encode_to_vec(), body: Body::new(body) }
     }
 }

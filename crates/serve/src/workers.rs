@@ -14,9 +14,8 @@ use std::{
     time::Instant,
 };
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use net::{
-    Incoming, Reply,
+    Incoming, Queue, Refused, Reply,
     trace::{self, Trace},
 };
 use parking_lot::Mutex;
@@ -75,7 +74,7 @@ impl Drop for Taken {
 pub struct Workers {
     bytes_max: u64,
     bytes: Arc<AtomicU64>,
-    jobs: Mutex<Option<Sender<Box<Job>>>>,
+    jobs: Arc<Queue<Box<Job>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     meter: Arc<Meter>,
     crowd: Crowd,
@@ -83,25 +82,24 @@ pub struct Workers {
 
 impl Workers {
     pub fn start(name: &str, bounds: Bounds) -> io::Result<Workers> {
-        let (jobs, taken) = bounded(bounds.waiting);
-        let (meter, crowd): (Arc<Meter>, Crowd) = Default::default();
-        let failures: Arc<Failures> = Arc::default();
-        let mut threads = Vec::new();
-        for n in 0..bounds.threads.max(1) {
-            let taken: Receiver<Box<Job>> = taken.clone();
-            let thread = std::thread::Builder::new().name(format!("{name}-{n}"));
-            let (meter, failures) = (meter.clone(), failures.clone());
-            let counts = Counts { meter, share: crowd.share(), failures };
-            threads.push(thread.spawn(move || taken.iter().for_each(|job| counts.carry_out(*job)))?);
-        }
-        Ok(Workers {
+        let workers = Workers {
             bytes_max: bounds.bytes,
             bytes: Arc::default(),
-            jobs: Mutex::new(Some(jobs)),
-            threads: Mutex::new(threads),
-            meter,
-            crowd,
-        })
+            jobs: Arc::new(Queue::new(bounds.waiting)),
+            threads: Mutex::default(),
+            meter: Arc::default(),
+            crowd: Crowd::default(),
+        };
+        let failures: Arc<Failures> = Arc::default();
+        for n in 0..bounds.threads.max(1) {
+            let jobs = workers.jobs.clone();
+            let thread = std::thread::Builder::new().name(format!("{name}-{n}"));
+            let (meter, share) = (workers.meter.clone(), workers.crowd.share());
+            let counts = Counts { meter, share, failures: failures.clone() };
+            let carry_out = move || std::iter::from_fn(|| jobs.take()).for_each(|job| counts.carry_out(*job));
+            workers.threads.lock().push(thread.spawn(carry_out)?);
+        }
+        Ok(workers)
     }
 
     /// What was asked, and how it ended.
@@ -125,14 +123,11 @@ impl Workers {
             return self.refuse(reply, "as many bytes in work as it takes");
         }
         let job = Box::new(Job { service, incoming, reply, taken, came: Instant::now() });
-        let jobs = self.jobs.lock().clone();
-        match jobs.map(|jobs| jobs.try_send(job)) {
-            Some(Ok(())) => (),
-            Some(Err(TrySendError::Full(job) | TrySendError::Disconnected(job))) => {
-                self.refuse(job.reply, "as many requests in work as it takes");
-            }
+        match self.jobs.put(job) {
+            Ok(()) => (),
+            Err(Refused::Full(job)) => self.refuse(job.reply, "as many requests in work as it takes"),
             // The reply says that it was dropped.
-            None => self.meter.refuse(),
+            Err(Refused::Closed(_)) => self.meter.refuse(),
         }
     }
 
@@ -143,7 +138,7 @@ impl Workers {
 
     /// Takes no more, and ends when what was taken is done.
     pub fn shutdown(&self) {
-        drop(self.jobs.lock().take());
+        self.jobs.close();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 tracing::error!("a worker ended with a panic");

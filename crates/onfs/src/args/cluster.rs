@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, value_parser};
 use types::{ByteSize, Span};
 
 use super::{ConfigArgs, Output};
-use crate::demo::NODES_MAX;
+use crate::demo::{FEW_MAX, NODES_MAX};
 
 /// Between two looks: servers have other things to do.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -164,12 +164,21 @@ pub enum MdsCommand {
 
 #[derive(Args, Debug)]
 pub struct DemoArgs {
+    /// Metadata servers. Several share a PostgreSQL server of the demo's own, from one that is installed
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = value_parser!(u32).range(1..=i64::from(FEW_MAX)))]
+    pub metadata: u32,
     /// Data servers, each with memory and SSD
     #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
     pub data: u32,
+    /// Data servers with memory and a near-line directory
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = value_parser!(u32).range(0..=i64::from(FEW_MAX)))]
+    pub nearline: u32,
     /// Clients that mount the cluster
     #[arg(long, value_name = "NUMBER", default_value_t = 2, value_parser = value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
     pub clients: u32,
+    /// Names in such a PostgreSQL server with one metadata server, too
+    #[arg(long)]
+    pub postgres: bool,
     /// Memory tier of each data server
     #[arg(long, value_name = "SIZE", default_value = "128MiB")]
     pub memory: ByteSize,

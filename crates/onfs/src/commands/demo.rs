@@ -17,7 +17,7 @@ use super::inspect::status_of;
 use crate::{
     args::DemoArgs,
     control::SOCKET_NAME,
-    demo::{Amount, Cluster, DemoReport, Network, Plan, Role, Sizes, Stored, Workload, clean},
+    demo::{Amount, Cluster, DemoReport, Host, Network, Plan, Role, Sizes, Stored, Workload, clean},
     exit::{Failure, Outcome, system_text},
     render::{self, AnyStatus},
 };
@@ -33,6 +33,40 @@ struct Held {
     cluster_key: PathBuf,
     mounts: Vec<PathBuf>,
     namespaces: Vec<String>,
+    hosts: Vec<HeldHost>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    database: Option<String>,
+}
+
+/// A node of it. Its process is the first line of `onfs.pid` in its state directory.
+#[derive(Debug, Serialize)]
+struct HeldHost {
+    name: String,
+    role: Role,
+    /// Of a server, in the cluster map.
+    number: u32,
+    namespace: String,
+    address: String,
+    state: PathBuf,
+    /// A socket, for HTTP.
+    metrics: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<PathBuf>,
+}
+
+impl HeldHost {
+    fn of(plan: &Plan, host: &Host) -> HeldHost {
+        HeldHost {
+            name: host.name.clone(),
+            role: host.role,
+            number: host.number,
+            namespace: plan.namespace(host),
+            address: Plan::address(host),
+            state: plan.state(host),
+            metrics: plan.metrics(host),
+            config: (host.role != Role::Client).then(|| plan.config(host)),
+        }
+    }
 }
 
 pub fn demo(args: &DemoArgs) -> Outcome {
@@ -56,7 +90,14 @@ pub fn demo(args: &DemoArgs) -> Outcome {
         let _ = writeln!(io::stderr(), "demo: {text}");
         Ok(())
     };
-    let sizes = Sizes { data: args.data, clients: args.clients, memory: args.memory };
+    let sizes = Sizes {
+        metadata: args.metadata,
+        data: args.data,
+        nearline: args.nearline,
+        clients: args.clients,
+        postgres: args.postgres,
+        memory: args.memory,
+    };
     let prefix = Network::prefix();
     let plan = Plan::new(&Path::new(PARENT).join(prefix.trim_end_matches('-')), &prefix, sizes);
     let cluster = Cluster::up(plan, &mut say)?;
@@ -89,13 +130,14 @@ fn use_it(cluster: &Cluster, args: &DemoArgs, say: &mut dyn FnMut(&str) -> Outco
         (run, None) => run.map_err(failed)?,
     };
     let servers = stored(&cluster.plan)?;
+    let metadata = cluster.shares()?;
     say("each removes its own")?;
     rows.push(workload.remove().map_err(failed)?);
-    Ok(DemoReport { workload: rows, servers })
+    Ok(DemoReport { workload: rows, servers, metadata })
 }
 
 fn stored(plan: &Plan) -> Outcome<Vec<Stored>> {
-    let tiers = plan.of(Role::Data).map(|host| {
+    let tiers = plan.servers().filter(|host| host.role.has_data()).map(|host| {
         let tiers = match status_of(&plan.state(host).join(SOCKET_NAME))? {
             AnyStatus::Server(report) => report.tiers,
             AnyStatus::Own(_) | AnyStatus::Cluster(_) => Vec::new(),
@@ -113,19 +155,23 @@ fn show_held(cluster: &Cluster, args: &DemoArgs) -> Outcome {
         cluster_key: plan.key(),
         mounts: cluster.mountpoints(),
         namespaces: plan.hosts.iter().map(|host| plan.namespace(host)).collect(),
+        hosts: plan.hosts.iter().map(|host| HeldHost::of(plan, host)).collect(),
+        database: plan.has_database().then(|| plan.database_url()),
     };
     if args.output.json {
         return render::json(&held);
     }
     let mounts: Vec<_> = held.mounts.iter().map(|mount| format!("  {}\n", mount.display())).collect();
+    let database = held.database.map(|url| format!("the database, as root: psql '{url}'\n"));
     render::print(&format!(
         "mounted at\n{}on each host: nsenter --net=/run/netns/NAME COMMAND, with NAME of\n  {}\n\
-         the nodes: nsenter --net=/run/netns/{} onfs node list --cluster-key {} {}\n\
+         the nodes: nsenter --net=/run/netns/{} onfs node list --cluster-key {} {}\n{}\
          it is taken down when this command ends (Ctrl-C)\n",
         mounts.concat(),
         held.namespaces.join(" "),
         held.namespaces.first().map_or("", String::as_str),
         held.cluster_key.display(),
         held.source,
+        database.unwrap_or_default(),
     ))
 }

@@ -8,7 +8,11 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::network::{PREFIX, all, delete, processes};
+use super::{
+    database::end_left,
+    network::{PREFIX, all, delete, processes},
+    plan::DATABASE_DIR,
+};
 use crate::{
     exit::{Failure, Outcome, system_text},
     mounts,
@@ -25,14 +29,16 @@ pub fn clean(parent: &Path) -> Outcome<Vec<String>> {
     let owners: BTreeSet<u32> = namespaces.iter().chain(&dirs).filter_map(|name| owner(name)).collect();
     let mut removed = Vec::new();
     for dead in owners.into_iter().filter(|pid| !is_demo(*pid)) {
+        let dir = parent.join(format!("{PREFIX}{dead}"));
         for name in namespaces.iter().filter(|name| owner(name) == Some(dead)) {
+            let there = processes(name)?;
+            end_left(&dir.join(DATABASE_DIR), |pid| there.contains(&pid));
             for pid in processes(name)?.into_iter().filter_map(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::KILL);
             }
             delete(name)?;
             removed.push(name.clone());
         }
-        let dir = parent.join(format!("{PREFIX}{dead}"));
         if remove(&dir)? {
             removed.push(dir.display().to_string());
         }

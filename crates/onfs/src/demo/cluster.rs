@@ -8,15 +8,17 @@ use std::{
 };
 
 use rustix::process::{Signal, kill_process, test_kill_process};
+use types::SLOTS;
 
 use super::{
+    database::{Database, Installed},
     network::{Network, on},
     place::Place,
     plan::{Host, Plan, Role},
     programs::done,
 };
 use crate::{
-    control::{Client, NodeReport, SOCKET_NAME},
+    control::{Client, MdsReport, NodeReport, SOCKET_NAME},
     exit::{Exit, Failure, Outcome, system_text},
     mounts,
 };
@@ -33,6 +35,7 @@ pub struct Cluster {
     program: PathBuf,
     is_down: bool,
     // In the order in which they go.
+    database: Option<Database>,
     _network: Network,
     _place: Place,
 }
@@ -41,17 +44,27 @@ impl Cluster {
     /// `step` gets what is done, before it is; an error of it ends the coming up.
     pub fn up(plan: Plan, step: &mut dyn FnMut(&str) -> Outcome) -> Outcome<Cluster> {
         let program = std::env::current_exe().map_err(|error| Failure::failed(error.to_string()))?;
+        let installed = if plan.has_database() { Some(Installed::find()?) } else { None };
         let place = Place::make(&plan.dir).map_err(|error| failed(&plan.dir, &error))?;
         step("namespaces and a switch between them")?;
         let network = Network::up(&plan)?;
-        let cluster = Cluster { plan, program, is_down: false, _network: network, _place: place };
+        let mut cluster =
+            Cluster { plan, program, is_down: false, database: None, _network: network, _place: place };
         cluster.begin()?;
+        if let Some(installed) = installed {
+            step("a PostgreSQL server for the names")?;
+            cluster.database = Some(Database::up(installed, &cluster.plan)?);
+        }
         for host in cluster.plan.servers() {
             step(&format!("server {}", host.name))?;
             cluster.serve(host)?;
         }
         step("all servers in the cluster map")?;
         cluster.wait_for_servers()?;
+        if cluster.plan.has_several() {
+            step("all metadata servers with their share")?;
+            cluster.wait_for_shares()?;
+        }
         for host in cluster.plan.of(Role::Client) {
             step(&format!("client {}", host.name))?;
             cluster.mount(host)?;
@@ -73,7 +86,7 @@ impl Cluster {
         for host in &self.plan.hosts {
             let dirs = match host.role {
                 Role::Metadata => vec![],
-                Role::Data => vec![self.plan.ssd(host)],
+                Role::Data | Role::Nearline => vec![self.plan.tier(host)],
                 Role::Client => vec![self.plan.mountpoint(host)],
             };
             for dir in [self.plan.state(host)].into_iter().chain(dirs) {
@@ -95,6 +108,7 @@ impl Cluster {
         let mut command = self.on(host);
         command.args(["mount", "--config", "none", "--cluster-key"]).arg(self.plan.key());
         command.arg("--state").arg(self.plan.state(host));
+        command.arg("--set").arg(format!("monitor.listen=unix:{}", self.plan.metrics(host).display()));
         command.args(["-o", "allow_other"]).arg(self.plan.source()).arg(self.plan.mountpoint(host));
         done(&mut command).map(drop)
     }
@@ -121,7 +135,35 @@ impl Cluster {
         }
     }
 
-    /// Ends all, the clients first and the metadata server last. The first error is told after everything was tried.
+    /// What each metadata server has.
+    pub fn shares(&self) -> Outcome<Vec<MdsReport>> {
+        let Some(metadata) = self.plan.of(Role::Metadata).next() else { return Ok(Vec::new()) };
+        let mut command = self.on(metadata);
+        let listed =
+            done(command.args(["mds", "list", "--json", "--config"]).arg(self.plan.config(metadata)))?;
+        serde_json::from_slice(&listed.stdout)
+            .map_err(|error| Failure::failed(format!("the list of metadata servers: {error}")))
+    }
+
+    /// Until then directories that are made go to who has more.
+    fn wait_for_shares(&self) -> Outcome {
+        let (count, end) = (self.plan.of(Role::Metadata).count() as u64, Instant::now() + PATIENCE);
+        let enough = u64::from(SLOTS) / count / 2;
+        loop {
+            let shares = self.shares()?;
+            let served = shares.iter().filter(|share| share.slots >= enough).count() as u64;
+            if served == count {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                let why = format!("{served} of {count} metadata servers have their share");
+                return Err(Failure::new(Exit::TimedOut, why));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Ends all, the clients first, the metadata servers last and then their database. The first error is told after everything was tried.
     pub fn down(mut self) -> Outcome {
         self.take_down()
     }
@@ -134,11 +176,11 @@ impl Cluster {
         for host in self.plan.hosts.iter().rev() {
             let ended = match host.role {
                 Role::Client => self.unmount(host),
-                Role::Data | Role::Metadata => self.end(host),
+                Role::Data | Role::Nearline | Role::Metadata => self.end(host),
             };
             first = first.and(ended);
         }
-        first
+        first.and(self.database.take().map_or(Ok(()), Database::down))
     }
 
     fn unmount(&self, host: &Host) -> Outcome {

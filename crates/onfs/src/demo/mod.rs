@@ -1,4 +1,5 @@
-//! A whole cluster on one machine: each node is a real process in a network namespace of its own, behind one switch.
+//! A whole cluster on one machine: each node is a real process in a network namespace of its own, behind one switch. Several metadata
+//! servers share a PostgreSQL server of the demo's own.
 //!
 //! Invariant: what was made is taken down however it ends, but for a kill of this process; then `onfs demo --clean` does it.
 //!
@@ -6,6 +7,7 @@
 
 mod clean;
 mod cluster;
+mod database;
 mod network;
 mod place;
 mod plan;
@@ -16,6 +18,6 @@ mod workload;
 pub use clean::clean;
 pub use cluster::Cluster;
 pub use network::Network;
-pub use plan::{NODES_MAX, Plan, Role, Sizes};
+pub use plan::{FEW_MAX, Host, NODES_MAX, Plan, Role, Sizes};
 pub use report::{DemoReport, Stored};
 pub use workload::{Amount, Workload, WorkloadRow};

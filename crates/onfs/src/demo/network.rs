@@ -72,6 +72,14 @@ pub fn on(namespace: &str, program: &std::path::Path) -> Command {
     command
 }
 
+/// The same, as another user.
+pub fn on_as(namespace: &str, (user, group): (u32, u32), program: &std::path::Path) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{namespace}"));
+    command.arg(format!("--setuid={user}")).arg(format!("--setgid={group}")).arg("--").arg(program);
+    command
+}
+
 /// The namespaces of all demos of this machine.
 pub fn all() -> Outcome<Vec<String>> {
     let listed = done(Command::new("ip").args(["netns", "list"]))?;

@@ -3,13 +3,15 @@
 use serde::Serialize;
 
 use super::workload::WorkloadRow;
-use crate::control::TierReport;
+use crate::control::{MdsReport, TierReport};
 
 #[derive(Debug, Serialize)]
 pub struct DemoReport {
     pub workload: Vec<WorkloadRow>,
     /// Where the data were when all was written and read.
     pub servers: Vec<Stored>,
+    /// What each metadata server had of the namespace.
+    pub metadata: Vec<MdsReport>,
 }
 
 /// The tiers of a data server.

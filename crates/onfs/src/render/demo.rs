@@ -30,5 +30,13 @@ pub fn demo(report: &DemoReport) -> String {
             servers.row([server.name.clone(), tier.name.to_string(), bytes(tier.used_bytes)]);
         }
     }
-    format!("{}\n{}\nevery byte was as it was written\n", workload.render(0), servers.render(0))
+    let mut metadata =
+        Table::new(&[("metadata server", Align::Left), ("slots", Align::Right), ("on duty", Align::Left)]);
+    for server in &report.metadata {
+        let duty = if server.on_duty { "yes" } else { "-" };
+        metadata.row([server.name.clone(), count(server.slots), duty.to_owned()]);
+    }
+    // One has all.
+    let metadata = if report.metadata.len() > 1 { metadata.render(0) + "\n" } else { String::new() };
+    format!("{}\n{}\n{metadata}every byte was as it was written\n", workload.render(0), servers.render(0))
 }

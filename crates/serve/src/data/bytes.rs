@@ -1,5 +1,6 @@
 //! Requests for bytes: read, write, cut, free, seek, make durable.
 
+use net::Incoming;
 use proto::{Bad, Nothing, data as asked};
 use types::Errno;
 
@@ -11,7 +12,7 @@ fn the(object: Option<&asked::Object>) -> Result<&asked::Object, No> {
 }
 
 impl DataService {
-    pub(super) fn read(&self, asked: &asked::Read, answer_bytes_max: u32) -> Outcome {
+    pub(super) fn read(&self, asked: &asked::Read, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
         if self.is_nothing(object)? {
             return Ok(Done::new(&asked::ReadDone { size: 0 }));
@@ -19,8 +20,8 @@ impl DataService {
         self.shared(object, |_, object| {
             let size = object.size();
             let there = size.saturating_sub(asked.offset);
-            let len = there.min(u64::from(asked.length.min(answer_bytes_max)));
-            let mut body = vec![0; len as usize];
+            let len = there.min(u64::from(asked.length.min(incoming.header.answer_bytes_max)));
+            let mut body = incoming.buffer(len as usize);
             let read = self.ds.read(object, asked.offset, &mut body)?;
             body.truncate(read);
             // A cut meanwhile is told as it is now: what is behind the bytes is not there.

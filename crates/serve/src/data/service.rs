@@ -438,7 +438,7 @@ impl DataService {
             return Err(Errno::ENOSYS.into());
         };
         match method {
-            Method::Read => self.read(&decode(meta)?, incoming.header.answer_bytes_max),
+            Method::Read => self.read(&decode(meta)?, incoming),
             Method::Write => self.write(&decode(meta)?, incoming.body()),
             Method::Sync => self.sync(&decode(meta)?),
             Method::Truncate => self.truncate(&decode(meta)?),
