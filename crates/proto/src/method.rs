@@ -83,6 +83,7 @@ methods! {
     FindLock = 130,
     CancelLock = 131,
     Find = 132,
+    CloseMany = 140,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,

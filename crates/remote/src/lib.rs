@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod closes;
 mod dirs;
 mod held;
 mod homes;

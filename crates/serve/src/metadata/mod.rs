@@ -11,6 +11,7 @@
 //! It asks data servers with a deadline and never holds a lock of a table meanwhile. It refuses to know bytes, and permissions.
 
 mod attributes;
+mod batches;
 mod cluster;
 mod control;
 mod files;
@@ -26,6 +27,7 @@ mod purge;
 mod service;
 mod session;
 mod terms;
+mod truths;
 mod verdicts;
 
 pub use owners::{JoinError, Joining, Shared, SlotRights, join};
