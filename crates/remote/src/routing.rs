@@ -84,7 +84,7 @@ impl Remote {
             return Ok(number);
         }
         let host = self.host();
-        let mount = control::Mount { head: Some(Head::of(id)), host, node: 0, before: 0, life: 0 };
+        let mount = control::Mount { head: Some(Head::of(id)), host, node: self.own_node(), before: 0, life: 0 };
         let patience = self.options.patience;
         let (mounted, _) = ask_at::<control::Mount>(&home.control, &mount, patience)?;
         *joined = Some((id, mounted.joined));

@@ -8,7 +8,7 @@ mod site;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use proto::{Method, attr::Caller};
-use remote::{Access, Place, Remote, RemoteOptions, WriteHow};
+use remote::{Access, OwnNode, Place, Remote, RemoteOptions, WriteHow, Xattr};
 use site::{cluster::Site, credentials, until};
 use types::Ino;
 
@@ -18,9 +18,14 @@ const READ: Access = Access { read: true, write: false, exclusive: false, no_ati
 const BYTES: &[u8] = &[7; 4096];
 
 fn client(site: &Site, node: u64) -> Arc<Remote> {
+    client_on(site, node, OwnNode::None)
+}
+
+fn client_on(site: &Site, node: u64, own_node: OwnNode) -> Arc<Remote> {
     let mut options = RemoteOptions::new(vec![site.address()], credentials(node));
     options.patience = Duration::from_secs(5);
     options.longest = Duration::from_secs(20);
+    options.own_node = own_node;
     Remote::start(options).unwrap()
 }
 
@@ -98,4 +103,50 @@ fn writing_begins_again_after_a_restart_of_the_metadata_server() {
     assert_eq!(b.lookup(root("f")).unwrap().size, 12288);
     a.shutdown();
     b.shutdown();
+}
+
+/// Where a file's data are, or what a directory says.
+fn layout(client: &Remote, ino: Ino) -> String {
+    let value = client.getxattr(ino, b"user.onfs.layout", 4096).unwrap();
+    let Xattr::Bytes(text) = value else { panic!("a value") };
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn what_one_mount_writes_is_at_its_own_node() {
+    let site = Site::new(3);
+    let (a, b) = (client_on(&site, 900, OwnNode::Is(2)), client_on(&site, 901, OwnNode::Detect));
+    assert_eq!(layout(&a, write(&a, "f")), "stripes=1 unit=4194304 nodes=2:data-2");
+    until("it is closed", || asked(&a).contains_key(&Method::CloseMany));
+    // Who else opens it is seen at the first write.
+    assert_eq!(asked(&a)[&Method::BeginWrite], 1);
+    // All three are on this machine: none of them is its own.
+    assert!(layout(&b, write(&b, "g")).starts_with("stripes=3 "));
+    assert!(!asked(&b).contains_key(&Method::BeginWrite));
+    // Where that is not waited for the first write needs no message of its own.
+    let dir = a.mkdir(CALLER, root("d"), 0o755).unwrap().ino;
+    let said = fuse::SetxattrArgs {
+        name: b"user.onfs.layout",
+        value: b"local=yes",
+        flags: 0,
+        acl_kill_sgid: false,
+    };
+    a.setxattr(dir, &said).unwrap();
+    assert_eq!(layout(&b, dir), "stripes=auto unit=auto local=yes");
+    let (attr, file) = a.create(CALLER, Place { dir, name: b"h" }, 0o644, WRITE).unwrap();
+    a.write(&file, 0, BYTES, WriteHow::default()).unwrap();
+    assert_eq!(layout(&b, attr.ino), "stripes=1 unit=4194304 nodes=2:data-2");
+    assert_eq!(asked(&a)[&Method::BeginWrite], 1);
+    assert_eq!(b.listxattr(0, dir, 4096).unwrap(), Xattr::Bytes(Vec::new()));
+    a.shutdown();
+    b.shutdown();
+}
+
+#[test]
+fn the_one_data_server_on_this_machine_is_found() {
+    let site = Site::new(1);
+    let a = client_on(&site, 900, OwnNode::Detect);
+    write(&a, "f");
+    assert_eq!(asked(&a)[&Method::BeginWrite], 1, "only who has a node waits for others");
+    a.shutdown();
 }

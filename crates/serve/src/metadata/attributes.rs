@@ -12,6 +12,7 @@ use types::{Errno, FileKind, Ino, XATTR_SIZE_MAX};
 use super::{
     MetadataService,
     files::{File, State},
+    layouts,
     session::Session,
 };
 use crate::answer::{Done, No, Outcome};
@@ -95,6 +96,9 @@ impl MetadataService {
     }
 
     pub(super) fn get_xattr(&self, asked: &asked::GetXattr, most: usize) -> Outcome {
+        if asked.name == layouts::ATTRIBUTE {
+            return with_value(self.layout_text(proto::attr::ino(asked.ino)?)?, most);
+        }
         let value = self.mds.getxattr(proto::attr::ino(asked.ino)?, &asked.name)?.to_vec();
         with_value(value, most)
     }
@@ -108,12 +112,18 @@ impl MetadataService {
         if value.len() > XATTR_SIZE_MAX {
             return Err(Errno::E2BIG.into());
         }
+        if asked.name == layouts::ATTRIBUTE {
+            return self.set_layout(proto::attr::ino(asked.ino)?, value);
+        }
         let how = SetXattr { mode: mode.into(), kill_sgid: asked.kill_sgid };
         self.mds.setxattr(proto::attr::ino(asked.ino)?, &asked.name, value, how)?;
         Ok(Done::new(&Nothing {}))
     }
 
     pub(super) fn remove_xattr(&self, asked: &asked::RemoveXattr) -> Outcome {
+        if asked.name == layouts::ATTRIBUTE {
+            return self.remove_layout(proto::attr::ino(asked.ino)?);
+        }
         self.mds.removexattr(proto::attr::ino(asked.ino)?, &asked.name)?;
         Ok(Done::new(&Nothing {}))
     }

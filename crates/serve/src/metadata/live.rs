@@ -3,14 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use cluster::{
-    NodeId,
-    placement::{Wish, Writers, place},
-};
 use mds::{Found, Settled};
 use namespace::key;
 use proto::{
-    BATCH_MAX, Layout,
+    BATCH_MAX,
     attr::Time,
     data::{Recorded, SetTime, Settle, Truncate},
 };
@@ -107,25 +103,6 @@ impl MetadataService {
             self.grow_objects(file, &placed, size)?;
         }
         Ok(placed)
-    }
-
-    fn choose(&self, ino: Ino, state: &State, node: u64) -> Result<Layout, No> {
-        let alone = node != 0 && state.writers <= 1;
-        let wish = Wish {
-            writers: if alone { Writers::One(NodeId(node)) } else { Writers::Several },
-            fixed: None,
-            replicated: false,
-            job: Default::default(),
-            seed: ino.get(),
-        };
-        let layout = place(&self.nodes.map(), &self.nodes.measures(), &wish).map_err(|why| {
-            tracing::warn!(%ino, %why, "no data server for a file");
-            No::new(Errno::ENOSPC, wire::schema::Retry::Never, proto::Reason::None, why.to_string())
-        })?;
-        let stripes = layout.stripes.iter().map(|stripe| stripe.primary.0).collect();
-        let layout = Layout { generation: 1, unit: layout.unit, stripes };
-        layout.check()?;
-        Ok(layout)
     }
 
     /// Makes attributes true that say that the file is being written, or was and is not settled.

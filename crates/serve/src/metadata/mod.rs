@@ -15,6 +15,7 @@ mod batches;
 mod cluster;
 mod control;
 mod files;
+mod layouts;
 mod leaving;
 mod live;
 mod locking;
@@ -29,6 +30,7 @@ mod session;
 mod terms;
 mod truths;
 mod verdicts;
+mod wishes;
 
 pub use owners::{JoinError, Joining, Shared, SlotRights, join};
 pub use service::{MetadataOptions, MetadataService};

@@ -245,7 +245,7 @@ impl MetadataService {
     /// is said what is in the way.
     pub(super) fn begin_new(&self, session: &Session, number: u64, ino: Ino) -> Option<Layout> {
         // Whether its data go to the writer's own node depends on who has it open at the first write.
-        if session.node != 0 {
+        if self.waits_for_writers(ino, session.node) {
             return None;
         }
         let begun = self.locked(ino, |file, state| {
