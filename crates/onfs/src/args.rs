@@ -20,8 +20,8 @@ use crate::{
 };
 
 pub use cluster::{
-    CertificateArgs, ClusterCommand, DemoArgs, LayoutArgs, MdsCommand, NodeCommand, ServerArgs, TlsArgs, TopArgs,
-    WhichCluster,
+    CertificateArgs, ClusterCommand, DemoArgs, LayoutArgs, MdsCommand, NodeCommand, ServerArgs, TlsArgs,
+    TopArgs, WhichCluster,
 };
 pub use ledger::{ConflictsArgs, ConflictsCommand, GateArgs, LinkCommand, LsArgs};
 pub use output::Output;

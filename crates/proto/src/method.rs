@@ -84,6 +84,7 @@ methods! {
     CancelLock = 131,
     Find = 132,
     CloseMany = 140,
+    GetUntouched = 141,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,

@@ -14,6 +14,7 @@ use proto::{
     locks::*,
     metadata::{self as m, *},
     owners::*,
+    untouched::GetUntouched,
     watch::*,
 };
 use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
@@ -299,6 +300,7 @@ fn files() -> Vec<Golden> {
         ("appended", Appended { offset: 4, layout: layout() }.encode_to_vec()),
         ("reserve", Reserve { head, ino: 2, size: 3 }.encode_to_vec()),
         ("fsync", Fsync { head, ino: 2 }.encode_to_vec()),
+        ("get-untouched", GetUntouched { head, ino: 2, opening: 3 }.encode_to_vec()),
         (
             "close-many",
             CloseMany {
@@ -428,6 +430,7 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::SlotLoads => check::<SlotLoads>(meta),
         Method::Find => check::<Find>(meta),
         Method::CloseMany => check::<CloseMany>(meta),
+        Method::GetUntouched => check::<GetUntouched>(meta),
         Method::Lookup => check::<Lookup>(meta),
         Method::GetAttr => check::<GetAttr>(meta),
         Method::SetAttr => check::<m::SetAttr>(meta),
@@ -520,6 +523,7 @@ fn what_is_beyond_a_bound_is_refused() {
     let long = Lookup { head, dir: 1, name: vec![b'x'; 256] };
     assert_eq!(long.check(), too_long("name", 256, 255));
     assert_eq!(long.check().unwrap_err().errno(), Errno::ENAMETOOLONG);
+    assert!(GetUntouched { head, ino: 0, opening: 1 }.check().is_err());
     let closing = Closing { opening: 1, ino: 2, atime: None };
     let many = CloseMany { head, closings: vec![closing; CLOSINGS_MAX + 1] };
     assert!(matches!(many.check(), Err(Bad::TooLong { .. })));

@@ -119,7 +119,9 @@ impl Remote {
                 Ok(_) => {}
                 // A slot went meanwhile, and others of them did not.
                 Err(Errno::EREMOTE) => some.iter().for_each(|one| self.close_one(*one)),
-                Err(error) => tracing::warn!(files = some.len(), %error, "files were not closed at the server"),
+                Err(error) => {
+                    tracing::warn!(files = some.len(), %error, "files were not closed at the server")
+                }
             }
         }
     }

@@ -99,6 +99,7 @@ impl Remote {
     /// Gives an opening back, a moment later. What fails is the server's to give up with the session.
     pub fn close(&self, number: u64) {
         let Some(file) = self.openings.remove(number) else { return };
+        self.openings.touch(file.ino);
         self.release_locks(file.ino, number);
         let atime = file.read_at.lock().map(Into::into);
         self.close_soon(Closing { opening: file.number, ino: file.ino.get(), atime });
@@ -134,6 +135,9 @@ impl Remote {
         self.references.add(attr.ino);
         // A file that is new has a layout only when its writing has begun.
         let begun = if made.layout.is_some() { session } else { 0 };
+        if begun != 0 {
+            self.openings.made(attr.ino, number);
+        }
         let file = self.opened(&attr, made.layout, (number, begun), access);
         Ok((attr, file))
     }
@@ -175,6 +179,7 @@ impl Remote {
 
     /// The same before the first change of bytes through this opening, of which the metadata server has to know.
     pub(crate) fn begin_write(&self, file: &OpenFile) -> Result<Arc<Placed>, Errno> {
+        self.openings.touch(file.ino);
         let session = self.writing_session();
         if file.begun.load(Ordering::Acquire) == session
             && let Some(placed) = file.placed.lock().clone()

@@ -62,7 +62,8 @@ impl Remote {
         (before, had): (u64, Vec<HeldLock>),
     ) -> Result<Arc<Session>, Stop> {
         let host = self.host();
-        let mount = control::Mount { head: Some(proto::Head::of(id)), host, node: self.own_node(), before, life };
+        let mount =
+            control::Mount { head: Some(proto::Head::of(id)), host, node: self.own_node(), before, life };
         let body = Body::new(HadLocks { locks: had }.encode_to_vec());
         let (mounted, _) = self.ask_control_with(&mount, body, self.options.patience)?;
         self.set_renew(mounted.renew_ms);

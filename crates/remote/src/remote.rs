@@ -152,7 +152,9 @@ impl Remote {
         *remote.keeper.lock() = Some(keeper);
         let closer = {
             let (remote, closes) = (Arc::downgrade(&remote), remote.closes.clone());
-            std::thread::Builder::new().name("remote-closes".into()).spawn(move || send_closes(&remote, &closes))?
+            std::thread::Builder::new()
+                .name("remote-closes".into())
+                .spawn(move || send_closes(&remote, &closes))?
         };
         *remote.closer.lock() = Some(closer);
         Ok(remote)

@@ -84,7 +84,8 @@ impl Remote {
             return Ok(number);
         }
         let host = self.host();
-        let mount = control::Mount { head: Some(Head::of(id)), host, node: self.own_node(), before: 0, life: 0 };
+        let mount =
+            control::Mount { head: Some(Head::of(id)), host, node: self.own_node(), before: 0, life: 0 };
         let patience = self.options.patience;
         let (mounted, _) = ask_at::<control::Mount>(&home.control, &mount, patience)?;
         *joined = Some((id, mounted.joined));
@@ -145,11 +146,8 @@ impl Remote {
     pub(crate) fn by_owner<T: Clone>(&self, all: Vec<T>, ino: impl Fn(&T) -> u64) -> Vec<Vec<T>> {
         let mut parts: BTreeMap<u64, Vec<T>> = BTreeMap::new();
         for one in all {
-            let owner = if self.has_homes() {
-                self.nodes.owner_of(ino(&one)).map(|owner| owner.node)
-            } else {
-                None
-            };
+            let owner =
+                if self.has_homes() { self.nodes.owner_of(ino(&one)).map(|owner| owner.node) } else { None };
             parts.entry(owner.unwrap_or(0)).or_default().push(one);
         }
         parts

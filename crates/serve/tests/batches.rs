@@ -10,6 +10,7 @@ use proto::{
     attr::Time,
     closing::{CloseMany, Closing},
     metadata::*,
+    untouched::GetUntouched,
 };
 use site::{
     ask,
@@ -84,6 +85,31 @@ fn a_file_that_gets_no_byte_is_empty_and_settled() {
 }
 
 #[test]
+fn who_made_a_file_and_wrote_nothing_is_answered_without_the_data_servers() {
+    let site = Site::new(3);
+    let (one, two) = (site.session(), site.session());
+    let (ino, layout) = made(&one, "f", 1);
+    let untouched = |session: &Session, opening| {
+        let before = asked(&site, Method::Attrs);
+        let get = GetUntouched { head: session.head(), ino, opening };
+        let attr = session.try_ask(&get).unwrap().attr.unwrap();
+        (attr.size, asked(&site, Method::Attrs) - before)
+    };
+    assert_eq!(untouched(&one, 1), (0, 0));
+    assert_eq!(one.set_size(ino, 5, false).unwrap().size, 5);
+    assert_eq!(untouched(&one, 1), (5, 0));
+    // Another opening, or another session, is not who made it.
+    assert_eq!(untouched(&one, 2), (5, 3));
+    assert_eq!(untouched(&two, 1), (5, 3));
+    // Somebody else could have written.
+    two.open(ino, 7, true).unwrap();
+    assert_eq!(untouched(&one, 1), (5, 3));
+    two.write(ino, &layout, 5, b"more");
+    two.close(7);
+    assert_eq!(untouched(&one, 1), (9, 3));
+}
+
+#[test]
 fn nothing_begins_where_no_data_server_is() {
     let mut site = Site::new(1);
     site.kill_data(0);
@@ -113,8 +139,10 @@ fn many_are_closed_and_looked_at_with_one_question_to_each_server() {
     assert_eq!(asked(&site, Method::Attrs) - before, 3);
 
     let read = Some(Time { sec: 5, nsec: 6 });
-    let closing = |(n, (ino, _)): (usize, &(u64, proto::Layout))| {
-        Closing { opening: n as u64 + 1, ino: *ino, atime: read.filter(|_| n == 3) }
+    let closing = |(n, (ino, _)): (usize, &(u64, proto::Layout))| Closing {
+        opening: n as u64 + 1,
+        ino: *ino,
+        atime: read.filter(|_| n == 3),
     };
     let closings: Vec<Closing> = files.iter().enumerate().map(closing).collect();
     let before = asked(&site, Method::Attrs);

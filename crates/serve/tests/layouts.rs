@@ -4,12 +4,7 @@
 
 mod site;
 
-use proto::{
-    Head, Layout, SessionId,
-    attr::Caller,
-    control::Mount,
-    metadata::*,
-};
+use proto::{Head, Layout, SessionId, attr::Caller, control::Mount, metadata::*};
 use site::{
     ask,
     cluster::{Session, Site},
@@ -57,8 +52,13 @@ fn said(session: &Session, ino: u64) -> Result<String, Errno> {
 }
 
 fn say(session: &Session, ino: u64, text: &str) -> Result<(), Errno> {
-    let set =
-        SetXattr { head: session.op(), ino, name: NAME.to_vec(), mode: XattrMode::Set.into(), kill_sgid: false };
+    let set = SetXattr {
+        head: session.op(),
+        ino,
+        name: NAME.to_vec(),
+        mode: XattrMode::Set.into(),
+        kill_sgid: false,
+    };
     ask(&session.meta, &set, text.as_bytes(), 0).map(drop).map_err(|fault| Errno::from_raw(fault.errno))
 }
 

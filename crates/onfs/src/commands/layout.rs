@@ -51,8 +51,10 @@ pub fn layout(args: &LayoutArgs) -> Outcome {
     match ask(&located, Request::Status {})? {
         Response::ClusterMount(_) => {}
         Response::Status(_) => {
-            return Err(Failure::usage(format!("{shown}: on a mount of one machine, whose files have no layout"))
-                .hint("onfs file shows in which tier a file's data is"));
+            return Err(Failure::usage(format!(
+                "{shown}: on a mount of one machine, whose files have no layout"
+            ))
+            .hint("onfs file shows in which tier a file's data is"));
         }
         _ => return Err(unexpected("layout")),
     }
@@ -61,11 +63,13 @@ pub fn layout(args: &LayoutArgs) -> Outcome {
             return Err(Failure::usage(format!("{shown}: a file's layout stays as it was chosen"))
                 .hint("set it for a directory: new files in it get it"));
         }
-        setxattr(&args.path, ATTRIBUTE, text.as_bytes(), XattrFlags::empty()).map_err(|error| match error {
-            Errno::INVAL => Failure::usage(format!("{shown}: no layout can be {text:?}"))
-                .hint("1 to 64 stripes; units of whole 4MiB, at most 1GiB"),
-            other => failed(&args.path, other),
-        })?;
+        setxattr(&args.path, ATTRIBUTE, text.as_bytes(), XattrFlags::empty()).map_err(
+            |error| match error {
+                Errno::INVAL => Failure::usage(format!("{shown}: no layout can be {text:?}"))
+                    .hint("1 to 64 stripes; units of whole 4MiB, at most 1GiB"),
+                other => failed(&args.path, other),
+            },
+        )?;
     }
     let text = read(&args.path)?;
     let report = LayoutReport { path: shown.to_string(), directory: located.is_dir, ..parse(&text) };
@@ -104,7 +108,9 @@ fn parse(text: &str) -> LayoutReport {
             "nodes" => {
                 let nodes = value.split(',').map(|node| node.split_once(':').unwrap_or((node, "")));
                 report.nodes = nodes
-                    .filter_map(|(node, name)| Some(NodeOf { node: node.parse().ok()?, name: name.to_owned() }))
+                    .filter_map(|(node, name)| {
+                        Some(NodeOf { node: node.parse().ok()?, name: name.to_owned() })
+                    })
                     .collect();
                 report.placed = true;
             }

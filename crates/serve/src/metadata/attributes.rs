@@ -6,6 +6,7 @@ use mds::{SetAttr, SetTime, SetXattr};
 use proto::{
     Bad, Nothing,
     metadata::{self as asked, Entry, Length, Space, XattrMode},
+    untouched::GetUntouched,
 };
 use types::{Errno, FileKind, Ino, XATTR_SIZE_MAX};
 
@@ -20,6 +21,22 @@ use crate::answer::{Done, No, Outcome};
 impl MetadataService {
     pub(super) fn get_attr(&self, asked: &asked::GetAttr) -> Outcome {
         let attr = self.complete(self.mds.find(proto::attr::ino(asked.ino)?)?)?;
+        Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
+    }
+
+    /// Who made it says that he has written nothing.
+    pub(super) fn get_untouched(&self, session: &Session, asked: &GetUntouched) -> Outcome {
+        let ino = proto::attr::ino(asked.ino)?;
+        let attr = self.locked(ino, |file, state| {
+            let alone = state.begun && state.writers == 1;
+            let is_maker = state.untouched == Some((session.id, asked.opening));
+            let uncut = state.placed.as_ref().is_some_and(|placed| placed.cut.is_none());
+            if alone && is_maker && uncut {
+                Ok(self.mds.find(ino)?.attr)
+            } else {
+                self.complete_locked(file, state)
+            }
+        })?;
         Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
     }
 

@@ -2,11 +2,7 @@
 //!
 //! Whoever holds the locks of several files took them in the order of their numbers; everybody else holds one.
 
-use std::{
-    collections::BTreeSet,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use mds::{Closed, Found, Settled};
 use parking_lot::MutexGuard;

@@ -147,6 +147,7 @@ impl MetadataService {
                     has.openings.insert(number, opening);
                     state.openings += 1;
                     state.writers += u32::from(write);
+                    state.untouched = state.untouched.filter(|_| !write);
                     // The opening's own.
                     self.mds.hold(ino, 1);
                 }
@@ -189,6 +190,7 @@ impl MetadataService {
         let mut state = file.state.lock();
         state.openings = state.openings.saturating_sub(1);
         state.writers = state.writers.saturating_sub(u32::from(write));
+        state.untouched = state.untouched.filter(|_| !write);
         let settle = state.begun && state.writers == 0;
         self.files.remove_if_idle(&file, &mut state);
         settle
@@ -250,7 +252,9 @@ impl MetadataService {
         }
         let begun = self.locked(ino, |file, state| {
             Self::writes(session, number, ino)?;
-            Ok(self.begin(file, state, session.node)?.layout)
+            let placed = self.begin(file, state, session.node)?;
+            state.untouched = Some((session.id, number));
+            Ok(placed.layout)
         });
         begun.inspect_err(|no| tracing::debug!(%ino, errno = %no.errno(), "writing begins later")).ok()
     }

@@ -328,6 +328,9 @@ impl MetadataService {
             Method::Open => self.of_session(meta, |session, asked| self.open(session, asked)),
             Method::Close => self.of_session(meta, |session, asked| self.close(session, asked)),
             Method::CloseMany => self.of_session(meta, |session, asked| self.close_many(session, asked)),
+            Method::GetUntouched => {
+                self.of_session(meta, |session, asked| self.get_untouched(session, asked))
+            }
             Method::BeginWrite => self.of_session(meta, |session, asked| self.begin_write(session, asked)),
             Method::Append => self.of_session(meta, |session, asked| self.append(session, asked)),
             Method::Reserve => self.of_session(meta, |_, asked| self.reserve(asked)),

@@ -98,9 +98,10 @@ impl MetadataService {
                 let (Some(truth), Some(of)) = (truths.get_mut(part.file), files.get(part.file)) else {
                     continue;
                 };
-                let attr = answer.as_ref().map_err(No::clone).and_then(|attrs| {
-                    attrs.attrs.get(at).ok_or_else(|| No::from(Errno::EIO))
-                });
+                let attr = answer
+                    .as_ref()
+                    .map_err(No::clone)
+                    .and_then(|attrs| attrs.attrs.get(at).ok_or_else(|| No::from(Errno::EIO)));
                 let learned = match truth {
                     Ok(truth) => attr.and_then(|attr| truth.learn(of, part.stripe, attr)),
                     Err(_) => continue,

@@ -130,8 +130,19 @@ mod tests {
         assert_eq!(wish.with("local=yes").unwrap().to_string(), "stripes=2 unit=8388608 local=yes");
         assert!(wish.with("stripes=auto unit=auto").unwrap().is_empty());
         for wrong in [
-            "", "stripes", "stripes=0", "stripes=65", "stripes=-1", "unit=1", "unit=0", "unit=2GiB", "local=", "local=3",
-            "stripes=1 stripes=1", "other=1", "stripes=99999",
+            "",
+            "stripes",
+            "stripes=0",
+            "stripes=65",
+            "stripes=-1",
+            "unit=1",
+            "unit=0",
+            "unit=2GiB",
+            "local=",
+            "local=3",
+            "stripes=1 stripes=1",
+            "other=1",
+            "stripes=99999",
         ] {
             assert_eq!(wish.with(wrong), None, "{wrong}");
         }
@@ -146,7 +157,8 @@ mod tests {
             if let Some(wish) = DirWish::decode(bytes) {
                 assert_eq!(wish.encode(), bytes);
             }
-            if let Some(wish) = std::str::from_utf8(bytes).ok().and_then(|text| DirWish::default().with(text)) {
+            if let Some(wish) = std::str::from_utf8(bytes).ok().and_then(|text| DirWish::default().with(text))
+            {
                 assert_eq!(DirWish::decode(&wish.encode()), Some(wish));
             }
         });
