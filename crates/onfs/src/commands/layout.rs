@@ -48,15 +48,15 @@ struct NodeOf {
 pub fn layout(args: &LayoutArgs) -> Outcome {
     let located = locate(&args.path)?;
     let shown = args.path.display();
-    match ask(&located, Request::Status {})? {
-        Response::ClusterMount(_) => {}
-        Response::Status(_) => {
-            return Err(Failure::usage(format!(
-                "{shown}: on a mount of one machine, whose files have no layout"
-            ))
-            .hint("onfs file shows in which tier a file's data is"));
-        }
-        _ => return Err(unexpected("layout")),
+    let answer = ask(&located, Request::Status {})?;
+    if let Response::Status(_) = answer {
+        return Err(Failure::usage(format!(
+            "{shown}: on a mount of one machine, whose files have no layout"
+        ))
+        .hint("onfs file shows in which tier a file's data is"));
+    }
+    if !matches!(answer, Response::ClusterMount(_)) {
+        return Err(unexpected("layout"));
     }
     if let Some(text) = wish(args) {
         if !located.is_dir {
