@@ -6,6 +6,7 @@ use namespace::{
     apart::{self, Crossing},
     inode,
     mode::FileMode,
+    striping,
     txn::{Bytes, Reader},
     xattr,
 };
@@ -70,6 +71,18 @@ impl Mds {
             }
             Ok(())
         })
+    }
+
+    /// What a directory says of where the data of new files in it go, as it was set.
+    pub fn striping(&self, dir: Ino) -> Result<Option<Bytes>, Errno> {
+        let _shared = self.locks.read(dir);
+        self.read(|reader| striping::get(reader, dir))
+    }
+
+    /// New directories in it get the same.
+    pub fn set_striping(&self, dir: Ino, record: Option<&[u8]>) -> Result<(), Errno> {
+        self.admit(Some(dir))?;
+        self.change(SlotSet::of(dir), |txn, env| striping::set(txn, env, dir, record))
     }
 
     /// Is what is made in the directory kept from the linked directory?

@@ -42,6 +42,8 @@ bitflags::bitflags! {
         /// What a regular file says of its mode itself: global, local, or with both transient.
         const GLOBAL = 128;
         const LOCAL = 256;
+        /// A directory that says where the data of new files in it go.
+        const STRIPING = 512;
     }
 }
 

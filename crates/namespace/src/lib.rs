@@ -34,6 +34,7 @@ pub mod readdir;
 pub mod rename;
 mod rmdir;
 pub mod setattr;
+pub mod striping;
 pub mod superblock;
 pub mod txn;
 mod unlink;

@@ -9,6 +9,7 @@ use crate::{
     inode::{self, Inode},
     name,
     newborn::{self, Wish},
+    striping,
     txn::Txn,
 };
 
@@ -32,7 +33,8 @@ pub fn mkdir<T: Txn + ?Sized>(
     }
     gain_subdir(&mut dir)?;
     let wish = Wish { ino, kind: FileKind::Directory, mode };
-    let inode = newborn::conceive(txn, env, caller, (at.dir, &dir), wish)?;
+    let mut inode = newborn::conceive(txn, env, caller, (at.dir, &dir), wish)?;
+    striping::inherit(txn, (at.dir, &dir), (ino, &mut inode))?;
     inode::store(txn, ino, &inode);
     dentry::put(txn, &env.names, at, Dentry { ino, kind: FileKind::Directory });
     dir.entries_changed(env.now);

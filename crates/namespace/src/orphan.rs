@@ -143,6 +143,9 @@ fn delete_parts<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> Result
     if inode.flags.contains(InodeFlags::POLICY) {
         txn.delete(&key::policy(ino));
     }
+    if inode.flags.contains(InodeFlags::STRIPING) {
+        txn.delete(&key::stripes(ino));
+    }
     if inode.flags.contains(InodeFlags::WRITTEN) {
         // The data server removed all but the head with the object.
         txn.delete(&key::object(ino));

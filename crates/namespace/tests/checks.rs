@@ -16,7 +16,7 @@ use namespace::{
     mode::Mode,
     orphan,
     policy::{self, DirPolicy},
-    quota, superblock,
+    quota, striping, superblock,
     txn::{Bytes, Txn},
     xattr,
 };
@@ -180,6 +180,35 @@ fn pins_and_policies_are_of_inodes_that_exist() {
             Finding::StrayPolicy { ino: file },
             Finding::WrongFlags { ino: sub, stored: flags, counted: InodeFlags::empty() },
             Finding::Damaged { key: damaged.to_vec() },
+        ],
+    );
+}
+
+#[test]
+fn what_directories_say_of_layouts() {
+    let Tree { mut fs, dir, sub, file, .. } = tree();
+    fs.run(|t, env| striping::set(t, env, dir, Some(b"said"))).unwrap();
+    let below = fs.dir(dir, "below");
+    assert_eq!(striping::get(&fs.store, below).unwrap().unwrap(), &b"said"[..], "new ones get it");
+    assert_eq!(striping::get(&fs.store, sub).unwrap(), None);
+    assert!(striping::get(&fs.store, file).is_err(), "of directories alone");
+    let long = [0; striping::RECORD_BYTES_MAX + 1];
+    assert!(fs.run(|t, env| striping::set(t, env, sub, Some(&long))).is_err());
+    assert_eq!(fs.findings(), []);
+    fs.run(|t, env| striping::set(t, env, dir, None)).unwrap();
+    assert_eq!(striping::get(&fs.store, dir).unwrap(), None);
+    fs.rmdir(dir, "below").unwrap();
+    fs.run(|t, _| orphan::purge(t, below)).unwrap();
+    assert_eq!(fs.findings(), [], "it goes with its directory");
+    // A flag without a record, and a record without its flag.
+    edit(&mut fs, sub, |i| i.flags |= InodeFlags::STRIPING);
+    fs.store.put(&key::stripes(dir), Bytes::from_static(b"said"));
+    let flags = InodeFlags::STRIPING;
+    expect(
+        fs,
+        &[
+            Finding::WrongFlags { ino: dir, stored: InodeFlags::empty(), counted: flags },
+            Finding::WrongFlags { ino: sub, stored: flags, counted: InodeFlags::empty() },
         ],
     );
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    net::ToSocketAddrs,
+    net::{SocketAddr, ToSocketAddrs, UdpSocket},
     path::PathBuf,
     str::FromStr,
     time::{Duration, Instant},
@@ -58,6 +58,19 @@ impl Address {
                 Some(host.trim_start_matches('[').trim_end_matches(']'))
             }
             Address::Unix(_) => None,
+        }
+    }
+
+    /// Is it one of this machine, which is called `name`? A number is one if it can be bound here. No resolver is asked.
+    pub fn is_here(&self, name: &str) -> bool {
+        match self {
+            Address::Unix(path) => path.exists(),
+            Address::Tcp(text) => match text.parse::<SocketAddr>() {
+                Ok(at) => !at.ip().is_unspecified() && UdpSocket::bind((at.ip(), 0)).is_ok(),
+                Err(_) => self.host().is_some_and(|host| {
+                    host == "localhost" || !name.is_empty() && host.eq_ignore_ascii_case(name)
+                }),
+            },
         }
     }
 
@@ -135,6 +148,21 @@ mod tests {
         assert_eq!(host("node7:7400").as_deref(), Some("node7"));
         assert_eq!(host("[::1]:7400").as_deref(), Some("::1"));
         assert_eq!(host("unix:/run/7"), None);
+        let here = |text: &str| text.parse::<Address>().unwrap().is_here("node7");
+        for (text, expected) in [
+            ("127.0.0.1:7", true),
+            ("node7:7400", true),
+            ("NODE7:1", true),
+            ("localhost:1", true),
+            ("unix:/", true),
+            ("node8:7400", false),
+            // For documentation: nobody's.
+            ("192.0.2.1:7", false),
+            ("0.0.0.0:7", false),
+            ("unix:/no/such", false),
+        ] {
+            assert_eq!(here(text), expected, "{text}");
+        }
         for bad in ["", "node7", ":7", "node:", "node:70000", "::1:7400", "[::1:7", "unix:", "unix:run"] {
             assert_eq!(bad.parse::<Address>(), Err(NoAddress(bad.to_owned())), "{bad}");
         }

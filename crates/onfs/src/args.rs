@@ -20,8 +20,8 @@ use crate::{
 };
 
 pub use cluster::{
-    CertificateArgs, ClusterCommand, DemoArgs, MdsCommand, NodeCommand, ServerArgs, TlsArgs, TopArgs,
-    WhichCluster,
+    CertificateArgs, ClusterCommand, DemoArgs, LayoutArgs, MdsCommand, NodeCommand, ServerArgs, TlsArgs,
+    TopArgs, WhichCluster,
 };
 pub use ledger::{ConflictsArgs, ConflictsCommand, GateArgs, LinkCommand, LsArgs};
 pub use output::Output;
@@ -100,6 +100,8 @@ pub enum Command {
     /// Show the nodes of a cluster
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Show on which nodes of a cluster a file's data are, or show or set what holds for new files in a directory
+    Layout(LayoutArgs),
     /// Show the metadata servers of a cluster, and move directories between them
     #[command(subcommand)]
     Mds(MdsCommand),

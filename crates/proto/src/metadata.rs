@@ -247,7 +247,7 @@ pub struct Create {
 pub struct Opened {
     #[prost(message, optional, tag = "1")]
     pub attr: Option<Attr>,
-    /// Missing: it was never written.
+    /// Missing: it was never written. Of a file that was just made for writing: writing has begun, as by [`BeginWrite`].
     #[prost(message, optional, tag = "2")]
     pub layout: Option<Layout>,
 }
@@ -443,7 +443,7 @@ pub struct Close {
     pub ino: u64,
 }
 
-/// Before the first byte is written after an opening.
+/// Before the first byte is written after an opening, unless the file's making said that writing has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct BeginWrite {
     #[prost(message, optional, tag = "1")]

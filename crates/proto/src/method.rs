@@ -83,6 +83,8 @@ methods! {
     FindLock = 130,
     CancelLock = 131,
     Find = 132,
+    CloseMany = 140,
+    GetUntouched = 141,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,

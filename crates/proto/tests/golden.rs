@@ -7,12 +7,14 @@ use prost::Message;
 use proto::{
     BATCH_MAX, Bad, Head, Layout, Method, Nothing, Request, SessionId,
     attr::{Attr, Caller, Changes, SetTime, Time},
+    closing::{CLOSINGS_MAX, CloseMany, Closing},
     control::*,
     data::{self, AllocateMode, Object, ObjectAttr, Whence},
     decode,
     locks::*,
     metadata::{self as m, *},
     owners::*,
+    untouched::GetUntouched,
     watch::*,
 };
 use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
@@ -298,6 +300,18 @@ fn files() -> Vec<Golden> {
         ("appended", Appended { offset: 4, layout: layout() }.encode_to_vec()),
         ("reserve", Reserve { head, ino: 2, size: 3 }.encode_to_vec()),
         ("fsync", Fsync { head, ino: 2 }.encode_to_vec()),
+        ("get-untouched", GetUntouched { head, ino: 2, opening: 3 }.encode_to_vec()),
+        (
+            "close-many",
+            CloseMany {
+                head,
+                closings: vec![
+                    Closing { opening: 3, ino: 2, atime: time(4) },
+                    Closing { opening: 5, ino: 6, atime: None },
+                ],
+            }
+            .encode_to_vec(),
+        ),
         ("forget", Forget { head, references: references.clone() }.encode_to_vec()),
         ("hold", Hold { head, references }.encode_to_vec()),
         ("held", Held { gone: vec![2, 300] }.encode_to_vec()),
@@ -415,6 +429,8 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::Bring => check::<Bring>(meta),
         Method::SlotLoads => check::<SlotLoads>(meta),
         Method::Find => check::<Find>(meta),
+        Method::CloseMany => check::<CloseMany>(meta),
+        Method::GetUntouched => check::<GetUntouched>(meta),
         Method::Lookup => check::<Lookup>(meta),
         Method::GetAttr => check::<GetAttr>(meta),
         Method::SetAttr => check::<m::SetAttr>(meta),
@@ -507,6 +523,11 @@ fn what_is_beyond_a_bound_is_refused() {
     let long = Lookup { head, dir: 1, name: vec![b'x'; 256] };
     assert_eq!(long.check(), too_long("name", 256, 255));
     assert_eq!(long.check().unwrap_err().errno(), Errno::ENAMETOOLONG);
+    assert!(GetUntouched { head, ino: 0, opening: 1 }.check().is_err());
+    let closing = Closing { opening: 1, ino: 2, atime: None };
+    let many = CloseMany { head, closings: vec![closing; CLOSINGS_MAX + 1] };
+    assert!(matches!(many.check(), Err(Bad::TooLong { .. })));
+    assert!(CloseMany { head, closings: vec![Closing { ino: 0, ..closing }] }.check().is_err());
     let many = Forget { head, references: vec![Reference { ino: 2, count: 1 }; BATCH_MAX + 1] };
     assert_eq!(many.check(), too_long("references", BATCH_MAX + 1, BATCH_MAX));
     assert_eq!(Lookup { head, dir: 0, name: vec![] }.check(), Err(Bad::Range("inode number")));
@@ -540,6 +561,9 @@ fn what_is_beyond_a_bound_is_refused() {
 fn lists_fit_into_frames() {
     let reference = Reference { ino: u64::MAX, count: u64::MAX };
     let batch = Hold { head: head(), references: vec![reference; BATCH_MAX] };
+    assert!(batch.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
+    let closing = Closing { opening: u64::MAX, ino: u64::MAX, atime: time(i64::MIN) };
+    let batch = CloseMany { head: head(), closings: vec![closing; CLOSINGS_MAX] };
     assert!(batch.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let object = Some(Object { ino: u64::MAX, generation: u32::MAX });
     let recorded = data::Recorded { object, mtime: time(i64::MIN) };

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod closes;
 mod dirs;
 mod held;
 mod homes;
@@ -44,9 +45,10 @@ pub use dirs::{Listed, Page};
 pub use held::Holder;
 pub use names::Place;
 pub use openings::OpenFile;
-pub use options::RemoteOptions;
+pub use options::{OwnNode, RemoteOptions};
 pub use remote::{Remote, StartError};
 pub use shape::AllocateArgs;
 pub use status::{RemoteStatus, ServerStatus};
 pub use waiting::LockWish;
 pub use writing::WriteHow;
+pub use xattr::Xattr;

@@ -4,6 +4,7 @@ use fuse::{SetattrArgs, TimeOrNow};
 use proto::{
     attr::{Caller, Changes, SetTime},
     metadata,
+    untouched::GetUntouched,
 };
 use types::{Attr, Errno, FileKind, Ino};
 
@@ -28,6 +29,13 @@ impl Remote {
 
     /// As of this moment, also of a file that others write.
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        if let Some(opening) = self.openings.untouched(ino) {
+            let entry = self.look(|head| GetUntouched { head: Some(head), ino: ino.get(), opening })?;
+            // What was written meanwhile is not in it, and may be older than what is.
+            if self.openings.untouched(ino) == Some(opening) {
+                return attr_of(entry.attr);
+            }
+        }
         let entry = self.look(|head| metadata::GetAttr { head: Some(head), ino: ino.get() })?;
         attr_of(entry.attr)
     }

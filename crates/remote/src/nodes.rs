@@ -12,7 +12,10 @@ use cluster::{
 use net::Address;
 use parking_lot::Mutex;
 use types::{Errno, Ino};
-use wire::{handshake::Wish, schema::Lane};
+use wire::{
+    handshake::{Roles, Wish},
+    schema::Lane,
+};
 
 use crate::line::{Common, Line};
 
@@ -73,6 +76,18 @@ impl Nodes {
         let Some(map) = known.map.as_ref() else { return Vec::new() };
         let with_slots: BTreeSet<NodeId> = map.slots().filter_map(|(_, entry)| entry.owner).collect();
         with_slots.into_iter().filter_map(|node| map.node(node).map(as_owner)).collect()
+    }
+
+    /// The one data server that is on this machine, by its addresses; 0: none, or several.
+    pub(crate) fn here(&self, host: &str) -> u64 {
+        let known = self.known.lock();
+        let servers = known.map.iter().flat_map(ClusterMap::nodes).filter(|node| node.roles.has(Roles::DS));
+        let is_here = |text: &String| text.parse().is_ok_and(|address: Address| address.is_here(host));
+        let mut here = servers.filter(|node| node.addresses.iter().any(is_here));
+        match (here.next(), here.next()) {
+            (Some(one), None) => one.id.0,
+            (Some(_) | None, _) => 0,
+        }
     }
 
     /// After a restart of the metadata server maps are counted anew.

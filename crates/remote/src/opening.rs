@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use proto::{attr::Caller, metadata};
+use proto::{attr::Caller, closing::Closing, metadata};
 use types::{Attr, Errno, Ino, ProjectId, Timestamp};
 
 use crate::{
@@ -32,7 +32,7 @@ impl Remote {
         access: Access,
     ) -> Result<(Attr, Arc<OpenFile>), Errno> {
         loop {
-            let opening = self.openings.number();
+            let (opening, session) = (self.openings.number(), self.writing_session());
             let made = self.change(|head| metadata::Create {
                 head: Some(head),
                 caller: Some(caller),
@@ -49,7 +49,7 @@ impl Remote {
                     Err(Errno::ENOENT) => {}
                     other => return other,
                 },
-                made => return self.made(made?, opening, access),
+                made => return self.made(made?, (opening, session), access),
             }
         }
     }
@@ -73,7 +73,7 @@ impl Remote {
         mode: u32,
         access: Access,
     ) -> Result<(Attr, Arc<OpenFile>), Errno> {
-        let opening = self.openings.number();
+        let (opening, session) = (self.openings.number(), self.writing_session());
         let made = self.change(|head| metadata::TmpFile {
             head: Some(head),
             caller: Some(caller),
@@ -81,7 +81,7 @@ impl Remote {
             mode: mode & types::MODE_MASK,
             opening,
         })?;
-        self.made(made, opening, access)
+        self.made(made, (opening, session), access)
     }
 
     pub fn open(&self, ino: Ino, access: Access) -> Result<Arc<OpenFile>, Errno> {
@@ -93,23 +93,16 @@ impl Remote {
             write: access.write,
         })?;
         let attr = attr_of(opened.attr)?;
-        Ok(self.opened(&attr, opened.layout, number, access))
+        Ok(self.opened(&attr, opened.layout, (number, 0), access))
     }
 
-    /// Gives an opening back. What fails is the server's to give up with the session.
+    /// Gives an opening back, a moment later. What fails is the server's to give up with the session.
     pub fn close(&self, number: u64) {
         let Some(file) = self.openings.remove(number) else { return };
+        self.openings.touch(file.ino);
         self.release_locks(file.ino, number);
         let atime = file.read_at.lock().map(Into::into);
-        let closed = self.look(|head| metadata::Close {
-            head: Some(head),
-            opening: file.number,
-            atime,
-            ino: file.ino.get(),
-        });
-        if let Err(error) = closed {
-            tracing::warn!(ino = file.ino.get(), %error, "a file was not closed at the server");
-        }
+        self.close_soon(Closing { opening: file.number, ino: file.ino.get(), atime });
     }
 
     /// `EBADF`: no such opening. `EIO`: lost with its session, and the file is no more or cannot be opened now, or a lock of it is lost.
@@ -131,15 +124,21 @@ impl Remote {
         Ok(file)
     }
 
+    /// `session`: as which its writing begins, if the server says so.
     fn made(
         &self,
         made: metadata::Opened,
-        number: u64,
+        (number, session): (u64, u64),
         access: Access,
     ) -> Result<(Attr, Arc<OpenFile>), Errno> {
         let attr = attr_of(made.attr)?;
         self.references.add(attr.ino);
-        let file = self.opened(&attr, made.layout, number, access);
+        // A file that is new has a layout only when its writing has begun.
+        let begun = if made.layout.is_some() { session } else { 0 };
+        if begun != 0 {
+            self.openings.made(attr.ino, number);
+        }
+        let file = self.opened(&attr, made.layout, (number, begun), access);
         Ok((attr, file))
     }
 
@@ -147,7 +146,7 @@ impl Remote {
         &self,
         attr: &Attr,
         layout: Option<proto::Layout>,
-        number: u64,
+        (number, begun): (u64, u64),
         access: Access,
     ) -> Arc<OpenFile> {
         let wants_time = access.read && !access.no_atime && !self.options.no_atime;
@@ -158,7 +157,7 @@ impl Remote {
             atime_due: wants_time && atime_due(attr, now()),
             read_at: Mutex::default(),
             placed: Mutex::new(layout.and_then(Placed::new).map(Arc::new)),
-            begun: AtomicU64::new(0),
+            begun: AtomicU64::new(begun),
             cleared: AtomicBool::new(false),
             reserved: (access.write && attr.project != ProjectId::NONE).then(|| AtomicU64::new(attr.size)),
             lost: AtomicBool::new(false),
@@ -180,7 +179,8 @@ impl Remote {
 
     /// The same before the first change of bytes through this opening, of which the metadata server has to know.
     pub(crate) fn begin_write(&self, file: &OpenFile) -> Result<Arc<Placed>, Errno> {
-        let session = self.recoveries.load(Ordering::Acquire) + 1;
+        self.openings.touch(file.ino);
+        let session = self.writing_session();
         if file.begun.load(Ordering::Acquire) == session
             && let Some(placed) = file.placed.lock().clone()
         {
@@ -194,6 +194,11 @@ impl Remote {
         let placed = self.place(file, begun.layout.ok_or(Errno::EIO)?)?;
         file.begun.store(session, Ordering::Release);
         Ok(placed)
+    }
+
+    /// What writing begins in; after a lost session it begins again.
+    fn writing_session(&self) -> u64 {
+        self.recoveries.load(Ordering::Acquire) + 1
     }
 
     pub(crate) fn place(&self, file: &OpenFile, layout: proto::Layout) -> Result<Arc<Placed>, Errno> {

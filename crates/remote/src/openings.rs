@@ -1,7 +1,7 @@
 //! The files that are open, by the number of their opening, which is also the kernel's handle.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -58,6 +58,8 @@ pub(crate) struct Openings {
     last: AtomicU64,
     /// As many as the server lets the session have.
     open: Mutex<BTreeMap<u64, Arc<OpenFile>>>,
+    /// Files that were made through an opening, by which nothing was written yet.
+    untouched: Mutex<HashMap<Ino, u64>>,
 }
 
 impl Openings {
@@ -78,6 +80,20 @@ impl Openings {
 
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
         self.open.lock().remove(&number)
+    }
+
+    pub(crate) fn made(&self, ino: Ino, number: u64) {
+        self.untouched.lock().insert(ino, number);
+    }
+
+    /// The opening that made the file, if that has written nothing.
+    pub(crate) fn untouched(&self, ino: Ino) -> Option<u64> {
+        self.untouched.lock().get(&ino).copied()
+    }
+
+    /// A write begins, or the opening ends.
+    pub(crate) fn touch(&self, ino: Ino) {
+        self.untouched.lock().remove(&ino);
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {

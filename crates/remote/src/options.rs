@@ -4,6 +4,15 @@ use std::{path::PathBuf, time::Duration};
 
 use net::{Address, Credentials, Tuning};
 
+/// The node of this machine, whose data server gets what only this mount writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OwnNode {
+    None,
+    Is(u64),
+    /// The one data server that is reached at an address of this machine; if there are several, none.
+    Detect,
+}
+
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
     /// The metadata server, where it may be reached.
@@ -14,6 +23,7 @@ pub struct RemoteOptions {
     pub host: String,
     /// Where the mount answers commands; the attribute `user.onfs.control` says so.
     pub control_socket: Option<PathBuf>,
+    pub own_node: OwnNode,
     /// Reads leave no time behind.
     pub no_atime: bool,
     /// A server that cannot be reached for so long: whoever waits for it gets an error.
@@ -36,6 +46,7 @@ impl RemoteOptions {
             tuning: Tuning::default(),
             host: String::new(),
             control_socket: None,
+            own_node: OwnNode::None,
             no_atime: false,
             patience: Duration::from_secs(30),
             longest: Duration::from_secs(120),

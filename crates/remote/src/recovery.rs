@@ -19,7 +19,7 @@ use proto::{
 use types::Errno;
 use wire::frame::Body;
 
-use crate::{Remote, line::Stop, session::Session};
+use crate::{Remote, line::Stop, options::OwnNode, session::Session};
 
 impl Remote {
     /// What cluster it is, and who is in it. Returns the life of the server.
@@ -46,6 +46,15 @@ impl Remote {
         self.options.host.chars().filter(|c| !c.is_control()).take(16).collect()
     }
 
+    /// As it is seen now; 0: none.
+    pub(crate) fn own_node(&self) -> u64 {
+        match self.options.own_node {
+            OwnNode::None => 0,
+            OwnNode::Is(node) => node,
+            OwnNode::Detect => self.nodes.here(&self.options.host),
+        }
+    }
+
     fn mount(
         &self,
         id: SessionId,
@@ -53,7 +62,8 @@ impl Remote {
         (before, had): (u64, Vec<HeldLock>),
     ) -> Result<Arc<Session>, Stop> {
         let host = self.host();
-        let mount = control::Mount { head: Some(proto::Head::of(id)), host, node: 0, before, life };
+        let mount =
+            control::Mount { head: Some(proto::Head::of(id)), host, node: self.own_node(), before, life };
         let body = Body::new(HadLocks { locks: had }.encode_to_vec());
         let (mounted, _) = self.ask_control_with(&mount, body, self.options.patience)?;
         self.set_renew(mounted.renew_ms);

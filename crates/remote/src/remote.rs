@@ -24,6 +24,7 @@ use wire::{
 };
 
 use crate::{
+    closes::{Closes, send_closes},
     homes::{FIRST_PAUSE, Homes},
     line::{Asking, Common, Line, Stop, Waits},
     nodes::Nodes,
@@ -72,6 +73,8 @@ pub struct Remote {
     pub(crate) homes: Homes,
     pub(crate) references: References,
     pub(crate) openings: Openings,
+    pub(crate) closes: Arc<Closes>,
+    closer: Mutex<Option<JoinHandle<()>>>,
     pub(crate) pool: Pool,
     pub(crate) data_pool: Pool,
     pub(crate) locks: Mutex<Waiting>,
@@ -113,6 +116,8 @@ impl Remote {
             homes: Homes::new(common),
             references: References::default(),
             openings: Openings::default(),
+            closes: Arc::default(),
+            closer: Mutex::default(),
             pool,
             data_pool,
             locks: Mutex::default(),
@@ -145,6 +150,13 @@ impl Remote {
             std::thread::Builder::new().name("remote-keep".into()).spawn(move || keep(&remote))?
         };
         *remote.keeper.lock() = Some(keeper);
+        let closer = {
+            let (remote, closes) = (Arc::downgrade(&remote), remote.closes.clone());
+            std::thread::Builder::new()
+                .name("remote-closes".into())
+                .spawn(move || send_closes(&remote, &closes))?
+        };
+        *remote.closer.lock() = Some(closer);
         Ok(remote)
     }
 
@@ -172,11 +184,23 @@ impl Remote {
                 self.close(file.number);
             }
         }
+        self.end_closes();
         let session = self.session();
         self.leave_homes(&session, END_PATIENCE);
         let bye = control::Unmount { head: Some(session.head()) };
         if let Err(stop) = self.ask_control(&bye, END_PATIENCE) {
             tracing::info!(errno = %stop.errno(), "the session was not ended in order: the server gives it up later");
+        }
+    }
+
+    /// Those that wait go, unless the server does not take them: then they end with the session.
+    fn end_closes(&self) {
+        self.closes.end(END_PATIENCE);
+        if let Some(closer) = self.closer.lock().take()
+            && closer.thread().id() != std::thread::current().id()
+            && closer.join().is_err()
+        {
+            tracing::error!("the thread that closes files ended with a panic");
         }
     }
 

@@ -15,7 +15,7 @@ use net::Answered;
 use prost::Message;
 use proto::{
     BATCH_MAX, Head, Reason, Request, SessionId, control,
-    metadata::{Forget, Hold, Reference},
+    metadata::{Forget, Hold},
 };
 use types::Errno;
 use wire::frame::Body;
@@ -84,7 +84,8 @@ impl Remote {
             return Ok(number);
         }
         let host = self.host();
-        let mount = control::Mount { head: Some(Head::of(id)), host, node: 0, before: 0, life: 0 };
+        let mount =
+            control::Mount { head: Some(Head::of(id)), host, node: self.own_node(), before: 0, life: 0 };
         let patience = self.options.patience;
         let (mounted, _) = ask_at::<control::Mount>(&home.control, &mount, patience)?;
         *joined = Some((id, mounted.joined));
@@ -141,16 +142,13 @@ impl Remote {
         true
     }
 
-    /// References in parts of one server each.
-    pub(crate) fn by_owner(&self, references: Vec<Reference>) -> Vec<Vec<Reference>> {
-        let mut parts: BTreeMap<u64, Vec<Reference>> = BTreeMap::new();
-        for reference in references {
-            let owner = if self.has_homes() {
-                self.nodes.owner_of(reference.ino).map(|owner| owner.node)
-            } else {
-                None
-            };
-            parts.entry(owner.unwrap_or(0)).or_default().push(reference);
+    /// What is about one inode each, in parts of one server each.
+    pub(crate) fn by_owner<T: Clone>(&self, all: Vec<T>, ino: impl Fn(&T) -> u64) -> Vec<Vec<T>> {
+        let mut parts: BTreeMap<u64, Vec<T>> = BTreeMap::new();
+        for one in all {
+            let owner =
+                if self.has_homes() { self.nodes.owner_of(ino(&one)).map(|owner| owner.node) } else { None };
+            parts.entry(owner.unwrap_or(0)).or_default().push(one);
         }
         parts
             .into_values()
@@ -187,7 +185,7 @@ impl Remote {
 
     /// References are the session's again.
     pub(crate) fn hold_all(&self, session: &Session) -> Result<(), Errno> {
-        for some in self.by_owner(self.references.all()) {
+        for some in self.by_owner(self.references.all(), |one| one.ino) {
             let hold = |head| Hold { head: Some(head), references: some.clone() };
             match self.ask_in(session, hold) {
                 Ok(_) => {}
@@ -211,7 +209,7 @@ impl Remote {
             if references.is_empty() {
                 return;
             }
-            for some in self.by_owner(references) {
+            for some in self.by_owner(references, |one| one.ino) {
                 let forget = |head| Forget { head: Some(head), references: some.clone() };
                 match self.change(forget) {
                     Ok(_) => {}

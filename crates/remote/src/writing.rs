@@ -45,6 +45,7 @@ impl Remote {
             file.cleared.store(true, Ordering::Release);
         }
         let (offset, placed) = if how.append {
+            self.openings.touch(file.ino);
             let appended = self.change(|head| metadata::Append {
                 head: Some(head),
                 ino: file.ino.get(),

@@ -9,11 +9,17 @@ use crate::Remote;
 
 const PREFIX: &[u8] = b"user.onfs.";
 const CONTROL: &[u8] = b"user.onfs.control";
+/// The metadata server answers it.
+const LAYOUT: &[u8] = b"user.onfs.layout";
+
+fn is_ours(name: &[u8]) -> bool {
+    name.starts_with(PREFIX) && name != LAYOUT
+}
 
 impl Remote {
     /// `size` 0 asks for the length alone; `ERANGE` if the value does not fit.
     pub fn getxattr(&self, ino: Ino, name: &[u8], size: u32) -> Result<Xattr, Errno> {
-        if name.starts_with(PREFIX) {
+        if is_ours(name) {
             let socket = self.options.control_socket.as_ref().filter(|_| name == CONTROL);
             let socket = socket.ok_or(Errno::ENODATA)?;
             return sized(socket.as_os_str().as_encoded_bytes().to_vec(), size);
@@ -38,7 +44,7 @@ impl Remote {
     }
 
     pub fn setxattr(&self, ino: Ino, args: &SetxattrArgs<'_>) -> Result<(), Errno> {
-        if args.name.starts_with(PREFIX) {
+        if is_ours(args.name) {
             return Err(Errno::EPERM);
         }
         if args.value.len() > XATTR_SIZE_MAX {
@@ -63,7 +69,7 @@ impl Remote {
     }
 
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
-        if name.starts_with(PREFIX) {
+        if is_ours(name) {
             return Err(Errno::EPERM);
         }
         self.change(|head| metadata::RemoveXattr { head: Some(head), ino: ino.get(), name: name.to_vec() })

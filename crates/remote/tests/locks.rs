@@ -143,6 +143,8 @@ fn who_waits_can_be_interrupted() {
     got(&begin(&a, part(&of_a, ONE, 1, false)).1).unwrap();
     got(&begin(&b, part(&of_b, TWO, 2, false)).1).unwrap();
     let (id, waits) = begin(&a, part(&of_a, ONE, 2, true));
+    // Or it would be the one that closes the circle.
+    until("it waits", || a.status().waiting_locks == 1);
     until("one of them is told", || {
         let (id, answer) = begin(&b, part(&of_b, TWO, 1, true));
         match answer.recv_timeout(Duration::from_millis(200)) {

@@ -67,6 +67,7 @@ struct Group {
     attributes: Option<InodeFlags>,
     access: Option<Acl>,
     object: bool,
+    stripes: bool,
     /// The linked directory's record.
     link: bool,
     /// Of a directory that has entries: the linked directory is not told of them.
@@ -133,6 +134,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
             }
             (Some(_), key::STRIPES | key::HELD) => {
                 self.group.others = true;
+                self.group.stripes |= parsed.kind == key::STRIPES;
                 parsed.rest.is_empty()
             }
             (Some(ino), key::LINK) => {
@@ -353,6 +355,9 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         }
         if inode.kind == FileKind::Regular && inode.flags.contains(InodeFlags::LINKED) {
             counted |= InodeFlags::LINKED | InodeFlags::WRITTEN;
+        }
+        if inode.is_dir() && group.stripes {
+            counted |= InodeFlags::STRIPING;
         }
         if self.whole.policies.contains(&ino) {
             counted |= InodeFlags::POLICY;

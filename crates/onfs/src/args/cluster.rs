@@ -163,6 +163,23 @@ pub enum MdsCommand {
 }
 
 #[derive(Args, Debug)]
+pub struct LayoutArgs {
+    /// A file or directory on a mount of a cluster
+    pub path: PathBuf,
+    /// Data servers of each new file, 1 to 64, or "auto": one if only a node with a data server writes it, else up to 4
+    #[arg(long, value_name = "NUMBER")]
+    pub stripes: Option<String>,
+    /// Bytes on one data server before the next, whole 4MiB, or "auto"
+    #[arg(long, value_name = "SIZE")]
+    pub unit: Option<String>,
+    /// Put data on the writer's own node if it has a data server: always, never, or if nobody else has the file open for writing
+    #[arg(long, value_name = "WHEN", value_parser = ["yes", "no", "auto"])]
+    pub local: Option<String>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args, Debug)]
 pub struct DemoArgs {
     /// Metadata servers. Several share a PostgreSQL server of the demo's own, from one that is installed
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = value_parser!(u32).range(1..=i64::from(FEW_MAX)))]

@@ -8,7 +8,7 @@ use std::{
 use fuse::{Session, TransportChoice, UnmountError as FuseUnmount};
 use net::tls::Tls;
 use parking_lot::RwLock;
-use remote::{Remote, RemoteOptions, ServerStatus};
+use remote::{OwnNode, Remote, RemoteOptions, ServerStatus};
 use types::Errno;
 use wire::{
     connection::Window,
@@ -39,6 +39,11 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     let mut options = RemoteOptions::new(config.cluster.metadata.clone(), credentials);
     options.host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     options.control_socket = Some(context.control_socket.to_owned());
+    options.own_node = match config.mount.node {
+        None => OwnNode::Detect,
+        Some(0) => OwnNode::None,
+        Some(node) => OwnNode::Is(node.into()),
+    };
     options.no_atime = config.mount.flags.no_atime;
     options.workers = config.mount.workers as usize;
     options.data_workers = config.mount.workers as usize * 2;

@@ -13,6 +13,7 @@ mod fsck;
 mod gate;
 mod generate;
 mod inspect;
+mod layout;
 mod link;
 mod ls;
 mod mds;
@@ -59,6 +60,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Cluster(command) => cluster::cluster(&command),
         Command::Server(args) => server::server(&args),
         Command::Node(command) => node::node(&command),
+        Command::Layout(args) => layout::layout(&args),
         Command::Mds(command) => mds::mds(&command),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(args) => bench::bench(&args),

@@ -92,6 +92,9 @@ settings! {
         "Threads that take requests from the kernel. `auto` is one per CPU.";
     mount.workers: Kind::Count { min: 1, max: 1024, or: Some("auto") }, "auto", None,
         "Threads for requests that must wait for a device. `auto` is four per CPU, at least 8.";
+    mount.node: Kind::Count { min: 0, max: u32::MAX as u64, or: Some("auto") }, "auto", None,
+        "Of a mount of a cluster: the node of this machine, whose data server gets what only this mount writes; 0 is none. `auto` is the data server \
+         that listens at an address of this machine, if there is just one.";
     mount.cache_timeout: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "1h", None,
         "How long the kernel may answer from its caches of names and attributes; they are invalidated when they change.";
     mount.request_deadline: Kind::Time { min_ms: SECOND, max_ms: HOUR, or: None }, "2min", None,

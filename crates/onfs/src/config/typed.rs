@@ -52,6 +52,8 @@ pub struct MountConfig {
     pub memory_budget: ByteSize,
     pub threads: u32,
     pub workers: u32,
+    /// Of a mount of a cluster: this machine's node, 0 for none; `None`: whichever is found here.
+    pub node: Option<u32>,
     pub cache_timeout: Duration,
     /// Use only what Linux 6.1 has.
     pub older_kernel: bool,
@@ -205,6 +207,7 @@ pub(super) fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Resu
         memory_budget: reader.size("mount", "memory_budget")?,
         threads: reader.count("mount", "threads")?.unwrap_or(host.cpus),
         workers: reader.count("mount", "workers")?.unwrap_or((host.cpus * 4).max(8)),
+        node: reader.count("mount", "node")?,
         cache_timeout: reader.time("mount", "cache_timeout")?,
         request_deadline: reader.time("mount", "request_deadline")?,
         start_deadline: reader.time("mount", "start_deadline")?,

@@ -6,12 +6,14 @@ use mds::{SetAttr, SetTime, SetXattr};
 use proto::{
     Bad, Nothing,
     metadata::{self as asked, Entry, Length, Space, XattrMode},
+    untouched::GetUntouched,
 };
 use types::{Errno, FileKind, Ino, XATTR_SIZE_MAX};
 
 use super::{
     MetadataService,
     files::{File, State},
+    layouts,
     session::Session,
 };
 use crate::answer::{Done, No, Outcome};
@@ -19,6 +21,22 @@ use crate::answer::{Done, No, Outcome};
 impl MetadataService {
     pub(super) fn get_attr(&self, asked: &asked::GetAttr) -> Outcome {
         let attr = self.complete(self.mds.find(proto::attr::ino(asked.ino)?)?)?;
+        Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
+    }
+
+    /// Who made it says that he has written nothing.
+    pub(super) fn get_untouched(&self, session: &Session, asked: &GetUntouched) -> Outcome {
+        let ino = proto::attr::ino(asked.ino)?;
+        let attr = self.locked(ino, |file, state| {
+            let alone = state.begun && state.writers == 1;
+            let is_maker = state.untouched == Some((session.id, asked.opening));
+            let uncut = state.placed.as_ref().is_some_and(|placed| placed.cut.is_none());
+            if alone && is_maker && uncut {
+                Ok(self.mds.find(ino)?.attr)
+            } else {
+                self.complete_locked(file, state)
+            }
+        })?;
         Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
     }
 
@@ -95,6 +113,9 @@ impl MetadataService {
     }
 
     pub(super) fn get_xattr(&self, asked: &asked::GetXattr, most: usize) -> Outcome {
+        if asked.name == layouts::ATTRIBUTE {
+            return with_value(self.layout_text(proto::attr::ino(asked.ino)?)?, most);
+        }
         let value = self.mds.getxattr(proto::attr::ino(asked.ino)?, &asked.name)?.to_vec();
         with_value(value, most)
     }
@@ -108,12 +129,18 @@ impl MetadataService {
         if value.len() > XATTR_SIZE_MAX {
             return Err(Errno::E2BIG.into());
         }
+        if asked.name == layouts::ATTRIBUTE {
+            return self.set_layout(proto::attr::ino(asked.ino)?, value);
+        }
         let how = SetXattr { mode: mode.into(), kill_sgid: asked.kill_sgid };
         self.mds.setxattr(proto::attr::ino(asked.ino)?, &asked.name, value, how)?;
         Ok(Done::new(&Nothing {}))
     }
 
     pub(super) fn remove_xattr(&self, asked: &asked::RemoveXattr) -> Outcome {
+        if asked.name == layouts::ATTRIBUTE {
+            return self.remove_layout(proto::attr::ino(asked.ino)?);
+        }
         self.mds.removexattr(proto::attr::ino(asked.ino)?, &asked.name)?;
         Ok(Done::new(&Nothing {}))
     }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
-use proto::attr::Time;
+use proto::{SessionId, attr::Time};
 use types::Ino;
 
 use super::placed::Placed;
@@ -20,6 +20,8 @@ pub(crate) struct State {
     pub writers: u32,
     /// The metadata say, in this life of the server, that it is being written.
     pub begun: bool,
+    /// The session and the opening that made it, which begins its writing: nobody else may have written it yet.
+    pub untouched: Option<(SessionId, u64)>,
     /// What its data servers may not know yet: that it is settled, with these times of each stripe.
     pub to_tell: Option<Vec<Option<Time>>>,
     /// As it is stored, once it was looked for.

@@ -3,16 +3,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use cluster::{
-    NodeId,
-    placement::{Wish, Writers, place},
-};
 use mds::{Found, Settled};
 use namespace::key;
 use proto::{
-    BATCH_MAX, Layout,
+    BATCH_MAX,
     attr::Time,
-    data::{Attrs, Recorded, SetTime, Settle, Truncate},
+    data::{Recorded, SetTime, Settle, Truncate},
 };
 use types::{Attr, Errno, FileKind, Ino, Timestamp};
 
@@ -20,6 +16,7 @@ use super::{
     MetadataService,
     files::{File, State},
     placed::{Cut, Placed},
+    truths::Truth,
 };
 use crate::answer::No;
 
@@ -28,16 +25,6 @@ const DUE_MAX: usize = 4096;
 
 /// Where a settled file is, and the times of its stripes that are recorded.
 type Settlement = (Placed, Vec<Option<Time>>);
-
-/// What the data servers of a file know.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Truth {
-    pub size: u64,
-    pub blocks: u64,
-    pub mtime: Option<Timestamp>,
-    /// Of each stripe.
-    times: Vec<Option<Time>>,
-}
 
 impl MetadataService {
     /// Runs with the file's lock, and its layout looked for.
@@ -64,7 +51,7 @@ impl MetadataService {
         }
     }
 
-    fn load_placed(&self, ino: Ino, state: &mut State) -> Result<(), No> {
+    pub(super) fn load_placed(&self, ino: Ino, state: &mut State) -> Result<(), No> {
         if state.placed.is_some() {
             return Ok(());
         }
@@ -118,44 +105,6 @@ impl MetadataService {
         Ok(placed)
     }
 
-    fn choose(&self, ino: Ino, state: &State, node: u64) -> Result<Layout, No> {
-        let alone = node != 0 && state.writers <= 1;
-        let wish = Wish {
-            writers: if alone { Writers::One(NodeId(node)) } else { Writers::Several },
-            fixed: None,
-            replicated: false,
-            job: Default::default(),
-            seed: ino.get(),
-        };
-        let layout = place(&self.nodes.map(), &self.nodes.measures(), &wish).map_err(|why| {
-            tracing::warn!(%ino, %why, "no data server for a file");
-            No::new(Errno::ENOSPC, wire::schema::Retry::Never, proto::Reason::None, why.to_string())
-        })?;
-        let stripes = layout.stripes.iter().map(|stripe| stripe.primary.0).collect();
-        let layout = Layout { generation: 1, unit: layout.unit, stripes };
-        layout.check()?;
-        Ok(layout)
-    }
-
-    /// What is true of a file with a layout. All its data servers have to answer.
-    pub(super) fn truth(&self, file: &File, placed: &Placed, known: u64) -> Result<Truth, No> {
-        let striped = placed.striped().ok_or(Errno::EIO)?;
-        let object = placed.object(file.ino);
-        let asked: Vec<_> =
-            placed.layout.stripes.iter().map(|node| (*node, Attrs { objects: vec![object] })).collect();
-        let mut truth = Truth { size: known, blocks: 0, mtime: None, times: Vec::new() };
-        for (stripe, answer) in self.nodes.ask_all(&asked).into_iter().enumerate() {
-            let attr = answer?.attrs.first().copied().ok_or(Errno::EIO)?;
-            proto::attr::outcome(attr.errno)?;
-            truth.size = truth.size.max(striped.file_end(stripe, attr.size));
-            truth.blocks = truth.blocks.saturating_add(attr.blocks);
-            let mtime = attr.mtime.map(Timestamp::try_from).transpose()?;
-            truth.mtime = truth.mtime.max(mtime);
-            truth.times.push(attr.mtime);
-        }
-        Ok(truth)
-    }
-
     /// Makes attributes true that say that the file is being written, or was and is not settled.
     pub(super) fn complete(&self, found: Found) -> Result<Attr, No> {
         if found.attr.kind != FileKind::Regular || !found.data.live {
@@ -172,45 +121,54 @@ impl MetadataService {
         let found = self.mds.find(file.ino)?;
         let (true, Some(placed)) = (found.data.live, &state.placed) else { return Ok(found.attr) };
         let truth = self.truth(file, placed, found.attr.size)?;
-        let mut attr = found.attr;
-        (attr.size, attr.blocks) = (truth.size, truth.blocks);
-        if let Some(mtime) = truth.mtime {
-            attr.mtime = mtime;
-            attr.ctime = attr.ctime.max(mtime);
-        }
-        Ok(attr)
+        Ok(truth.shown(&found))
     }
 
     /// Records what writing came to, unless somebody writes.
     pub(super) fn settle_if_idle(&self, file: &File, state: &mut State) -> Result<(), No> {
+        if self.is_to_settle(file, state)? {
+            let times = self.record(file, state, false)?;
+            self.settled(file.ino, state, times);
+        }
+        Ok(())
+    }
+
+    /// Nobody writes it, and what writing came to is to be recorded. Where nothing is, it is settled then.
+    pub(super) fn is_to_settle(&self, file: &File, state: &mut State) -> Result<bool, No> {
         if state.writers > 0 {
-            return Ok(());
+            return Ok(false);
         }
         let found = match self.mds.find(file.ino) {
             Ok(found) => found,
             Err(Errno::ESTALE) => {
                 (state.begun, state.to_tell) = (false, None);
-                return Ok(());
+                return Ok(false);
             }
             Err(errno) => return Err(errno.into()),
         };
         if found.attr.nlink == 0 && state.openings == 0 {
             // Nobody will see it again.
             (state.begun, state.to_tell) = (false, None);
-            return Ok(());
+            return Ok(false);
         }
         self.finish_cut(file, state)?;
         if found.data.stale_live && self.in_grace() {
             // Its writer may come back, and goes on writing meanwhile: what is true is asked for each time.
-            return Ok(());
+            return Ok(false);
         }
-        if found.data.live {
-            state.to_tell = Some(self.record(file, state, false)?);
-            self.due.lock().insert(file.ino);
+        if !found.data.live {
+            state.begun = false;
+            state.append_end = 0;
         }
+        Ok(found.data.live)
+    }
+
+    /// It is recorded, with these times of its stripes, which they are told of later.
+    pub(super) fn settled(&self, ino: Ino, state: &mut State, times: Vec<Option<Time>>) {
+        state.to_tell = Some(times);
+        self.due.lock().insert(ino);
         state.begun = false;
         state.append_end = 0;
-        Ok(())
     }
 
     /// Tells the metadata size and time as they are now. Returns the times of the stripes.

@@ -11,9 +11,11 @@
 //! It asks data servers with a deadline and never holds a lock of a table meanwhile. It refuses to know bytes, and permissions.
 
 mod attributes;
+mod batches;
 mod cluster;
 mod control;
 mod files;
+mod layouts;
 mod leaving;
 mod live;
 mod locking;
@@ -26,7 +28,9 @@ mod purge;
 mod service;
 mod session;
 mod terms;
+mod truths;
 mod verdicts;
+mod wishes;
 
 pub use owners::{JoinError, Joining, Shared, SlotRights, join};
 pub use service::{MetadataOptions, MetadataService};

@@ -89,21 +89,22 @@ impl MetadataService {
             return Err(Errno::EINVAL.into());
         }
         if asked.attributes {
-            entries.iter_mut().for_each(|entry| self.fill(session, entry, asked.referring));
+            self.fill(session, &mut entries, asked.referring);
         }
         Ok(Done::with_body(&Listed { end }, Entries { entries }.encode_to_vec()))
     }
 
-    /// Adds attributes, and the reference to what has them. Without them the asker has to look it up.
-    fn fill(&self, session: &Session, entry: &mut DirEntry, referring: bool) {
-        let Ok(ino) = proto::attr::ino(entry.ino) else { return };
-        let attr = self.mds.find(ino).map_err(No::from).and_then(|found| self.complete(found));
-        let dots = entry.name == b"." || entry.name == b"..";
-        let Ok(_inside) = self.enter([ino]) else { return };
-        if let Ok(attr) = attr
-            && (dots || !referring || self.refer(session, ino).is_ok())
-        {
-            entry.attr = Some(attr.into());
+    /// Adds attributes, and references to what has them. Without them the asker has to look it up.
+    fn fill(&self, session: &Session, entries: &mut [DirEntry], referring: bool) {
+        let found = |entry: &DirEntry| Ok(self.mds.find(proto::attr::ino(entry.ino)?)?);
+        let attrs = self.complete_all(entries.iter().map(found).collect());
+        for (entry, attr) in entries.iter_mut().zip(attrs) {
+            let Ok(attr) = attr else { continue };
+            let dots = entry.name == b"." || entry.name == b"..";
+            let Ok(_inside) = self.enter([attr.ino]) else { continue };
+            if dots || !referring || self.refer(session, attr.ino).is_ok() {
+                entry.attr = Some(attr.into());
+            }
         }
     }
 
@@ -123,7 +124,8 @@ impl MetadataService {
     /// Opens what was just made, and refers to it.
     fn opened(&self, session: &Session, opening: u64, found: Found, write: bool) -> Outcome {
         self.refer(session, found.attr.ino)?;
-        let (attr, layout) = self.open_found(session, opening, &found.attr, write)?;
+        let (attr, none) = self.open_found(session, opening, &found.attr, write)?;
+        let layout = if write { self.begin_new(session, opening, attr.ino) } else { none };
         Ok(Done::new(&Opened { attr: Some(attr.into()), layout }))
     }
 

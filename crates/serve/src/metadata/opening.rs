@@ -147,6 +147,7 @@ impl MetadataService {
                     has.openings.insert(number, opening);
                     state.openings += 1;
                     state.writers += u32::from(write);
+                    state.untouched = state.untouched.filter(|_| !write);
                     // The opening's own.
                     self.mds.hold(ino, 1);
                 }
@@ -182,17 +183,23 @@ impl MetadataService {
         }
     }
 
-    /// An opening is no more.
-    fn closed(&self, opening: Opening, atime: Option<Timestamp>) {
-        let Opening { ino, write } = opening;
-        // Its counts go in any case: whoever has the lock for long does not keep them.
+    /// An opening counts no more. Is the file to be settled?
+    pub(super) fn counted_out(&self, ino: Ino, write: bool) -> bool {
+        // In any case: whoever has the lock for long does not keep them.
         let file = self.files.get_or_make(ino);
         let mut state = file.state.lock();
         state.openings = state.openings.saturating_sub(1);
         state.writers = state.writers.saturating_sub(u32::from(write));
+        state.untouched = state.untouched.filter(|_| !write);
         let settle = state.begun && state.writers == 0;
         self.files.remove_if_idle(&file, &mut state);
-        drop(state);
+        settle
+    }
+
+    /// An opening is no more.
+    fn closed(&self, opening: Opening, atime: Option<Timestamp>) {
+        let Opening { ino, write } = opening;
+        let settle = self.counted_out(ino, write);
         if atime.is_some() {
             let mut read = [Closed { ino, settled: None, atime }];
             if let Err(errno) = self.mds.settle_all(&mut read) {
@@ -234,6 +241,22 @@ impl MetadataService {
             let size = self.mds.find(ino)?.attr.size;
             Ok(Done::new(&Begun { layout: Some(layout), size }))
         })
+    }
+
+    /// Begins to write a file that was just made for that: the first write needs not be announced. `None`: it has to be, and then it
+    /// is said what is in the way.
+    pub(super) fn begin_new(&self, session: &Session, number: u64, ino: Ino) -> Option<Layout> {
+        // Whether its data go to the writer's own node depends on who has it open at the first write.
+        if self.waits_for_writers(ino, session.node) {
+            return None;
+        }
+        let begun = self.locked(ino, |file, state| {
+            Self::writes(session, number, ino)?;
+            let placed = self.begin(file, state, session.node)?;
+            state.untouched = Some((session.id, number));
+            Ok(placed.layout)
+        });
+        begun.inspect_err(|no| tracing::debug!(%ino, errno = %no.errno(), "writing begins later")).ok()
     }
 
     pub(super) fn append(&self, session: &Session, asked: &Append) -> Outcome {

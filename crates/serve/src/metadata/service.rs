@@ -327,6 +327,10 @@ impl MetadataService {
             Method::RemoveXattr => self.of_session(meta, |_, asked| self.remove_xattr(asked)),
             Method::Open => self.of_session(meta, |session, asked| self.open(session, asked)),
             Method::Close => self.of_session(meta, |session, asked| self.close(session, asked)),
+            Method::CloseMany => self.of_session(meta, |session, asked| self.close_many(session, asked)),
+            Method::GetUntouched => {
+                self.of_session(meta, |session, asked| self.get_untouched(session, asked))
+            }
             Method::BeginWrite => self.of_session(meta, |session, asked| self.begin_write(session, asked)),
             Method::Append => self.of_session(meta, |session, asked| self.append(session, asked)),
             Method::Reserve => self.of_session(meta, |_, asked| self.reserve(asked)),

@@ -1,0 +1,38 @@
+//! A file that its maker has open and has not written yet: only he knows that its data servers need not be asked.
+
+use prost::Message;
+
+use crate::{
+    Bad, Head, Method, Request,
+    metadata::{Entry, inode, known},
+};
+
+/// As [`crate::metadata::GetAttr`], by who made the file and has begun no write through the opening that came with that. If nobody else has
+/// had it open for writing since, no data server is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct GetUntouched {
+    #[prost(message, optional, tag = "1")]
+    pub head: Option<Head>,
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+    #[prost(uint64, tag = "3")]
+    pub opening: u64,
+}
+
+impl Request for GetUntouched {
+    const METHOD: Method = Method::GetUntouched;
+    type Answer = Entry;
+
+    fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        known(self.head())?;
+        inode(self.ino)
+    }
+
+    fn homes(&self, visit: &mut dyn FnMut(u64)) {
+        visit(self.ino);
+    }
+}
