@@ -4,7 +4,7 @@
 //!   [`route`] which server is asked, and what a stale client gets; [`schema`] the bytes.
 //! - [`assignment`] who gets which slots, by [`load`]; [`relief`] of a hot server; a [`plan`] is what both come to.
 //! - [`members`] and [`membership`], the coordinator's and a node's side of who is in, with rights that run out ([`tenure`]).
-//! - [`placement`] where a file's data go; [`striping`] which byte of it is where.
+//! - [`placement`] where a file's data go; [`striping`] which byte of it is where; [`moving`] a stripe to another server while it is in use.
 //!
 //! Pure: no clock, file, socket, thread or random number of its own. The rows in the database rule who may commit in a slot
 //! (crate `pg`); a map says what they said.
@@ -20,6 +20,7 @@ pub mod load;
 pub mod map;
 pub mod members;
 pub mod membership;
+pub mod moving;
 pub mod node;
 pub mod placement;
 pub mod plan;
