@@ -13,11 +13,13 @@
 mod attributes;
 mod cluster;
 mod control;
+mod draining;
 mod files;
 mod leaving;
 mod live;
 mod locking;
 mod mailbox;
+mod moving;
 mod names;
 mod opening;
 mod owners;

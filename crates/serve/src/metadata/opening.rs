@@ -37,7 +37,7 @@ fn regular(kind: FileKind) -> Result<(), Errno> {
 
 impl MetadataService {
     /// Adds references, unless its objects are being removed.
-    fn hold(&self, ino: Ino, n: u64) -> Result<(), No> {
+    pub(super) fn hold(&self, ino: Ino, n: u64) -> Result<(), No> {
         let dying = self.dying.lock();
         if dying.contains(&ino) {
             return Err(Errno::ESTALE.into());

@@ -17,7 +17,7 @@ use proto::{
     Head, Layout, Request, SessionId,
     attr::{Attr, Caller, Changes},
     control::{Mount, Mounted, NodeReport},
-    data::{Object, Read, Sync, Write},
+    data::{Read, Sync, Write},
     metadata::*,
 };
 use serve::{
@@ -286,7 +286,7 @@ impl Session {
     pub fn write(&self, ino: u64, layout: &Layout, offset: u64, bytes: &[u8]) {
         let striped = Striped::new(layout.unit, layout.stripes.len()).unwrap();
         for part in striped.parts(offset, bytes.len() as u64) {
-            let object = Some(Object { ino, generation: layout.generation });
+            let object = Some(layout.object(ino, part.stripe));
             let write = Write { object, offset: part.object_offset, sync: false };
             let from = (part.offset - offset) as usize;
             let piece = &bytes[from..from + part.len as usize];
@@ -299,8 +299,8 @@ impl Session {
     }
 
     pub fn sync(&self, ino: u64, layout: &Layout) {
-        let object = Some(Object { ino, generation: layout.generation });
-        for node in &layout.stripes {
+        for (stripe, node) in layout.stripes.iter().enumerate() {
+            let object = Some(layout.object(ino, stripe));
             ask(self.data(*node), &Sync { object }, &[], 0).unwrap();
         }
     }
@@ -313,7 +313,7 @@ impl Session {
             let mut done = 0;
             while done < part.len {
                 let length = (part.len - done).min(4 << 20) as u32;
-                let object = Some(Object { ino, generation: layout.generation });
+                let object = Some(layout.object(ino, part.stripe));
                 let read = Read { object, offset: part.object_offset + done, length };
                 let (_, body) = ask(self.data(layout.stripes[part.stripe]), &read, &[], length).unwrap();
                 let at = (part.offset + done) as usize;
