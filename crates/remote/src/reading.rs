@@ -54,7 +54,7 @@ impl Remote {
             *read_at = read_at.or_else(|| Some(now()));
         }
         match self.placed(file)? {
-            Ok(placed) => self.read_placed(file, &placed, offset, buf),
+            Ok(placed) => self.where_it_is(file, placed, &mut |placed| self.read_placed(file, placed, offset, buf)),
             // Nothing was ever written, but it may have been given a size.
             Err(size) => {
                 let len = size.saturating_sub(offset).min(most as u64) as usize;
@@ -98,7 +98,7 @@ impl Remote {
 
     fn read_parts(&self, file: &OpenFile, placed: &Placed, parts: &[Part]) -> Result<Vec<Got>, Errno> {
         let request = |part: &Part| data::Read {
-            object: Some(object(file, placed)),
+            object: Some(object(file, placed, part.stripe)),
             offset: part.object_offset,
             length: part.len as u32,
         };
@@ -144,10 +144,10 @@ impl Remote {
         placed: &Placed,
         stripes: &[usize],
     ) -> Result<Vec<(usize, u64)>, Errno> {
-        let request = data::Attrs { objects: vec![object(file, placed)] };
-        let askings = stripes
-            .iter()
-            .map(|stripe| Ok((placed.layout.stripes[*stripe], asking(&request, Body::default(), 0)?)));
+        let askings = stripes.iter().map(|stripe| {
+            let request = data::Attrs { objects: vec![object(file, placed, *stripe)] };
+            Ok((placed.layout.stripes[*stripe], asking(&request, Body::default(), 0)?))
+        });
         let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
         stripes
             .iter()
@@ -250,8 +250,8 @@ fn first(line: &Line, asking: &Asking, begun: Instant, pending: Pending) -> Opti
     answered
 }
 
-pub(crate) fn object(file: &OpenFile, placed: &Placed) -> Object {
-    Object { ino: file.ino.get(), generation: placed.layout.generation }
+pub(crate) fn object(file: &OpenFile, placed: &Placed, stripe: usize) -> Object {
+    placed.layout.object(file.ino.get(), stripe)
 }
 
 pub(crate) fn asking<R: Request>(request: &R, body: Body, answer_bytes_max: u32) -> Result<Asking, Errno> {

@@ -273,10 +273,16 @@ impl MetadataService {
     pub(super) fn find_layout(&self, asked: &FindLayout) -> Outcome {
         let ino = proto::attr::ino(asked.ino)?;
         regular(self.mds.find(ino)?.attr.kind)?;
-        let (attr, layout) = self.locked(ino, |file, state| {
-            let attr = self.complete_locked(file, state)?;
-            Ok((attr, state.placed.as_ref().map(|placed| placed.layout.clone())))
+        let (size, layout) = self.locked(ino, |file, state| {
+            self.finish_cut(file, state)?;
+            let layout = state.placed.as_ref().map(|placed| placed.layout.clone());
+            // Who gets a layout may be there because one of its servers is away: none of them is asked.
+            let size = match &layout {
+                Some(_) => self.mds.find(ino)?.attr.size,
+                None => self.complete_locked(file, state)?.size,
+            };
+            Ok((size, layout))
         })?;
-        Ok(Done::new(&Placed { layout, size: attr.size }))
+        Ok(Done::new(&Placed { layout, size }))
     }
 }

@@ -147,6 +147,11 @@ impl Site {
         self.reporters[n] = Some(Reporter::start(data.service().clone(), client, about).unwrap());
     }
 
+    /// Why its last report was not taken.
+    pub fn trouble(&self, n: usize) -> Option<serve::reporting::Trouble> {
+        self.reporters[n].as_ref().and_then(Reporter::trouble)
+    }
+
     /// A data server dies.
     pub fn kill_data(&mut self, n: usize) {
         self.reporters[n] = None;
