@@ -311,7 +311,8 @@ pub fn describe(key: &[u8]) -> String {
         Some(p) => {
             let ino = format!("{}:{}", p.raw_ino >> 40, p.raw_ino & ((1 << 40) - 1));
             let kind = char::from(p.kind).escape_default();
-            let names_inode = p.kind == ORPHAN || (p.raw_ino == 0 && matches!(p.kind, PIN | POLICY | WORK | HELD));
+            let names_inode =
+                p.kind == ORPHAN || (p.raw_ino == 0 && matches!(p.kind, PIN | POLICY | WORK | HELD));
             if let Some(number) = p.conflict() {
                 return format!("{ino} {kind} {number}");
             }

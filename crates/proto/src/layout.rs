@@ -58,7 +58,12 @@ impl Layout {
         }
         // Moved ones have numbers of their own.
         let first = |at: &usize| self.moved_in(*at).is_none();
-        let twice = |at: usize| self.stripes[..at].iter().enumerate().any(|(other, node)| *node == self.stripes[at] && first(&other));
+        let twice = |at: usize| {
+            self.stripes[..at]
+                .iter()
+                .enumerate()
+                .any(|(other, node)| *node == self.stripes[at] && first(&other))
+        };
         if (0..self.stripes.len()).filter(first).any(twice) {
             return Err(Bad::Range("a node that has two stripes"));
         }

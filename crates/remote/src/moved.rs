@@ -36,7 +36,10 @@ impl Remote {
                     if now.layout == placed.layout {
                         return Err(error);
                     }
-                    tracing::debug!(ino = file.ino.get(), "a stripe of an open file is on another data server");
+                    tracing::debug!(
+                        ino = file.ino.get(),
+                        "a stripe of an open file is on another data server"
+                    );
                     placed = now;
                 }
                 done => return done,

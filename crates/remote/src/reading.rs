@@ -54,7 +54,9 @@ impl Remote {
             *read_at = read_at.or_else(|| Some(now()));
         }
         match self.placed(file)? {
-            Ok(placed) => self.where_it_is(file, placed, &mut |placed| self.read_placed(file, placed, offset, buf)),
+            Ok(placed) => {
+                self.where_it_is(file, placed, &mut |placed| self.read_placed(file, placed, offset, buf))
+            }
             // Nothing was ever written, but it may have been given a size.
             Err(size) => {
                 let len = size.saturating_sub(offset).min(most as u64) as usize;

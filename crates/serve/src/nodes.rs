@@ -174,7 +174,8 @@ impl Nodes {
     pub fn new(credentials: Credentials, me: Option<Node>, silence: Duration, patience: Duration) -> Nodes {
         let first = ClusterMap::first(credentials.me.cluster);
         let map = me.and_then(|me| first.next(&[Change::Put(me)]).ok()).unwrap_or(first);
-        let state = State { map, follows: false, adopted: false, nodes: BTreeMap::new(), standings: BTreeMap::new() };
+        let state =
+            State { map, follows: false, adopted: false, nodes: BTreeMap::new(), standings: BTreeMap::new() };
         let state = Mutex::new(state);
         Nodes { credentials, silence, patience, started: Instant::now(), state }
     }

@@ -16,7 +16,8 @@ use proto::{
     data::{Attrs, Object, Read, Truncate, Write},
     metadata::{Append, FindLayout},
     moving::{
-        Changed, Copies, DrainNode, Follow, HandOver, RemoveNode, Standing, StandingKind, StandingList, Standings,
+        Changed, Copies, DrainNode, Follow, HandOver, RemoveNode, Standing, StandingKind, StandingList,
+        Standings,
     },
 };
 use site::{
@@ -72,7 +73,11 @@ fn write_moving(session: &Session, site: &Site, ino: u64, offset: u64, bytes: &[
         let striped = cluster::striping::Striped::new(layout.unit, layout.stripes.len()).unwrap();
         let ok = striped.parts(offset, bytes.len() as u64).all(|part| {
             let data = site.data.iter().find(|data| data.node == layout.stripes[part.stripe]).unwrap();
-            let write = Write { object: Some(layout.object(ino, part.stripe)), offset: part.object_offset, sync: false };
+            let write = Write {
+                object: Some(layout.object(ino, part.stripe)),
+                offset: part.object_offset,
+                sync: false,
+            };
             let from = (part.offset - offset) as usize;
             match ask(&data.client(), &write, &bytes[from..from + part.len as usize], 0) {
                 Ok(_) => true,
@@ -124,7 +129,8 @@ fn files_in_use_go_elsewhere_with_all_that_was_answered() {
             let mut lines = Vec::new();
             while !done.load(Ordering::Acquire) || lines.len() < 50 {
                 let line = format!("{:08}\n", lines.len());
-                let appended = other.try_ask(&Append { head: other.op(), ino, opening: 9, length: 9 }).unwrap();
+                let appended =
+                    other.try_ask(&Append { head: other.op(), ino, opening: 9, length: 9 }).unwrap();
                 write_moving(&other, site, ino, appended.offset, line.as_bytes());
                 lines.push(line);
             }
@@ -162,7 +168,11 @@ fn files_in_use_go_elsewhere_with_all_that_was_answered() {
     assert_eq!(&bytes[at..at + 5], b"there");
     assert!(bytes[..at].iter().chain(&bytes[at + 5..]).all(|byte| *byte == 0));
     let after = session.attr(sparse).unwrap();
-    assert_eq!((after.size, after.mtime, after.blocks), (before.size, before.mtime, before.blocks), "holes are holes");
+    assert_eq!(
+        (after.size, after.mtime, after.blocks),
+        (before.size, before.mtime, before.blocks),
+        "holes are holes"
+    );
     let now = layout(&session, unlinked);
     assert!(!now.stripes.contains(&node));
     assert!(session.read(unlinked, &now, 100_000) == pattern(7 * SAU_BYTES as usize + 777, 1)[..100_000]);
@@ -239,7 +249,10 @@ fn a_freeze_ends_by_itself_and_its_copy_does_not_count() {
     let noted = changed(300).unwrap();
     assert_eq!((noted.size, noted.ranges.len()), (4, 1));
     // Reads go on; a write comes later, and is told so until the freeze has ended.
-    assert_eq!(ask(&client, &Read { object: Some(object), offset: 0, length: 9 }, &[], 9).unwrap().1, b"duri");
+    assert_eq!(
+        ask(&client, &Read { object: Some(object), offset: 0, length: 9 }, &[], 9).unwrap().1,
+        b"duri"
+    );
     ask(&client, &write, b"after!", 0).unwrap();
     let asked = HandOver { object: Some(object), attempt: 5 };
     assert!(!ask(&client, &asked, &[], 0).unwrap().0.done, "the freeze was over");
@@ -350,5 +363,43 @@ fn nothing_answered_is_lost_whoever_is_killed_meanwhile() {
     for (ino, bytes) in &files {
         let now = layout(&session, *ino);
         assert!(session.read(*ino, &now, bytes.len() as u64) == *bytes, "file {ino} without the node");
+    }
+}
+
+/// What was durable is so at its new place; and the record of that comes back, whatever of it was lost.
+#[test]
+fn what_has_moved_outlives_power_cuts() {
+    let mut site = Site::new(2);
+    let node = site.data[0].node;
+    let session = site.session();
+    let ino = session.create("f", 1).unwrap().ino;
+    let placed = session.begin(ino, 1).unwrap();
+    let bytes = pattern(3 * SAU_BYTES as usize + 99, 4);
+    session.write(ino, &placed, 0, &bytes);
+    session.sync(ino, &placed);
+    drain(&site, node, false).unwrap();
+    until_drained(&site, node);
+    site.power_cut_data(1);
+    site.power_cut_data(0);
+    site.power_cut();
+    session.mount();
+    let now = layout(&session, ino);
+    assert_eq!(now.stripes, [site.data[1].node; 2], "both stripes are on the other one");
+    assert!(session.read(ino, &now, bytes.len() as u64) == bytes);
+    until_drained(&site, node);
+    remove(&site, node).unwrap();
+    // And back, over what is said there of the stripes that went: as another generation.
+    drain(&site, node, true).unwrap();
+    until("both take data", || site.service().nodes().measures().len() == 2);
+    drain(&site, site.data[1].node, false).unwrap();
+    until_drained(&site, site.data[1].node);
+    let back = layout(&session, ino);
+    assert_eq!(back.stripes, [node; 2]);
+    assert!(session.read(ino, &back, bytes.len() as u64) == bytes);
+    // Who has the first layout finds neither of the two there.
+    let old = Object { ino, generation: 1 };
+    let read = Read { object: Some(old), offset: 0, length: 10 };
+    for data in &site.data {
+        assert_eq!(Reason::of(&ask(&data.client(), &read, &[], 10).unwrap_err()), Reason::Moved);
     }
 }

@@ -93,7 +93,8 @@ impl Attempt {
         let mut state = self.state.lock();
         state.asked = Instant::now();
         let fault = state.why.as_ref().map(|no| &no.0);
-        let why: String = fault.map_or(String::new(), |fault| fault.detail.chars().take(WHY_MAX / 4).collect());
+        let why: String =
+            fault.map_or(String::new(), |fault| fault.detail.chars().take(WHY_MAX / 4).collect());
         Ok(Done::new(&Pulled {
             state: state.at.into(),
             copied: self.copied.load(Ordering::Relaxed),
@@ -222,7 +223,8 @@ impl DataService {
             return Err(over("a later attempt is under way"));
         }
         there.give_up();
-        let _copying = there.copying.try_lock_for(GIVEN_UP_AFTER).ok_or_else(|| No::later("it is being copied"))?;
+        let _copying =
+            there.copying.try_lock_for(GIVEN_UP_AFTER).ok_or_else(|| No::later("it is being copied"))?;
         let mut attempts = self.arriving.attempts.lock();
         if attempts.get(&ino).is_some_and(|one| Arc::ptr_eq(one, &there)) {
             attempts.remove(&ino);

@@ -133,7 +133,8 @@ impl DataService {
     fn copy_until_over(&self, attempt: &Attempt) -> Result<(), No> {
         let size = {
             let _copying = attempt.copying.lock();
-            let followed = attempt.source.ask(&Follow { object: Some(attempt.from), attempt: attempt.number })?;
+            let followed =
+                attempt.source.ask(&Follow { object: Some(attempt.from), attempt: attempt.number })?;
             self.copy_range(attempt, (0, u64::MAX), followed.size, true)?;
             self.make_durable(&attempt.to)?;
             followed.size
@@ -228,7 +229,13 @@ impl DataService {
     }
 
     /// `fresh`: there is nothing at the destination, so a hole is one already.
-    fn copy_range(&self, attempt: &Attempt, (from, to): (u64, u64), size: u64, fresh: bool) -> Result<(), No> {
+    fn copy_range(
+        &self,
+        attempt: &Attempt,
+        (from, to): (u64, u64),
+        size: u64,
+        fresh: bool,
+    ) -> Result<(), No> {
         let (mut at, end) = (from, to.min(size));
         while at < end {
             let data = seek(attempt, at, Whence::Data)?.offset.unwrap_or(end).clamp(at, end);
@@ -266,7 +273,8 @@ impl DataService {
                     return Err(given_up());
                 }
                 let read = Read { object: Some(attempt.from), offset: at, length: length as u32 };
-                let mut call = Call::new(Read::METHOD.number(), read.encode_to_vec(), Instant::now() + PATIENCE);
+                let mut call =
+                    Call::new(Read::METHOD.number(), read.encode_to_vec(), Instant::now() + PATIENCE);
                 call.answer_bytes_max = length as u32;
                 let pending = channel.begin(call).map_err(|error| attempt.source.lost(&error))?;
                 under_way.push_back((at, pending));

@@ -126,7 +126,8 @@ mod tests {
     /// Goal: what is stored is a mark or none. Method: fuzzing.
     #[test]
     fn fuzz_marks() {
-        let good = [Kind::Came, Kind::Went].map(|kind| Mark { kind, generation: 1, attempt: 2 }.encode().to_vec());
+        let good =
+            [Kind::Came, Kind::Went].map(|kind| Mark { kind, generation: 1, attempt: 2 }.encode().to_vec());
         fuzzing::fuzz("marks", &good, fuzzing::as_it_is, |bytes| {
             if let Some(mark) = Mark::decode(bytes) {
                 assert_eq!(&mark.encode()[..], bytes);

@@ -95,13 +95,19 @@ impl MetadataService {
                 return Err(refused(Errno::EINVAL, &format!("node {node} was removed already")));
             }
             (StandingKind::In, true) => {
-                return Err(refused(Errno::EINVAL, &format!("node {node} is neither being drained nor removed")));
+                return Err(refused(
+                    Errno::EINVAL,
+                    &format!("node {node} is neither being drained nor removed"),
+                ));
             }
             (_, true) => None,
             // One that has not been heard of since this server was started may hold something, too; anybody else is a mistake.
             (_, false) => {
                 let name = name.clone().ok_or_else(|| {
-                    refused(Errno::ENOENT, &format!("no data server {node} has reported since this server was started"))
+                    refused(
+                        Errno::ENOENT,
+                        &format!("no data server {node} has reported since this server was started"),
+                    )
                 })?;
                 Some(Standing { kind: StandingKind::Draining, name })
             }
@@ -134,7 +140,9 @@ impl MetadataService {
         let Some(standing) = before.filter(|standing| standing.kind == StandingKind::Draining) else {
             return Err(refused(
                 Errno::EBUSY,
-                &format!("node {node} is not drained: `onfs node drain {node}` moves what it holds elsewhere"),
+                &format!(
+                    "node {node} is not drained: `onfs node drain {node}` moves what it holds elsewhere"
+                ),
             ));
         };
         let drain = self.drains.table.lock().get(&node).cloned().unwrap_or_default();
@@ -143,7 +151,10 @@ impl MetadataService {
         }
         if drain.files_left > 0 {
             let files = drain.files_left;
-            return Err(refused(Errno::EBUSY, &format!("node {node} still holds something of {files} files")));
+            return Err(refused(
+                Errno::EBUSY,
+                &format!("node {node} still holds something of {files} files"),
+            ));
         }
         self.set_standing(node, Some(Standing { kind: StandingKind::Removed, ..standing }))?;
         tracing::info!(node, "a data server is removed");
@@ -153,7 +164,8 @@ impl MetadataService {
     pub(super) fn standings(&self, meta: &[u8], most: usize) -> Outcome {
         let _: Standings = proto::decode(meta)?;
         let standings = self.nodes.standings();
-        let standings = standings.into_iter().map(|(node, standing)| self.said(node, standing.name)).collect();
+        let standings =
+            standings.into_iter().map(|(node, standing)| self.said(node, standing.name)).collect();
         let body = StandingList { standings }.encode_to_vec();
         if body.len() > most { Err(Errno::ERANGE.into()) } else { Ok(Done::with_body(&Nothing {}, body)) }
     }

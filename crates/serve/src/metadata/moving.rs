@@ -122,7 +122,8 @@ impl MetadataService {
                 let why = "no other data server is up and has room for it";
                 No::new(Errno::ENOSPC, wire::schema::Retry::Never, proto::Reason::None, why)
             })?;
-            let addresses = self.nodes.addresses(node).ok_or_else(|| No::away(node, "it has not reported"))?;
+            let addresses =
+                self.nodes.addresses(node).ok_or_else(|| No::away(node, "it has not reported"))?;
             let (from, to, number) = (node, to.0, self.next_attempt());
             Ok(Some(Attempt { number, ino, stripe, layout, from, to, addresses, bytes, why: None }))
         })
@@ -233,11 +234,8 @@ impl MetadataService {
         }
         let mut at = Move::resume();
         self.ask_for_hand_over(file, state, &mut at)?;
-        match at.step() {
-            // The destination has its copy in its reports until it knows.
-            Step::Confirm | Step::Drop => Ok(()),
-            _ => Err(Errno::EIO.into()),
-        }
+        // The destination has its copy in its reports until it knows.
+        if matches!(at.step(), Step::Confirm | Step::Drop) { Ok(()) } else { Err(Errno::EIO.into()) }
     }
 
     fn ask_for_hand_over(&self, file: &File, state: &mut State, at: &mut Move) -> Result<(), No> {
@@ -253,10 +251,10 @@ impl MetadataService {
             Ok(_) => Came::No,
             Err(_) => Came::Unknown,
         });
-        let next = match at.step() {
-            Step::Install => placed.handed_over(&handing),
-            Step::Cancel => Placed { handing: None, ..placed },
-            _ => return answer.map(drop),
+        let next = match &answer {
+            Ok(handed) if handed.done => placed.handed_over(&handing),
+            Ok(_) => Placed { handing: None, ..placed },
+            Err(_) => return answer.map(drop),
         };
         let stored = self.store_placed(file.ino, &next);
         at.came(if stored.is_ok() { Came::Yes } else { Came::Unknown });

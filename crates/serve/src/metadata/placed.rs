@@ -126,7 +126,9 @@ fn decode_moved(rest: &[u8], count: usize) -> Option<(Vec<u32>, Option<Handing>)
     let attempt = u64::from_le_bytes(attempt.try_into().ok()?);
     let handing = Handing { stripe: u16::from_le_bytes(*stripe), to: u64::from_le_bytes(*to), attempt };
     match there {
-        0 if handing == (Handing { stripe: 0, to: 0, attempt: 0 }) && !moved.is_empty() => Some((moved, None)),
+        0 if handing == (Handing { stripe: 0, to: 0, attempt: 0 }) && !moved.is_empty() => {
+            Some((moved, None))
+        }
         1 => Some((moved, Some(handing))),
         _ => None,
     }
@@ -166,7 +168,8 @@ mod tests {
     #[test]
     fn fuzz_placed() {
         let moved = handing().handed_over(&Handing { stripe: 0, to: 9, attempt: 1 });
-        let good = [placed(), Placed { cut: None, ..placed() }, handing(), moved].map(|placed| placed.encode());
+        let good =
+            [placed(), Placed { cut: None, ..placed() }, handing(), moved].map(|placed| placed.encode());
         fuzzing::fuzz("placed", &good, fuzzing::as_it_is, |bytes| {
             if let Some(placed) = Placed::decode(bytes) {
                 assert_eq!(placed.encode(), bytes);
