@@ -3,106 +3,30 @@
 //! A copy has a mark until the metadata server has said whether it counts; what it did not say before a restart it is asked later
 //! ([`proto::moving::Copies`]). An attempt in whose way an object is that has no mark, or one of a later attempt, is refused.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kv::WriteSet;
 use namespace::key;
 use net::Credentials;
-use parking_lot::Mutex;
 use proto::{
     BATCH_MAX, Nothing,
     data::Object,
-    moving::{CopyList, Judge, Judged, Pull, PullState, Pulled, WHY_MAX},
+    moving::{CopyList, Judge, Judged, Pull},
 };
 use types::{Errno, Ino};
 
 use super::{
     DataService, Record,
-    copying::Source,
-    marks::{Kind, Mark, Marks},
+    attempt::{Attempt, GIVEN_UP_AFTER},
+    mark::{Kind, Mark},
     service::{USE, refused},
+    source::Source,
 };
 use crate::answer::{Done, No, Outcome};
 
 /// Objects that are copied at once: with four pieces of 1 MiB each under way that bounds the memory.
 const ATTEMPTS_MAX: usize = 8;
-/// Who is not asked for so long gives up.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
-
-#[derive(Default)]
-pub(super) struct Arriving {
-    credentials: OnceLock<Credentials>,
-    attempts: Mutex<HashMap<Ino, Arc<Attempt>>>,
-    pub(super) marks: Mutex<Marks>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    pub(super) pace: super::copying::Pace,
-}
-
-/// One attempt to copy an object.
-pub(super) struct Attempt {
-    pub number: u64,
-    pub from: Object,
-    pub to: Object,
-    pub source: Source,
-    pub copied: AtomicU64,
-    /// Held by who copies.
-    pub copying: Mutex<()>,
-    state: Mutex<State>,
-    given_up: AtomicBool,
-}
-
-struct State {
-    at: PullState,
-    why: Option<No>,
-    asked: Instant,
-}
-
-impl Attempt {
-    /// Whoever copies looks at it between two pieces.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Acquire) || self.state.lock().asked.elapsed() > GIVEN_UP_AFTER
-    }
-
-    pub(super) fn give_up(&self) {
-        self.given_up.store(true, Ordering::Release);
-    }
-
-    pub(super) fn is(&self, at: PullState) -> bool {
-        self.state.lock().at == at
-    }
-
-    pub(super) fn becomes(&self, at: PullState) {
-        self.state.lock().at = at;
-    }
-
-    pub(super) fn fails(&self, why: No) {
-        let mut state = self.state.lock();
-        (state.at, state.why) = (PullState::Failed, Some(why));
-    }
-
-    fn says(&self) -> Outcome {
-        let mut state = self.state.lock();
-        state.asked = Instant::now();
-        let fault = state.why.as_ref().map(|no| &no.0);
-        let why: String =
-            fault.map_or(String::new(), |fault| fault.detail.chars().take(WHY_MAX / 4).collect());
-        Ok(Done::new(&Pulled {
-            state: state.at.into(),
-            copied: self.copied.load(Ordering::Relaxed),
-            errno: fault.map_or(0, |fault| fault.errno),
-            why,
-        }))
-    }
-}
 
 impl DataService {
     /// With which it asks other data servers. Without them it takes nothing from any.
@@ -148,17 +72,7 @@ impl DataService {
         }
         let source = Source::new(asked, self.arriving.credentials.get().ok_or(Errno::ENOSYS)?)?;
         self.make_way(ino, to.generation, asked.attempt)?;
-        let state = State { at: PullState::Copying, why: None, asked: Instant::now() };
-        let attempt = Arc::new(Attempt {
-            number: asked.attempt,
-            from,
-            to,
-            source,
-            copied: AtomicU64::new(0),
-            copying: Mutex::default(),
-            state: Mutex::new(state),
-            given_up: AtomicBool::new(false),
-        });
+        let attempt = Arc::new(Attempt::begin(asked, (from, to), source));
         self.begin_copying(ino, &attempt)?;
         attempt.says()
     }

@@ -2,120 +2,32 @@
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use net::{Address, Call, CallError, Channel, Client, Credentials, NobodyAnswers, Target, Tuning};
-use parking_lot::Mutex;
+use net::Call;
 use prost::Message;
 use proto::{
-    Bad, Request,
+    Request,
     data::{Allocate, AllocateMode, Object, Read, Seek, Sought, Truncate, Whence},
-    moving::{Changed, ChangedRanges, Follow, Pull, PullState},
+    moving::{Changed, ChangedRanges, Follow, PullState},
 };
 use types::{Errno, Timestamp};
-use wire::{
-    frame::Verdict,
-    handshake::Wish,
-    schema::{Lane, Retry},
-};
+use wire::schema::Retry;
 
-use super::{DataService, arriving::Attempt};
+use super::{DataService, Record, attempt::Attempt, service::refused, source::PATIENCE};
 use crate::answer::No;
 
 /// Of one request; so many are under way for an object.
 const PIECE: u64 = 1 << 20;
 const PIECES: usize = 4;
-/// For all objects that come, a second: a disk or a network goes on for others beside it.
-const BYTES_PER_SECOND: u64 = 256 << 20;
-/// An answer of the source is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// What was changed meanwhile is copied so often, until somebody completes it.
 const ROUND: Duration = Duration::from_millis(100);
 /// As little as this is left when the copy counts as level.
 const LEVEL_BYTES: u64 = 8 << 20;
 /// A source that writes faster than this copies is frozen after so many rounds all the same.
 const ROUNDS_MAX: u32 = 10;
-
-/// When the next piece may come.
-#[derive(Default)]
-pub(super) struct Pace(Mutex<Option<Instant>>);
-
-impl Pace {
-    /// How long to wait before so many bytes more.
-    fn wait(&self, bytes: u64) -> Duration {
-        let now = Instant::now();
-        let mut next = self.0.lock();
-        let at = next.map_or(now, |next| next.max(now));
-        *next = Some(at + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / BYTES_PER_SECOND));
-        at.saturating_duration_since(now)
-    }
-}
-
-/// The data server that has the object.
-pub(super) struct Source {
-    node: u64,
-    clients: Vec<Client>,
-}
-
-impl Source {
-    pub fn new(asked: &Pull, credentials: &Credentials) -> Result<Source, No> {
-        let addresses: Result<Vec<Address>, _> = asked.addresses.iter().map(|text| text.parse()).collect();
-        let client = |address: Address| {
-            Client::new(Target {
-                address,
-                wish: Wish { lane: Lane::Data, node: Some(asked.source) },
-                credentials: credentials.clone(),
-                handler: Arc::new(NobodyAnswers),
-                tuning: Tuning { connect_wait: PATIENCE / 2, ..Tuning::default() },
-            })
-        };
-        let addresses = addresses.map_err(|_| Bad::Range("address"))?;
-        Ok(Source { node: asked.source, clients: addresses.into_iter().map(client).collect() })
-    }
-
-    fn channel(&self) -> Result<Arc<Channel>, No> {
-        let until = Instant::now() + PATIENCE;
-        let mut failed = No::away(self.node, "it has no address");
-        for client in &self.clients {
-            match client.channel(until) {
-                Ok(channel) => return Ok(channel),
-                Err(error) => failed = self.lost(&error),
-            }
-        }
-        Err(failed)
-    }
-
-    fn lost(&self, error: &CallError) -> No {
-        No::away(self.node, &error.to_string())
-    }
-
-    /// Asks until it is answered, or was told to come later for long.
-    fn ask<R: Request>(&self, request: &R) -> Result<R::Answer, No> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let call = Call::new(R::METHOD.number(), request.encode_to_vec(), Instant::now() + PATIENCE);
-            match self.answer(self.channel()?.call(call)).map(|(meta, _)| R::Answer::decode(&meta[..])) {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(_)) => return Err(No::away(self.node, "an answer that is none")),
-                Err(no) if Retry::try_from(no.0.retry) == Ok(Retry::After) && Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(no.0.after_ms.clamp(10, 500).into()));
-                }
-                Err(no) => return Err(no),
-            }
-        }
-    }
-
-    fn answer(&self, answered: Result<net::Answered, CallError>) -> Result<(Vec<u8>, Vec<u8>), No> {
-        let answered = answered.map_err(|error| self.lost(&error))?;
-        match answered.header.verdict {
-            Verdict::Done => Ok((answered.meta, answered.body)),
-            Verdict::Fault => Err(No(Box::new(proto::fault::read(&answered.meta)))),
-            Verdict::Refused => Err(No::away(self.node, "refused")),
-        }
-    }
-}
 
 fn given_up() -> No {
     No::new(Errno::EINTR, Retry::Never, proto::Reason::None, "nobody wants it any more")
@@ -203,14 +115,14 @@ impl DataService {
             }
             self.settle(state)?;
             // Whose the time is: the object's, or the metadata server's.
-            let nothing = super::Record { generation: attempt.to.generation, ..Default::default() };
-            let record = super::Record { mtime, ..state.record.unwrap_or(nothing) };
+            let nothing = Record { generation: attempt.to.generation, ..Default::default() };
+            let record = Record { mtime, ..state.record.unwrap_or(nothing) };
             self.save(there.ino(), &record, true)?;
             state.record = Some(record);
             Ok(())
         })?;
         let ino = proto::attr::ino(attempt.to.ino)?;
-        self.store.sync().map_err(|error| super::service::refused(ino, &error).into())
+        self.store.sync().map_err(|error| refused(ino, &error).into())
     }
 
     /// What was changed since the last time; how many bytes were looked at.
@@ -283,7 +195,7 @@ impl DataService {
             let Some((offset, pending)) = under_way.pop_front() else { return Ok(()) };
             let (_, body) = attempt.source.answer(pending.wait().map_err(Into::into))?;
             self.put(&attempt.to, offset, &body)?;
-            attempt.copied.fetch_add(body.len() as u64, std::sync::atomic::Ordering::Relaxed);
+            attempt.copied.fetch_add(body.len() as u64, Ordering::Relaxed);
         }
     }
 

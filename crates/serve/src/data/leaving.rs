@@ -1,81 +1,18 @@
 //! Objects that are being copied to another data server, here at their source: what is changed meanwhile, the freeze, and the hand-over.
 
-use std::{
-    collections::HashMap,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use cluster::moving::Outgoing;
-use parking_lot::Mutex;
 use proto::{
     data::Object,
     moving::{Changed, ChangedRanges, Follow, Followed, HandOver, HandedOver, Range},
 };
 use types::Ino;
 
-use super::{DataService, service::USE};
+use super::{
+    DataService,
+    service::{USE, refused},
+};
 use crate::answer::{Done, No, Outcome};
-
-/// One that nobody asks about for so long is not followed any more.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
-/// Objects at once: each destination copies a few.
-const FOLLOWED_MAX: usize = 1024;
-
-pub(super) struct Leaving {
-    began: Instant,
-    /// Of the table: mostly none, and then nobody looks.
-    count: AtomicUsize,
-    table: Mutex<HashMap<Ino, Followed1>>,
-}
-
-struct Followed1 {
-    outgoing: Outgoing,
-    asked: Duration,
-}
-
-impl Default for Leaving {
-    fn default() -> Leaving {
-        Leaving { began: Instant::now(), count: AtomicUsize::new(0), table: Mutex::default() }
-    }
-}
-
-impl Leaving {
-    /// With the object's followed attempt, if there is one.
-    fn with<R>(&self, ino: Ino, run: impl FnOnce(&mut Outgoing, Duration) -> R) -> Option<R> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let now = self.began.elapsed();
-        self.table.lock().get_mut(&ino).map(|one| run(&mut one.outgoing, now))
-    }
-
-    /// Nobody is at the object meanwhile.
-    fn begin(&self, ino: Ino, attempt: u64) -> bool {
-        let now = self.began.elapsed();
-        let mut table = self.table.lock();
-        table.retain(|_, one| now.saturating_sub(one.asked) < FORGOTTEN_AFTER);
-        let newer = table.get(&ino).is_none_or(|one| one.outgoing.attempt() < attempt);
-        let begins = newer && table.len() < FOLLOWED_MAX;
-        if begins {
-            table.insert(ino, Followed1 { outgoing: Outgoing::begin(attempt), asked: now });
-        }
-        self.count.store(table.len(), Ordering::Release);
-        begins
-    }
-
-    fn asked(&self, ino: Ino) {
-        if let Some(one) = self.table.lock().get_mut(&ino) {
-            one.asked = self.began.elapsed();
-        }
-    }
-
-    pub(super) fn forget(&self, ino: Ino) {
-        let mut table = self.table.lock();
-        table.remove(&ino);
-        self.count.store(table.len(), Ordering::Release);
-    }
-}
 
 fn over() -> No {
     No::new(types::Errno::ESTALE, wire::schema::Retry::Never, proto::Reason::None, "that attempt is over")
@@ -136,7 +73,7 @@ impl DataService {
         let ino = proto::attr::ino(object.ino)?;
         if let Some(attempt) = self.load(ino)?.and_then(|record| record.gone) {
             // Or an earlier answer was not heard. An error of the disk may have come after it was written: it has to be durable.
-            self.store.sync().map_err(|error| super::service::refused(ino, &error))?;
+            self.store.sync().map_err(|error| refused(ino, &error))?;
             return Ok(Done::new(&HandedOver { done: attempt == asked.attempt }));
         }
         let done = self.go(ino, &object, asked.attempt)?;

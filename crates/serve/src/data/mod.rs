@@ -12,14 +12,18 @@
 //! It believes its askers no further than its own bounds, and knows neither names nor sessions.
 
 mod arriving;
+mod attempt;
 mod bytes;
 mod copying;
+mod followed;
 mod leaving;
+mod mark;
 mod marks;
 mod objects;
 mod record;
 mod removed;
 mod service;
+mod source;
 mod space;
 mod table;
 

@@ -19,8 +19,8 @@ use wire::handshake::Roles;
 
 use super::{
     Record,
-    arriving::Arriving,
-    leaving::Leaving,
+    attempt::Arriving,
+    followed::Leaving,
     removed::Removed,
     table::{Held, State, Table},
 };

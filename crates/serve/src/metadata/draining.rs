@@ -4,14 +4,13 @@
 //! - I-DRAIN-2: one that is found to hold nothing after that holds nothing until it is taken back; only such a one is removed.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
     ops::ControlFlow,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use namespace::key::{self, Parsed};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use prost::Message;
 use proto::{
     Nothing,
@@ -19,7 +18,7 @@ use proto::{
 };
 use types::{Errno, Ino};
 
-use super::{MetadataService, placed::Placed};
+use super::{MetadataService, drains::Drain, placed::Placed};
 use crate::{
     answer::{Done, No, Outcome},
     standing::{self, Standing},
@@ -34,33 +33,6 @@ const REST: Duration = Duration::from_millis(500);
 const REST_MAX: Duration = Duration::from_secs(60);
 /// A look reads all metadata, so it rests so many times as long as it took.
 const LOOKS_REST: u32 = 10;
-
-#[derive(Default)]
-pub(super) struct Drains {
-    /// Shared by who chooses where a file goes until that is stored; alone by who says that a server gets nothing more.
-    pub placing: RwLock<()>,
-    /// Files that are being moved now.
-    pub moving: Mutex<HashSet<Ino>>,
-    table: Mutex<BTreeMap<u64, Drain>>,
-    resting: Mutex<HashMap<Ino, (Instant, Duration)>>,
-    attempts: AtomicU64,
-    /// Held while files are moved.
-    at_work: Mutex<()>,
-}
-
-/// How far one is.
-#[derive(Clone, Default)]
-struct Drain {
-    known: bool,
-    files_left: u64,
-    bytes_left: u64,
-    files_moved: u64,
-    bytes_moved: u64,
-    failed: u64,
-    why: String,
-    /// When its files are looked for again; `None`: now.
-    next: Option<Instant>,
-}
 
 impl MetadataService {
     /// Higher than those of all lives before.

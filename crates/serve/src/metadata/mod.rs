@@ -14,6 +14,7 @@ mod attributes;
 mod cluster;
 mod control;
 mod draining;
+mod drains;
 mod files;
 mod leaving;
 mod live;

@@ -17,7 +17,7 @@ use types::{Errno, Ino, Slot};
 use wire::handshake::Roles;
 
 use super::{
-    draining::Drains,
+    drains::Drains,
     files::Files,
     leaving::Leaving,
     owners::{Inside, Owners, Shared},
