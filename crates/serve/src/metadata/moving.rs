@@ -191,8 +191,6 @@ impl MetadataService {
     /// With the file's lock: from the freeze to the new place.
     fn hand(&self, file: &File, state: &mut State, attempt: &mut Attempt, at: &mut Move) -> Result<(), No> {
         self.finish_cut(file, state)?;
-        // From now on nobody begins to drain the destination.
-        let _placing = self.drains.placing.read();
         let same = state.placed.as_ref().is_some_and(|placed| placed.layout == attempt.layout);
         if !same || !self.may_move(attempt.from) || !self.nodes.takes_data(attempt.to) {
             return Err(No::later("things have changed"));
@@ -203,7 +201,12 @@ impl MetadataService {
                 PullState::Copying | PullState::Level | PullState::Failed => Came::No,
             });
         }
+        // From now on nobody begins to drain the destination.
+        let _placing = self.drains.placing.read();
         if at.step() == Step::Record {
+            if !self.nodes.takes_data(attempt.to) {
+                return Err(No::later("the destination is taken out"));
+            }
             at.came(self.record_handing(file, state, attempt.handing()));
         }
         if let Err(no) = self.ask_for_hand_over(file, state, at) {

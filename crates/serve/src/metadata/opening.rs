@@ -276,10 +276,11 @@ impl MetadataService {
         let (size, layout) = self.locked(ino, |file, state| {
             self.finish_cut(file, state)?;
             let layout = state.placed.as_ref().map(|placed| placed.layout.clone());
-            // Who gets a layout may be there because one of its servers is away: none of them is asked.
-            let size = match &layout {
-                Some(_) => self.mds.find(ino)?.attr.size,
-                None => self.complete_locked(file, state)?.size,
+            let size = match (self.complete_locked(file, state), &layout) {
+                (Ok(attr), _) => attr.size,
+                // Who asks may be there because one of its servers is away: where its bytes are he is told all the same.
+                (Err(_), Some(_)) => self.mds.find(ino)?.attr.size,
+                (Err(no), None) => return Err(no),
             };
             Ok((size, layout))
         })?;
