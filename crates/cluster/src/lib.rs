@@ -5,7 +5,7 @@
 //! - [`assignment`] who gets which slots, by [`load`]; [`relief`] of a hot server; a [`plan`] is what both come to.
 //! - [`members`] and [`membership`], the coordinator's and a node's side of who is in, with rights that run out ([`tenure`]).
 //! - [`tail`] the end of a metadata server's journal, kept by its standby, and when that may go on in its place. Not called yet.
-//! - [`placement`] where a file's data go; [`striping`] which byte of it is where.
+//! - [`placement`] where a file's data go; [`striping`] which byte of it is where; [`moving`] a stripe to another server while it is in use.
 //!
 //! Pure: no clock, file, socket, thread or random number of its own. The rows in the database rule who may commit in a slot
 //! (crate `pg`); a map says what they said.
@@ -21,6 +21,7 @@ pub mod load;
 pub mod map;
 pub mod members;
 pub mod membership;
+pub mod moving;
 pub mod node;
 pub mod placement;
 pub mod plan;

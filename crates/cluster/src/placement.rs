@@ -111,6 +111,19 @@ pub fn place(map: &ClusterMap, measures: &Measures, wish: &Wish) -> Result<Layou
     Ok(Layout { unit, stripes })
 }
 
+/// The best of the servers that may be taken, for something of which none is the writer's own.
+pub(crate) fn best_of(
+    map: &ClusterMap,
+    measures: &Measures,
+    room: u64,
+    seed: u64,
+    may: &dyn Fn(NodeId) -> bool,
+) -> Option<NodeId> {
+    let usable = map.nodes().filter(|node| usable(node, measures, room) && may(node.id));
+    let rank = |node: &&Node| rank(node, measures, seed, 3);
+    usable.max_by(|a, b| rank(a).total_cmp(&rank(b))).map(|node| node.id)
+}
+
 /// How many servers, how large a unit, and the writer's own server if the file begins there.
 fn striping<'a>(
     map: &'a ClusterMap,

@@ -38,6 +38,9 @@ pub const HELD: u8 = b'H';
 /// Lives of the metadata service, and the sessions that it gave up; its content is the service's.
 pub const VERDICT: u8 = b'V';
 
+/// Of a cluster: a data server that is taken out; its content is the metadata service's.
+pub const STANDING: u8 = b'N';
+
 /// A key, built without touching the heap.
 #[derive(Clone)]
 pub struct Key {
@@ -120,6 +123,31 @@ pub fn stripes(ino: Ino) -> Key {
 
 pub fn held(ino: Ino) -> Key {
     Key::new(ino.get(), HELD)
+}
+
+/// An object that came from another data server, or went to one, and is not done with; its content is the data service's.
+pub fn moving(ino: Ino) -> Key {
+    Key::new(0, HELD).with(&ino.get().to_be_bytes())
+}
+
+pub fn moving_start() -> Key {
+    Key::new(0, HELD)
+}
+
+pub fn moving_end() -> Key {
+    Key::new(0, HELD + 1)
+}
+
+pub fn standing(node: u64) -> Key {
+    Key::new(0, STANDING).with(&node.to_be_bytes())
+}
+
+pub fn standing_start() -> Key {
+    Key::new(0, STANDING)
+}
+
+pub fn standing_end() -> Key {
+    Key::new(0, STANDING + 1)
 }
 
 pub fn link(ino: Ino) -> Key {
@@ -283,7 +311,8 @@ pub fn describe(key: &[u8]) -> String {
         Some(p) => {
             let ino = format!("{}:{}", p.raw_ino >> 40, p.raw_ino & ((1 << 40) - 1));
             let kind = char::from(p.kind).escape_default();
-            let names_inode = p.kind == ORPHAN || (p.raw_ino == 0 && matches!(p.kind, PIN | POLICY | WORK));
+            let names_inode =
+                p.kind == ORPHAN || (p.raw_ino == 0 && matches!(p.kind, PIN | POLICY | WORK | HELD));
             if let Some(number) = p.conflict() {
                 return format!("{ino} {kind} {number}");
             }

@@ -21,7 +21,7 @@ use crate::{
 
 pub use cluster::{
     CertificateArgs, ClusterCommand, DemoArgs, LayoutArgs, MdsCommand, NodeCommand, ServerArgs, TlsArgs,
-    TopArgs, WhichCluster,
+    TopArgs, WhichCluster, WhichNode,
 };
 pub use ledger::{ConflictsArgs, ConflictsCommand, GateArgs, LinkCommand, LsArgs};
 pub use output::Output;

@@ -163,6 +163,9 @@ pub struct NodeReport {
     /// Of the program. Empty: unknown.
     #[prost(string, tag = "12")]
     pub version: String,
+    /// Copies of stripes of which it does not know whether they count ([`crate::moving::Copies`]).
+    #[prost(uint64, tag = "30")]
+    pub copies: u64,
 }
 
 /// A tier of a data server, in bytes.

@@ -23,6 +23,8 @@ pub enum Reason {
     TooMuch = 4,
     /// Another metadata server has the inode's slot. With `EREMOTE`, and the epoch of the map that says so.
     WrongOwner = 5,
+    /// The object is at another data server now: the file's layout says where. With `ESTALE`.
+    Moved = 30,
 }
 
 impl Reason {
@@ -52,6 +54,11 @@ pub fn wrong_owner(epoch: u64) -> Fault {
         wrong_owner: Some(WrongOwner { epoch }),
         ..fault(Errno::EREMOTE, Retry::Elsewhere, Reason::WrongOwner, "")
     }
+}
+
+/// The object is elsewhere: whoever wants it asks for the file's layout.
+pub fn moved() -> Fault {
+    fault(Errno::ESTALE, Retry::Elsewhere, Reason::Moved, "the object is on another data server")
 }
 
 /// The fault in the meta of an answer; what cannot be read is `EIO`, and may have been carried out.

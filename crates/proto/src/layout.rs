@@ -1,12 +1,19 @@
 //! Where a file's data are, as messages have it. What it means for an offset is `cluster::striping`.
+//!
+//! A stripe's object is named by the file's inode number where it was put first. One that was moved has a number of its own, which says
+//! which stripe it is: so a server can have two stripes of a file, and nobody with an older layout takes one for the other.
 
 use prost::Message;
 use types::SAU_BYTES;
 
-use crate::Bad;
+use crate::{Bad, data::Object};
 
 /// Data servers of one file at most.
 pub const STRIPES_MAX: usize = 64;
+
+/// In an object's number, above what is counted out to inodes: which stripe it is, and one more. 7 of the 40 bits of the local part.
+const STRIPE_SHIFT: u32 = 33;
+const STRIPE_MASK: u64 = 0x7f << STRIPE_SHIFT;
 
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct Layout {
@@ -16,9 +23,23 @@ pub struct Layout {
     /// Bytes on one data server before the next: whole storage allocation units.
     #[prost(uint64, tag = "2")]
     pub unit: u64,
-    /// The node of each stripe; no two are the same.
+    /// The node of each stripe.
     #[prost(uint64, repeated, tag = "3")]
     pub stripes: Vec<u64>,
+    /// The generation in which each stripe was put where it is; 1: it is where it was put first. None: all of them are.
+    #[prost(uint32, repeated, tag = "30")]
+    pub moved: Vec<u32>,
+}
+
+/// The number of a moved stripe's object; `None`: the file's own number leaves no room for it.
+pub fn object_number(ino: u64, stripe: usize) -> Option<u64> {
+    (stripe < STRIPES_MAX && ino & STRIPE_MASK == 0).then(|| ino | (stripe as u64 + 1) << STRIPE_SHIFT)
+}
+
+/// The file and the stripe of a moved stripe's object.
+pub fn file_and_stripe(object: u64) -> Option<(u64, usize)> {
+    let stripe = usize::try_from((object & STRIPE_MASK) >> STRIPE_SHIFT).ok()?.checked_sub(1)?;
+    Some((object & !STRIPE_MASK, stripe))
 }
 
 impl Layout {
@@ -29,13 +50,87 @@ impl Layout {
         if self.stripes.is_empty() || self.stripes.contains(&0) {
             return Err(Bad::Missing("stripe's node"));
         }
-        let twice = |(at, node)| self.stripes[..at].contains(node);
-        if self.stripes.iter().enumerate().any(twice) {
+        if !self.moved.is_empty() && self.moved.len() != self.stripes.len() {
+            return Err(Bad::Range("generations of stripes"));
+        }
+        if self.moved.iter().any(|generation| !(1..=self.generation).contains(generation)) {
+            return Err(Bad::Range("generation of a stripe"));
+        }
+        // Moved ones have numbers of their own.
+        let first = |at: &usize| self.moved_in(*at).is_none();
+        let twice = |at: usize| {
+            self.stripes[..at]
+                .iter()
+                .enumerate()
+                .any(|(other, node)| *node == self.stripes[at] && first(&other))
+        };
+        if (0..self.stripes.len()).filter(first).any(twice) {
             return Err(Bad::Range("a node that has two stripes"));
         }
         if self.generation == 0 || self.unit == 0 || !self.unit.is_multiple_of(SAU_BYTES) {
             return Err(Bad::Range("generation or unit"));
         }
         Ok(())
+    }
+
+    /// The generation in which a stripe was moved to where it is.
+    fn moved_in(&self, stripe: usize) -> Option<u32> {
+        self.moved.get(stripe).copied().filter(|generation| *generation > 1)
+    }
+
+    /// A stripe's object, as its server knows it.
+    pub fn object(&self, ino: u64, stripe: usize) -> Object {
+        match self.moved_in(stripe) {
+            Some(generation) => Object { ino: object_number(ino, stripe).unwrap_or(ino), generation },
+            None if self.moved.is_empty() => Object { ino, generation: self.generation },
+            None => Object { ino, generation: 1 },
+        }
+    }
+
+    /// The next layout, with a stripe put elsewhere.
+    pub fn with_moved(&self, stripe: usize, to: u64) -> Layout {
+        let generation = self.generation.saturating_add(1);
+        let mut next = Layout { generation, ..self.clone() };
+        if next.moved.is_empty() {
+            next.moved = vec![1; next.stripes.len()];
+        }
+        if let (Some(node), Some(moved)) = (next.stripes.get_mut(stripe), next.moved.get_mut(stripe)) {
+            (*node, *moved) = (to, generation);
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moved_stripes_have_numbers_of_their_own() {
+        let first = Layout { generation: 1, unit: 4 << 20, stripes: vec![3, 1], moved: vec![] };
+        let ino = 7 << 40 | 9;
+        assert_eq!(first.object(ino, 1), Object { ino, generation: 1 });
+        let moved = first.with_moved(1, 3);
+        assert_eq!(moved.check(), Ok(()), "both stripes on one node");
+        assert_eq!(moved.object(ino, 0), Object { ino, generation: 1 });
+        let object = moved.object(ino, 1);
+        assert_eq!((object.generation, file_and_stripe(object.ino)), (2, Some((ino, 1))));
+        let back = moved.with_moved(0, 1);
+        assert_eq!(back.check(), Ok(()));
+        assert_eq!((back.generation, back.stripes.clone(), back.moved.clone()), (3, vec![1, 3], vec![3, 2]));
+        assert_eq!(file_and_stripe(ino), None);
+        assert_eq!(object_number(1 << 33, 0), None);
+        assert_eq!(object_number(ino, STRIPES_MAX), None);
+        let last = object_number(ino, STRIPES_MAX - 1).and_then(file_and_stripe);
+        assert_eq!(last, Some((ino, STRIPES_MAX - 1)));
+    }
+
+    #[test]
+    fn layouts_that_break_the_rules() {
+        let good = Layout { generation: 2, unit: 4 << 20, stripes: vec![3, 3], moved: vec![1, 2] };
+        assert_eq!(good.check(), Ok(()));
+        for moved in [vec![], vec![1], vec![1, 1], vec![1, 3], vec![0, 2]] {
+            assert!(Layout { moved, ..good.clone() }.check().is_err());
+        }
     }
 }

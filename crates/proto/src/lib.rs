@@ -6,7 +6,8 @@
 //! - [`method`] numbers and lanes; [`Request`] ties a message to its method and its answer; [`decode`] is the only way in.
 //! - [`head`] who asks, and which of his operations it is; [`attr`] attributes; [`layout`] where a file's data are;
 //!   [`fault`] answers that say no.
-//! - [`control`], [`metadata`], [`closing`], [`untouched`], [`locks`], [`data`], [`watch`] the messages, [`owners`] those among metadata servers; [`meter`] counts requests.
+//! - [`control`], [`metadata`], [`closing`], [`untouched`], [`locks`], [`data`], [`watch`] the messages, [`owners`] those among metadata servers,
+//!   [`moving`] those about stripes that move; [`meter`] counts requests.
 //!
 //! It knows no socket and no server, and believes no length.
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ pub mod metadata;
 pub mod meter;
 pub mod method;
 mod modes;
+pub mod moving;
 pub mod owners;
 pub mod untouched;
 pub mod watch;

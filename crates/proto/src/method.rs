@@ -41,6 +41,10 @@ methods! {
     // For those who watch.
     Counters = 20,
     ClusterStatus = 21,
+    // For who takes data servers out.
+    DrainNode = 22,
+    RemoveNode = 23,
+    Standings = 24,
     // Among metadata servers.
     JoinMetadata = 40,
     LetGo = 41,
@@ -97,6 +101,13 @@ methods! {
     Stat = 208,
     Settle = 209,
     SetTime = 210,
+    // Among servers: a stripe that moves.
+    Pull = 211,
+    Follow = 212,
+    Changed = 213,
+    HandOver = 214,
+    Copies = 215,
+    Judge = 216,
 }
 
 impl Method {

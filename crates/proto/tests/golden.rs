@@ -13,6 +13,7 @@ use proto::{
     decode,
     locks::*,
     metadata::{self as m, *},
+    moving::*,
     owners::*,
     untouched::GetUntouched,
     watch::*,
@@ -54,7 +55,7 @@ fn attr() -> Option<Attr> {
 }
 
 fn layout() -> Option<Layout> {
-    Some(Layout { generation: 1, unit: 4 << 20, stripes: vec![3, 1] })
+    Some(Layout { generation: 1, unit: 4 << 20, stripes: vec![3, 1], moved: vec![] })
 }
 
 fn caller() -> Option<Caller> {
@@ -96,6 +97,7 @@ fn report() -> NodeReport {
         only_in_memory: 7,
         waiting: 8,
         version: "v".into(),
+        copies: 9,
     }
 }
 
@@ -378,8 +380,55 @@ fn bytes() -> Vec<Golden> {
     ]
 }
 
+fn moving() -> Vec<Golden> {
+    let (object, attempt) = (Some(object()), 3 << 32 | 4);
+    let standing = Standing {
+        node: 2,
+        name: "n2".into(),
+        kind: StandingKind::Draining.into(),
+        known: true,
+        files_left: 3,
+        bytes_left: 4,
+        files_moved: 5,
+        bytes_moved: 6,
+        files_failed: 7,
+        why: "w".into(),
+    };
+    let pull = Pull {
+        attempt,
+        from: object,
+        to: Some(Object { ino: 1 << 33 | 9, generation: 2 }),
+        source: 5,
+        addresses: vec!["h:7401".into()],
+        freeze_ms: 3000,
+    };
+    let pulled = Pulled { state: PullState::Failed.into(), copied: 1, errno: 5, why: "w".into() };
+    let ranges = vec![Range { from: 1, to: 2 }, Range { from: 300, to: u64::MAX }];
+    let copies = vec![Judged { object, attempt, counts: true }];
+    let moved = Layout { stripes: vec![3, 3], ..layout().unwrap() }.with_moved(1, 3);
+    vec![
+        ("drain-node", DrainNode { node: 2, undo: true }.encode_to_vec()),
+        ("remove-node", RemoveNode { node: 2 }.encode_to_vec()),
+        ("standings", Standings {}.encode_to_vec()),
+        ("standing-list", StandingList { standings: vec![standing] }.encode_to_vec()),
+        ("pull", pull.encode_to_vec()),
+        ("pulled", pulled.encode_to_vec()),
+        ("follow", Follow { object, attempt }.encode_to_vec()),
+        ("followed", Followed { size: 3 }.encode_to_vec()),
+        ("changed", Changed { object, attempt, freeze_ms: 5 }.encode_to_vec()),
+        ("changed-ranges", ChangedRanges { ranges, size: 3, mtime: time(4) }.encode_to_vec()),
+        ("hand-over", HandOver { object, attempt }.encode_to_vec()),
+        ("handed-over", HandedOver { done: true }.encode_to_vec()),
+        ("copies", Copies {}.encode_to_vec()),
+        ("copy-list", CopyList { copies: copies.clone() }.encode_to_vec()),
+        ("judge", Judge { copies }.encode_to_vec()),
+        ("moved-layout", moved.encode_to_vec()),
+        ("moved", proto::fault::moved().encode_to_vec()),
+    ]
+}
+
 fn all() -> Vec<Golden> {
-    [control(), owners(), watch(), names(), files(), locks(), bytes()].concat()
+    [control(), owners(), watch(), names(), files(), locks(), bytes(), moving()].concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -475,6 +524,15 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::Stat => check::<data::Stat>(meta),
         Method::Settle => check::<data::Settle>(meta),
         Method::SetTime => check::<data::SetTime>(meta),
+        Method::DrainNode => check::<DrainNode>(meta),
+        Method::RemoveNode => check::<RemoveNode>(meta),
+        Method::Standings => check::<Standings>(meta),
+        Method::Pull => check::<Pull>(meta),
+        Method::Follow => check::<Follow>(meta),
+        Method::Changed => check::<Changed>(meta),
+        Method::HandOver => check::<HandOver>(meta),
+        Method::Copies => check::<Copies>(meta),
+        Method::Judge => check::<Judge>(meta),
     }
 }
 
@@ -549,8 +607,15 @@ fn what_is_beyond_a_bound_is_refused() {
     let many = HadLocks { locks: vec![held(); LOCKS_MAX + 1] };
     assert_eq!(HadLocks::read(&many.encode_to_vec()).map(drop), too_long("locks", LOCKS_MAX + 1, LOCKS_MAX));
     for stripes in [vec![], vec![0], vec![1, 2, 1], vec![1; 65]] {
-        assert!(Layout { generation: 1, unit: 4 << 20, stripes }.check().is_err());
+        assert!(Layout { generation: 1, unit: 4 << 20, stripes, moved: vec![] }.check().is_err());
     }
+    let many = Judge { copies: vec![Judged::default(); BATCH_MAX] };
+    assert_eq!(many.check(), too_long("copies", BATCH_MAX, BATCH_MAX / 2));
+    let of = |freeze_ms| Changed { object: Some(object()), attempt: 1, freeze_ms };
+    assert_eq!(of(FREEZE_MS_MAX).check(), Ok(()));
+    assert_eq!(of(FREEZE_MS_MAX + 1).check(), Err(Bad::Range("freeze")));
+    assert_eq!(Changed { attempt: 0, ..of(1) }.check(), Err(Bad::Missing("attempt")));
+    assert!(Pull { attempt: 1, from: of(1).object, to: of(1).object, ..Pull::default() }.check().is_err());
     assert!(Layout { unit: 5, ..layout().unwrap() }.check().is_err());
     assert_eq!(layout().unwrap().check(), Ok(()));
     assert_eq!(Timestamp::try_from(Time { sec: 0, nsec: 1_000_000_000 }), Err(Bad::Range("nanoseconds")));
@@ -577,6 +642,12 @@ fn lists_fit_into_frames() {
     let locked = Some(Locked { outcome: 5, stamp: u64::MAX });
     let told = Told { tellings: vec![Telling { number: u64::MAX, operation: u64::MAX, locked }; BATCH_MAX] };
     assert!(told.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
+    let range = Range { from: u64::MAX, to: u64::MAX };
+    let changes = ChangedRanges { ranges: vec![range; RANGES_MAX], size: u64::MAX, mtime: time(i64::MIN) };
+    assert!(changes.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
+    let copy = Judged { object, attempt: u64::MAX, counts: true };
+    let copies = Judge { copies: vec![copy; BATCH_MAX / 2] };
+    assert!(copies.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let answer = data::ObjectAttrs { attrs: vec![attr; BATCH_MAX] };
     assert!(answer.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
 }

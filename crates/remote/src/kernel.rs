@@ -332,7 +332,7 @@ impl Remote {
                 self.reuse(got);
             }
             Ok(answers) => call.reply_with(size, |buf| {
-                self.fill(&file, args.offset, buf, answers).inspect_err(|error| say(ino, *error))
+                self.fill(args.offset, buf, answers).inspect_err(|error| say(ino, *error))
             }),
             Err(error) => {
                 say(ino, error);

@@ -22,6 +22,7 @@ mod kernel;
 mod line;
 mod lock_calls;
 mod locking;
+mod moved;
 mod names;
 mod nodes;
 mod opening;

@@ -90,6 +90,13 @@ impl Nodes {
         }
     }
 
+    /// The map knows others, and not all of these: a data server that was taken out, or that a new map has not heard of yet.
+    pub(crate) fn lacks_any(&self, nodes: &[u64]) -> bool {
+        let known = self.known.lock();
+        let Some(map) = known.map.as_ref() else { return false };
+        nodes.iter().any(|node| map.node(NodeId(*node)).is_none())
+    }
+
     /// After a restart of the metadata server maps are counted anew.
     pub(crate) fn forget_map(&self) {
         self.known.lock().map = None;

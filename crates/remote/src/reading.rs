@@ -46,7 +46,8 @@ pub(crate) struct Got {
 pub(crate) enum Answers {
     /// All of it, in one piece.
     Whole(Got),
-    Parts(Arc<Placed>, Vec<Got>),
+    /// With holes between them, and how many bytes there are.
+    Parts(Vec<Got>, usize),
     /// Nothing was ever written, but it may have been given a size.
     Zeros(usize),
 }
@@ -55,7 +56,7 @@ impl Remote {
     /// Fills `buf` from `offset`; short at the end of the file alone. At most [`BYTES_MAX`] at once.
     pub fn read(&self, file: &OpenFile, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let answers = self.ask_for(file, offset, buf.len())?;
-        self.fill(file, offset, buf, answers)
+        self.fill(offset, buf, answers)
     }
 
     /// Asks for a range. What comes is for [`Remote::fill`], unless it is whole.
@@ -68,29 +69,36 @@ impl Remote {
             let mut read_at = file.read_at.lock();
             *read_at = read_at.or_else(|| Some(now()));
         }
-        let placed = match self.placed(file)? {
-            Ok(placed) => placed,
-            Err(size) => return Ok(Answers::Zeros(size.saturating_sub(offset).min(most as u64) as usize)),
-        };
+        match self.placed(file)? {
+            Ok(placed) => {
+                self.where_it_is(file, placed, &mut |placed| self.ask_placed(file, placed, offset, most))
+            }
+            Err(size) => Ok(Answers::Zeros(size.saturating_sub(offset).min(most as u64) as usize)),
+        }
+    }
+
+    /// Of a file with a layout.
+    fn ask_placed(
+        &self,
+        file: &OpenFile,
+        placed: &Placed,
+        offset: u64,
+        most: usize,
+    ) -> Result<Answers, Errno> {
         let parts: Vec<Part> = placed.striped.parts(offset, most as u64).collect();
-        let mut got = self.read_parts(file, &placed, &parts)?;
+        let mut got = self.read_parts(file, placed, &parts)?;
         match got.pop() {
             Some(whole) if got.is_empty() && whole.bytes.len() == most => Ok(Answers::Whole(whole)),
             last => {
                 got.extend(last);
-                Ok(Answers::Parts(placed, got))
+                let len = self.readable(file, placed, (offset, most), &got)?;
+                Ok(Answers::Parts(got, len))
             }
         }
     }
 
     /// Puts together what came, at the front of `buf`.
-    pub(crate) fn fill(
-        &self,
-        file: &OpenFile,
-        offset: u64,
-        buf: &mut [u8],
-        answers: Answers,
-    ) -> Result<usize, Errno> {
+    pub(crate) fn fill(&self, offset: u64, buf: &mut [u8], answers: Answers) -> Result<usize, Errno> {
         match answers {
             Answers::Zeros(len) => {
                 buf[..len].fill(0);
@@ -102,39 +110,39 @@ impl Remote {
                 self.reuse(got);
                 Ok(len)
             }
-            Answers::Parts(placed, got) => self.fill_parts(file, &placed, (offset, buf), got),
+            Answers::Parts(all, len) => {
+                for got in all {
+                    let from = (got.part.offset - offset) as usize;
+                    let (filled, rest) =
+                        buf[from..from + got.part.len as usize].split_at_mut(got.bytes.len());
+                    filled.copy_from_slice(&got.bytes);
+                    rest.fill(0);
+                    self.reuse(got);
+                }
+                Ok(len)
+            }
         }
     }
 
-    fn fill_parts(
+    /// How many bytes of a range there are, by what came: a short object has a hole, or the file ends.
+    fn readable(
         &self,
         file: &OpenFile,
         placed: &Placed,
-        (offset, buf): (u64, &mut [u8]),
-        all: Vec<Got>,
+        (offset, most): (u64, usize),
+        all: &[Got],
     ) -> Result<usize, Errno> {
-        let most = buf.len().min(BYTES_MAX as usize);
-        let buf = &mut buf[..most];
         let want = offset.saturating_add(most as u64);
-        let stripes: Vec<usize> = all.iter().map(|got| got.part.stripe).collect();
-        let (mut end, mut short) = (0, false);
-        for got in all {
-            let from = (got.part.offset - offset) as usize;
-            let (filled, rest) = buf[from..from + got.part.len as usize].split_at_mut(got.bytes.len());
-            filled.copy_from_slice(&got.bytes);
-            rest.fill(0);
-            short |= !rest.is_empty();
-            end = end.max(placed.striped.file_end(got.part.stripe, got.size));
-            self.reuse(got);
+        if !all.iter().any(|got| (got.bytes.len() as u64) < got.part.len) {
+            return Ok(most);
         }
-        if !short {
-            return Ok(buf.len());
-        }
+        let end_of = |stripe, size| placed.striped.file_end(stripe, size);
+        let mut end = all.iter().map(|got| end_of(got.part.stripe, got.size)).max().unwrap_or(0);
         if end < want {
-            let others: Vec<usize> =
-                (0..placed.striped.count()).filter(|stripe| !stripes.contains(stripe)).collect();
+            let asked = |stripe: &usize| all.iter().any(|got| got.part.stripe == *stripe);
+            let others: Vec<usize> = (0..placed.striped.count()).filter(|stripe| !asked(stripe)).collect();
             for (stripe, size) in self.sizes(file, placed, &others)? {
-                end = end.max(placed.striped.file_end(stripe, size));
+                end = end.max(end_of(stripe, size));
             }
         }
         Ok(want.min(end).saturating_sub(offset) as usize)
@@ -149,7 +157,7 @@ impl Remote {
 
     fn read_parts(&self, file: &OpenFile, placed: &Placed, parts: &[Part]) -> Result<Vec<Got>, Errno> {
         let request = |part: &Part| data::Read {
-            object: Some(object(file, placed)),
+            object: Some(object(file, placed, part.stripe)),
             offset: part.object_offset,
             length: part.len as u32,
         };
@@ -187,10 +195,10 @@ impl Remote {
         placed: &Placed,
         stripes: &[usize],
     ) -> Result<Vec<(usize, u64)>, Errno> {
-        let request = data::Attrs { objects: vec![object(file, placed)] };
-        let askings = stripes
-            .iter()
-            .map(|stripe| Ok((placed.layout.stripes[*stripe], asking(&request, Body::default(), 0)?)));
+        let askings = stripes.iter().map(|stripe| {
+            let request = data::Attrs { objects: vec![object(file, placed, *stripe)] };
+            Ok((placed.layout.stripes[*stripe], asking(&request, Body::default(), 0)?))
+        });
         let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
         stripes
             .iter()
@@ -302,8 +310,8 @@ fn first(line: &Line, asking: &Asking, begun: Instant, pending: Pending) -> Opti
     answered
 }
 
-pub(crate) fn object(file: &OpenFile, placed: &Placed) -> Object {
-    Object { ino: file.ino.get(), generation: placed.layout.generation }
+pub(crate) fn object(file: &OpenFile, placed: &Placed, stripe: usize) -> Object {
+    placed.layout.object(file.ino.get(), stripe)
 }
 
 pub(crate) fn asking<R: Request>(request: &R, body: Body, answer_bytes_max: u32) -> Result<Asking, Errno> {

@@ -36,15 +36,17 @@ impl Remote {
             self.reserve(file, end)?;
             self.apply(file.ino, Changes { size: Some(end), ..Changes::default() }, true)?;
         }
-        let size = self.size_of(file, &placed)?;
-        let ranges = ranges(placed.striped, args.offset, end.min(size));
-        let askings = ranges.into_iter().map(|(stripe, offset, length)| {
-            let object = Some(object(file, &placed));
-            let request = data::Allocate { object, mode: mode.into(), offset, length };
-            Ok((placed.layout.stripes[stripe], asking(&request, Body::default(), 0)?))
-        });
-        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
-        answers.into_iter().try_for_each(|answered| answered.map(drop))
+        self.where_it_is(file, placed, &mut |placed| {
+            let size = self.size_of(file, placed)?;
+            let ranges = ranges(placed.striped, args.offset, end.min(size));
+            let askings = ranges.into_iter().map(|(stripe, offset, length)| {
+                let object = Some(object(file, placed, stripe));
+                let request = data::Allocate { object, mode: mode.into(), offset, length };
+                Ok((placed.layout.stripes[stripe], asking(&request, Body::default(), 0)?))
+            });
+            let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
+            answers.into_iter().try_for_each(|answered| answered.map(drop))
+        })
     }
 
     /// `whence` is `SEEK_DATA` or `SEEK_HOLE`.
@@ -60,11 +62,13 @@ impl Remote {
             Err(size) if offset < size && wanted == data::Whence::Hole => return Ok(offset),
             Err(_) => return Err(Errno::ENXIO),
         };
-        let size = self.size_of(file, &placed)?;
-        if offset >= size {
-            return Err(Errno::ENXIO);
-        }
-        let found = self.seek_placed(file, &placed, offset, wanted)?;
+        let (size, found) = self.where_it_is(file, placed, &mut |placed| {
+            let size = self.size_of(file, placed)?;
+            if offset >= size {
+                return Err(Errno::ENXIO);
+            }
+            Ok((size, self.seek_placed(file, placed, offset, wanted)?))
+        })?;
         match (wanted, found) {
             (data::Whence::Data, found) => found.filter(|at| *at < size).ok_or(Errno::ENXIO),
             (data::Whence::Hole, found) => Ok(found.map_or(size, |at| at.min(size))),
@@ -83,8 +87,8 @@ impl Remote {
         // The first byte of each stripe that is not before the offset.
         let starts: Vec<u64> =
             (0..striped.count()).map(|stripe| striped.size_of_stripe(stripe, offset)).collect();
-        let askings = starts.iter().zip(&placed.layout.stripes).map(|(start, node)| {
-            let object = Some(object(file, placed));
+        let askings = starts.iter().zip(&placed.layout.stripes).enumerate().map(|(stripe, (start, node))| {
+            let object = Some(object(file, placed, stripe));
             let request = data::Seek { object, offset: *start, whence: whence.into() };
             Ok((*node, asking(&request, Body::default(), 0)?))
         });

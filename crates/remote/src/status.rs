@@ -2,6 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use cluster::node::NodeState;
 use prost::Message;
 use proto::{
     metadata,
@@ -67,7 +68,7 @@ impl Remote {
                 node: node.id.0,
                 name: node.name.clone(),
                 addresses: node.addresses.clone(),
-                up: node.takes_data(),
+                up: matches!(node.state, NodeState::Up | NodeState::Draining),
                 in_flight,
                 away,
             }

@@ -61,7 +61,9 @@ impl Remote {
             self.reserve(file, offset + bytes.len() as u64)?;
             (offset, placed)
         };
-        let written = self.write_placed(file, &placed, offset, bytes, how.sync)?;
+        let written = self.where_it_is(file, placed, &mut |placed| {
+            self.write_placed(file, placed, offset, bytes, how.sync)
+        })?;
         if how.sync {
             self.sync_metadata(file)?;
         }
@@ -71,13 +73,18 @@ impl Remote {
     /// What was answered is durable: the bytes at their servers, then the file's record.
     pub fn fsync(&self, file: &OpenFile) -> Result<(), Errno> {
         if let Ok(placed) = self.placed(file)? {
-            let request = data::Sync { object: Some(object(file, &placed)) };
-            let nodes = placed.layout.stripes.iter();
-            let askings = nodes.map(|node| Ok((*node, asking(&request, Body::default(), 0)?)));
-            let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
-            answers.into_iter().try_for_each(|answered| answered.map(drop))?;
+            self.where_it_is(file, placed, &mut |placed| self.sync_placed(file, placed))?;
         }
         self.sync_metadata(file)
+    }
+
+    fn sync_placed(&self, file: &OpenFile, placed: &Placed) -> Result<(), Errno> {
+        let askings = placed.layout.stripes.iter().enumerate().map(|(stripe, node)| {
+            let request = data::Sync { object: Some(object(file, placed, stripe)) };
+            Ok((*node, asking(&request, Body::default(), 0)?))
+        });
+        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
+        answers.into_iter().try_for_each(|answered| answered.map(drop))
     }
 
     /// Of a directory.
@@ -112,14 +119,18 @@ impl Remote {
         // One copy, since the connection may need them longer than the kernel's buffer is ours.
         let whole = Bytes::copy_from_slice(bytes);
         let askings = parts.iter().map(|part| {
-            let request =
-                data::Write { object: Some(object(file, placed)), offset: part.object_offset, sync };
+            let object = Some(object(file, placed, part.stripe));
+            let request = data::Write { object, offset: part.object_offset, sync };
             let from = (part.offset - offset) as usize;
             let body = Body::new(whole.slice(from..from + part.len as usize));
             Ok((placed.layout.stripes[part.stripe], asking(&request, body, 0)?))
         });
         let waits = if sync { self.sync_waits() } else { self.waits() };
         let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, waits)?;
+        // A part was to go to where its stripe is not any more: all of it is written again.
+        if answers.iter().any(|answered| matches!(answered, Err(Errno::ESTALE))) {
+            return Err(Errno::ESTALE);
+        }
         let mut written = 0;
         for (part, answered) in parts.iter().zip(answers) {
             let done = answered

@@ -277,3 +277,56 @@ fn regression_a_short_restart_of_a_data_server_is_no_error() {
     write_all(&a, &next, 0, b"more");
     a.shutdown();
 }
+
+/// A data server is drained, removed and switched off while two clients have files open: they find what they had, and what they write and append
+/// meanwhile (S-221).
+#[test]
+fn open_files_follow_what_moves_off_a_data_server() {
+    use proto::moving::{DrainNode, RemoveNode};
+
+    let mut site = Site::new(3);
+    let (a, b) = (client(&site, 900), client(&site, 901));
+    let len = 5 * SAU_BYTES as usize + 4321;
+    let mut bytes = pattern(len, 5);
+    let of_a = create(&a, "f");
+    write_all(&a, &of_a, 0, &bytes);
+    let of_b = b.open(of_a.ino, BOTH).unwrap();
+    assert!(read_all(&b, &of_b, len) == bytes);
+    let log = create(&a, "log");
+    let idle = create(&b, "idle");
+    write_all(&b, &idle, 0, &bytes);
+
+    let control = site::client_to(&site.address(), site::cluster::META, wire::schema::Lane::Control);
+    let node = site.data[1].node;
+    site::ask(&control, &DrainNode { node, undo: false }, &[], 0).unwrap();
+    let mut lines = Vec::new();
+    let end = site::deadline() + Duration::from_secs(60);
+    for n in 0_usize.. {
+        let at = (n * 1_111_111) % (len - 5000);
+        let piece = pattern(5000, n as u64);
+        write_all(&a, &of_a, at as u64, &piece);
+        bytes[at..at + 5000].copy_from_slice(&piece);
+        let mut there = [0; 5000];
+        assert_eq!(b.read(&of_b, at as u64, &mut there).unwrap(), 5000);
+        assert!(there[..] == piece[..], "what one client was answered the other one sees");
+        let line = format!("{n:07}\n");
+        assert_eq!(a.write(&log, 0, line.as_bytes(), APPEND).unwrap(), line.len());
+        lines.extend(line.into_bytes());
+        if n % 16 == 15 {
+            b.fsync(&of_b).unwrap();
+        }
+        match site::ask(&control, &RemoveNode { node }, &[], 0) {
+            Ok(_) => break,
+            Err(fault) => assert_eq!(Errno::from_raw(fault.errno), Errno::EBUSY, "{fault:?}"),
+        }
+        assert!(Instant::now() < end, "it is not drained");
+    }
+    site.kill_data(1);
+    assert!(read_all(&b, &of_b, len) == bytes);
+    assert!(read_all(&a, &of_a, len) == bytes);
+    assert!(read_all(&a, &log, lines.len()) == lines);
+    assert!(read_all(&b, &idle, len) == pattern(len, 5), "a file that nobody asked for meanwhile");
+    assert_eq!(b.getattr(of_a.ino).unwrap().size, len as u64);
+    a.shutdown();
+    b.shutdown();
+}

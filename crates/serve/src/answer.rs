@@ -51,6 +51,11 @@ impl No {
         No(Box::new(proto::fault::wrong_owner(epoch)))
     }
 
+    /// The object is another data server's.
+    pub fn moved() -> No {
+        No(Box::new(proto::fault::moved()))
+    }
+
     pub fn session_gone() -> No {
         No(Box::new(proto::fault::session_gone()))
     }

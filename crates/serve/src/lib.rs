@@ -16,6 +16,7 @@ pub mod metadata;
 pub mod nodes;
 pub mod reporting;
 pub mod services;
+mod standing;
 mod watching;
 pub mod workers;
 

@@ -18,7 +18,7 @@ use cluster::{
 use net::{Address, Answered, Call, CallError, Client, Credentials, NobodyAnswers, Target, Tuning};
 use parking_lot::Mutex;
 use prost::Message;
-use proto::{Request, control::NodeReport};
+use proto::{Request, control::NodeReport, moving::StandingKind};
 use wire::{
     connection::{Cause, Failure},
     frame::Verdict,
@@ -26,7 +26,7 @@ use wire::{
     schema::Lane,
 };
 
-use crate::answer::No;
+use crate::{answer::No, standing::Standing};
 
 /// How long a connection to a data server is waited for.
 const CONNECTING_MAX: Duration = Duration::from_millis(300);
@@ -47,6 +47,8 @@ struct State {
     /// and we have had one.
     adopted: bool,
     nodes: BTreeMap<u64, Known>,
+    /// Those that are being drained, or were removed.
+    standings: BTreeMap<u64, Standing>,
 }
 
 pub struct Nodes {
@@ -68,12 +70,112 @@ pub struct NodeStatus {
     pub away: bool,
 }
 
+impl State {
+    fn kind(&self, node: u64) -> StandingKind {
+        self.standings.get(&node).map_or(StandingKind::In, |standing| standing.kind)
+    }
+
+    fn kind_in_map(&self, node: u64) -> NodeState {
+        match self.kind(node) {
+            StandingKind::In => NodeState::Up,
+            StandingKind::Draining => NodeState::Draining,
+            StandingKind::Removed => NodeState::Down,
+        }
+    }
+
+    /// What the map is to say of a node whose standing has changed.
+    fn changes(&self, node: u64) -> Vec<Change> {
+        let Some(there) = self.map.node(NodeId(node)) else { return Vec::new() };
+        let gone = self.kind(node) == StandingKind::Removed;
+        if gone && !there.roles.has(Roles::MDS) {
+            return vec![Change::Remove(there.id)];
+        }
+        let roles = if gone { Roles::MDS } else { there.roles };
+        // A metadata server's node stays one.
+        let state = if gone { NodeState::Up } else { self.kind_in_map(node) };
+        vec![Change::Put(Node { roles, state, ..there.clone() })]
+    }
+}
+
+/// Data servers that are taken out.
+impl Nodes {
+    /// As it was stored.
+    pub(crate) fn know(&self, standings: BTreeMap<u64, Standing>) {
+        self.state.lock().standings = standings;
+    }
+
+    pub(crate) fn standings(&self) -> BTreeMap<u64, Standing> {
+        self.state.lock().standings.clone()
+    }
+
+    pub(crate) fn standing(&self, node: u64) -> Option<Standing> {
+        self.state.lock().standings.get(&node).cloned()
+    }
+
+    /// It is stored already. Everybody is told by the map.
+    pub(crate) fn set_standing(&self, node: u64, standing: Option<Standing>) -> Result<(), No> {
+        let mut state = self.state.lock();
+        match standing {
+            Some(standing) => state.standings.insert(node, standing),
+            None => state.standings.remove(&node),
+        };
+        if state.kind(node) == StandingKind::Removed {
+            state.nodes.remove(&node);
+        }
+        let changes = state.changes(node);
+        if !changes.is_empty() && !state.follows {
+            state.map = state.map.next(&changes).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn draining(&self) -> Vec<u64> {
+        let state = self.state.lock();
+        let draining = |node: &&u64| state.kind(**node) == StandingKind::Draining;
+        state.standings.keys().filter(draining).copied().collect()
+    }
+
+    pub(crate) fn is_draining(&self, node: u64) -> bool {
+        self.state.lock().kind(node) == StandingKind::Draining
+    }
+
+    /// Is it there, and may it get something?
+    pub(crate) fn takes_data(&self, node: u64) -> bool {
+        let state = self.state.lock();
+        let here = state.nodes.get(&node).is_some_and(|known| !self.is_away(known));
+        here && state.kind(node) == StandingKind::In
+    }
+
+    /// `None`: no such data server has reported.
+    pub(crate) fn name_of(&self, node: u64) -> Option<String> {
+        self.state.lock().nodes.get(&node).map(|known| known.report.name.clone())
+    }
+
+    pub(crate) fn addresses(&self, node: u64) -> Option<Vec<String>> {
+        self.state.lock().nodes.get(&node).map(|known| known.report.addresses.clone())
+    }
+
+    /// Those that do not know of some of their copies whether they count.
+    pub(crate) fn with_copies(&self) -> Vec<u64> {
+        let state = self.state.lock();
+        let with = state.nodes.iter().filter(|(_, known)| known.report.copies > 0 && !self.is_away(known));
+        with.map(|(node, _)| *node).collect()
+    }
+}
+
+fn refused(refused: cluster::Refused) -> No {
+    tracing::warn!(%refused, "a change of the map is not made");
+    let retry = wire::schema::Retry::Never;
+    No::new(types::Errno::EINVAL, retry, proto::Reason::None, refused.to_string())
+}
+
 impl Nodes {
     /// `me` is the metadata server's own node, which the map names.
     pub fn new(credentials: Credentials, me: Option<Node>, silence: Duration, patience: Duration) -> Nodes {
         let first = ClusterMap::first(credentials.me.cluster);
         let map = me.and_then(|me| first.next(&[Change::Put(me)]).ok()).unwrap_or(first);
-        let state = State { map, follows: false, adopted: false, nodes: BTreeMap::new() };
+        let state =
+            State { map, follows: false, adopted: false, nodes: BTreeMap::new(), standings: BTreeMap::new() };
         let state = Mutex::new(state);
         Nodes { credentials, silence, patience, started: Instant::now(), state }
     }
@@ -117,15 +219,7 @@ impl Nodes {
             return Ok(());
         }
         let mut state = self.state.lock();
-        state.map = state.map.next(changes).map_err(|refused| {
-            tracing::warn!(%refused, "a change of the map is not made");
-            No::new(
-                types::Errno::EINVAL,
-                wire::schema::Retry::Never,
-                proto::Reason::None,
-                refused.to_string(),
-            )
-        })?;
+        state.map = state.map.next(changes).map_err(refused)?;
         Ok(())
     }
 
@@ -133,13 +227,20 @@ impl Nodes {
     pub fn reported(&self, report: &NodeReport) -> Result<u64, No> {
         let mut state = self.state.lock();
         let addresses = addresses(report)?;
+        if state.kind(report.node) == StandingKind::Removed {
+            let why = format!(
+                "node {} was removed from the cluster; `onfs node undrain {}` takes it back",
+                report.node, report.node
+            );
+            return Err(No::new(types::Errno::EPERM, wire::schema::Retry::Never, proto::Reason::None, why));
+        }
         let known = state.nodes.get(&report.node);
         // One that was started again is there: no connection waits any longer because earlier attempts had failed.
         let same = known.is_some_and(|known| {
             known.report.addresses == report.addresses && known.report.incarnation == report.incarnation
         });
         if !state.follows && !known.is_some_and(|known| in_map(&known.report, report)) {
-            let node = as_node(report, &state.map)?;
+            let node = Node { state: state.kind_in_map(report.node), ..as_node(report, &state.map)? };
             state.map = state.map.next(&[Change::Put(node)]).map_err(|refused| {
                 tracing::warn!(node = report.node, %refused, "a data server's report is not taken");
                 No::new(

@@ -61,6 +61,8 @@ struct Group {
     /// There is an inode record, good or not.
     has_record: bool,
     others: bool,
+    /// A data server holds its object.
+    held: bool,
     entries: bool,
     subdirs: u32,
     target: Option<Bytes>,
@@ -132,9 +134,14 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 self.group.object = true;
                 true
             }
-            (Some(_), key::STRIPES | key::HELD) => {
+            (Some(_), key::STRIPES) => {
                 self.group.others = true;
                 self.group.stripes |= parsed.kind == key::STRIPES;
+                parsed.rest.is_empty()
+            }
+            (Some(_), key::HELD) => {
+                self.group.others = true;
+                self.group.held = true;
                 parsed.rest.is_empty()
             }
             (Some(ino), key::LINK) => {
@@ -158,6 +165,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 }
                 None => false,
             },
+            (None, key::HELD | key::STANDING) => parsed.raw_ino == 0 && parsed.rest.len() == 8,
             (None, key::VERDICT) => parsed.raw_ino == 0 && matches!(parsed.rest.len(), 0 | 16),
             (None, key::CONFLICT) => parsed.conflict().is_some(),
             (Some(_) | None, _) => false,
@@ -316,7 +324,8 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         let group = std::mem::take(&mut self.group);
         let Some(ino) = Ino::from_raw(group.raw_ino) else { return Ok(()) };
         let Some(inode) = group.inode else {
-            if group.others && !group.has_record {
+            // What a data server holds for others has its inode elsewhere, or a number of its own.
+            if group.others && !group.has_record && !group.held {
                 (self.found)(Finding::Stray { ino });
             }
             // Gone here, and not yet in the linked directory.

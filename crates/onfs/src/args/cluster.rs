@@ -81,6 +81,36 @@ pub enum NodeCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Move everything that a data server holds to the others, while files are in use; it gets nothing new
+    Drain {
+        #[command(flatten)]
+        node: WhichNode,
+        /// Return when it holds nothing any more
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Take a data server back that is being drained, or was removed
+    Undrain {
+        #[command(flatten)]
+        node: WhichNode,
+    },
+    /// Take a data server out of the cluster that was drained and holds nothing
+    Remove {
+        #[command(flatten)]
+        node: WhichNode,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct WhichNode {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Its number or its name
+    pub node: String,
+    /// The cluster, HOST[:PORT][,HOST[:PORT]...]:/ [default: that of the configuration]
+    pub cluster: Option<String>,
 }
 
 /// Which cluster, for commands that look at it from outside.

@@ -57,7 +57,9 @@ impl Serving {
         if let (true, Some(first)) = (node.data, first) {
             let options = DataOptions::default();
             let started = DataService::start(stores.ds(), stores.store.clone(), first, options);
-            data = Some(started.map_err(failed)?);
+            let started = started.map_err(failed)?;
+            started.set_credentials(credentials.clone());
+            data = Some(started);
         }
         let shut = |data: &Option<Arc<DataService>>| data.iter().for_each(|data| data.shutdown());
         let mut metadata = None;

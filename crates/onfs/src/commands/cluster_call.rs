@@ -46,6 +46,11 @@ impl Cluster {
         Cluster::asked_as(config, None, Roles::MDS)
     }
 
+    /// The same of the one that is named, else of the configuration's.
+    pub(super) fn ordered(config: &ConfigArgs, source: Option<&str>) -> Outcome<Cluster> {
+        Cluster::asked_as(config, source, Roles::MDS)
+    }
+
     fn asked_as(config: &ConfigArgs, source: Option<&str>, roles: Roles) -> Outcome<Cluster> {
         let host = Host::detect();
         let mut settings = settings(config, &host)?;
@@ -79,6 +84,31 @@ impl Cluster {
             match ask(&self.client(address, None), request, bytes_max, PATIENCE) {
                 Ok(answered) => return Ok(answered),
                 Err(why) => last = format!("{address}: {why}"),
+            }
+        }
+        Err(Failure::new(Exit::TimedOut, last)
+            .hint("does the metadata server run there, with this cluster key?"))
+    }
+
+    /// Has something done. What the metadata server says no to is not asked of another.
+    pub(super) fn order<R: Request>(&self, request: &R) -> Outcome<R::Answer> {
+        let mut last = String::new();
+        for address in &self.metadata {
+            let call = Call::new(R::METHOD.number(), request.encode_to_vec(), Instant::now() + PATIENCE);
+            match self.client(address, None).call(call) {
+                Ok(answered) if answered.header.verdict == Verdict::Fault => {
+                    let fault = proto::fault::read(&answered.meta);
+                    let errno = types::Errno::from_raw(fault.errno);
+                    let why = if fault.detail.is_empty() { errno.to_string() } else { fault.detail };
+                    let exit = if errno == types::Errno::EBUSY { Exit::Busy } else { Exit::Failure };
+                    return Err(Failure::new(exit, why));
+                }
+                Ok(answered) if answered.header.verdict == Verdict::Done => {
+                    return R::Answer::decode(&answered.meta[..])
+                        .map_err(|error| Failure::failed(error.to_string()));
+                }
+                Ok(_) => last = format!("{address}: it is ending"),
+                Err(error) => last = format!("{address}: {error}"),
             }
         }
         Err(Failure::new(Exit::TimedOut, last)

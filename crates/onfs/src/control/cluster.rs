@@ -116,11 +116,34 @@ pub struct NodeReport {
     pub rack: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<String>,
-    /// `up`, `down`, `joining`, `draining`; of a mount `away`: it does not answer.
+    /// `up`, `down`, `joining`, `draining`, `removed`; of a mount `away`: it does not answer.
     pub state: String,
     /// Requests of this mount that it has not answered.
     #[serde(default)]
     pub in_flight: u64,
+    /// Of one that is being drained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainReport>,
+}
+
+/// How far a data server is taken out.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DrainReport {
+    /// It was looked at: the numbers below are known.
+    pub known: bool,
+    /// Files with a stripe there.
+    pub files_left: u64,
+    /// Of them, about.
+    pub bytes_left: u64,
+    pub files_moved: u64,
+    pub bytes_moved: u64,
+    /// Of those left: they were tried, and could not be moved yet.
+    pub files_failed: u64,
+    /// Why the last of them could not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// Nothing is left.
+    pub drained: bool,
 }
 
 /// A metadata server, of one or several.

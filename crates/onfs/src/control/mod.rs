@@ -30,8 +30,8 @@ pub use access::{Owner, Peer};
 pub use ahead::{GroupReport, PlanReport, RunReport, RunState, ScoreReport};
 pub use client::{CallError, Client};
 pub use cluster::{
-    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, MdsReport, MetadataServerReport,
-    NodeReport, ServerReport, ServerTierReport,
+    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport,
+    MetadataServerReport, NodeReport, ServerReport, ServerTierReport,
 };
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
 pub use ledger::{

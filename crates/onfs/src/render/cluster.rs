@@ -6,8 +6,8 @@ use super::{
     units::{bar, bytes, count, files, span},
 };
 use crate::control::{
-    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, MdsReport, NodeReport, ServerReport,
-    ServerTierReport,
+    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport, NodeReport,
+    ServerReport, ServerTierReport,
 };
 
 /// The status of a mount of a cluster.
@@ -184,26 +184,49 @@ pub fn server(s: &ServerReport) -> String {
 
 /// The nodes of a cluster.
 pub fn nodes(nodes: &[NodeReport]) -> String {
-    let mut table = Table::new(&[
+    let mut columns = vec![
         ("node", Align::Right),
         ("name", Align::Left),
         ("roles", Align::Left),
         ("state", Align::Left),
         ("rack", Align::Left),
         ("address", Align::Left),
-    ]);
+    ];
+    let drains = nodes.iter().any(|node| node.drain.is_some());
+    if drains {
+        columns.push(("left", Align::Left));
+    }
+    let mut table = Table::new(&columns);
     for node in nodes {
         let rack = if node.rack.is_empty() { "-".to_owned() } else { node.rack.clone() };
-        table.row([
+        let mut row = vec![
             number(node),
             node.name.clone(),
             node.roles.join(", "),
             node.state.clone(),
             rack,
             node.addresses.join(", "),
-        ]);
+        ];
+        if drains {
+            row.push(node.drain.as_ref().map_or("-".to_owned(), left));
+        }
+        table.row(row);
     }
     table.render(0)
+}
+
+/// What a data server that is being drained still holds.
+fn left(drain: &DrainReport) -> String {
+    let DrainReport { known, files_left, bytes_left, files_failed, why, drained, .. } = drain;
+    if *drained {
+        return "nothing".to_owned();
+    }
+    if !known {
+        return "not known yet".to_owned();
+    }
+    let plural = if *files_left == 1 { "file" } else { "files" };
+    let all = format!("{} {plural}, about {}", count(*files_left), bytes(*bytes_left));
+    if *files_failed == 0 { all } else { format!("{all}; {} wait: {why}", count(*files_failed)) }
 }
 
 /// The metadata servers of a cluster.

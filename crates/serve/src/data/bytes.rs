@@ -35,7 +35,13 @@ impl DataService {
         if bytes.is_empty() {
             return Ok(Done::new(&asked::Written { bytes: 0 }));
         }
-        let written = self.writing(object, |there| Ok(self.ds.write(there, asked.offset, bytes)?))?;
+        let written = self.writing(object, |there| {
+            self.may_change(there.ino())?;
+            let written = self.ds.write(there, asked.offset, bytes);
+            // Also what failed may have changed a part.
+            self.changed_now(there.ino(), asked.offset, asked.offset.saturating_add(bytes.len() as u64));
+            Ok(written?)
+        })?;
         if asked.sync {
             self.make_durable(object)?;
         }
@@ -54,7 +60,7 @@ impl DataService {
     }
 
     /// Bytes, then the size, then the journal that holds it.
-    fn make_durable(&self, object: &asked::Object) -> Result<(), No> {
+    pub(super) fn make_durable(&self, object: &asked::Object) -> Result<(), No> {
         if self.is_nothing(object)? {
             return Ok(());
         }
@@ -92,8 +98,9 @@ impl DataService {
         Ok(done)
     }
 
-    fn resize(&self, asked: &asked::Truncate, object: &asked::Object) -> Outcome {
+    pub(super) fn resize(&self, asked: &asked::Truncate, object: &asked::Object) -> Outcome {
         self.alone(object, |state, there| {
+            self.may_change(there.ino())?;
             let known = state.record.is_some();
             if asked.grow_only && asked.size <= there.size() || !known && asked.size == 0 {
                 return Ok(Done::new(&Nothing {}));
@@ -105,7 +112,9 @@ impl DataService {
             self.save(there.ino(), &record, true)?;
             state.record = Some(record);
             if asked.size != now || self.ds.end_is_lost(there) {
-                self.ds.truncate(there, asked.size)?;
+                let cut = self.ds.truncate(there, asked.size);
+                self.changed_now(there.ino(), asked.size.min(now), u64::MAX);
+                cut?;
             }
             self.ds.set_mtime(there, clock())?;
             Ok(Done::new(&Nothing {}))
@@ -121,6 +130,7 @@ impl DataService {
         };
         asked.offset.checked_add(asked.length).ok_or(Errno::EFBIG)?;
         self.alone(object, |state, there| {
+            self.may_change(there.ino())?;
             let mut length = asked.length;
             if mode == ds::AllocateMode::Zero {
                 length = length.min(there.size().saturating_sub(asked.offset));
@@ -130,7 +140,11 @@ impl DataService {
                 self.begin(state, there, object, false)?;
                 self.note_size(state, there.ino(), there.size())?;
             }
-            self.ds.allocate(there, mode, asked.offset, length)?;
+            let allocated = self.ds.allocate(there, mode, asked.offset, length);
+            if mode == ds::AllocateMode::Zero {
+                self.changed_now(there.ino(), asked.offset, asked.offset.saturating_add(length));
+            }
+            allocated?;
             Ok(Done::new(&Nothing {}))
         })
     }
@@ -160,6 +174,7 @@ impl DataService {
         let object = the(asked.object.as_ref())?;
         let time = asked.mtime.ok_or(Bad::Missing("time"))?.try_into()?;
         self.alone(object, |state, there| {
+            self.may_change(there.ino())?;
             let Some(record) = state.record else { return Ok(Done::new(&Nothing {})) };
             let record = super::Record { mtime: None, ..record };
             if !(state.begun && self.ds.first_record_is_late(there)) {

@@ -7,13 +7,23 @@
 //!   map. A live object's size is what its bytes say, a settled one's what its record says.
 //! - I-DATA-2: an object that is used is in the table, with one state, and settled before it leaves it.
 //!
+//! - I-DATA-3: an object that went to another data server is never changed here again, and whoever asks for it is told so (`cluster::moving`).
+//!
 //! It believes its askers no further than its own bounds, and knows neither names nor sessions.
 
+mod arriving;
+mod attempt;
 mod bytes;
+mod copying;
+mod followed;
+mod leaving;
+mod mark;
+mod marks;
 mod objects;
 mod record;
 mod removed;
 mod service;
+mod source;
 mod space;
 mod table;
 

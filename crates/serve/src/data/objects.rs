@@ -33,8 +33,8 @@ impl DataService {
         if self.table.get(ino).is_none() {
             match self.load(ino)? {
                 None => return Ok(asked::ObjectAttr::default()),
-                Some(record) if record.generation != object.generation => {
-                    return Err(types::Errno::ESTALE.into());
+                Some(record) if record.gone.is_some() || record.generation != object.generation => {
+                    return Err(No::moved());
                 }
                 Some(record) if !record.live => return Ok(of_record(&record)),
                 // A crash left it: its bytes know.

@@ -15,9 +15,12 @@ use net::{Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex};
 use proto::{Method, Request, control::NodeReport, data as asked};
 use types::{Errno, Ino, Timestamp};
+use wire::handshake::Roles;
 
 use super::{
     Record,
+    attempt::Arriving,
+    followed::Leaving,
     removed::Removed,
     table::{Held, State, Table},
 };
@@ -80,12 +83,14 @@ impl FirstRecords {
 
 /// See the module's page. Every method may be called from any thread.
 pub struct DataService {
-    me: Weak<DataService>,
+    pub(super) me: Weak<DataService>,
     pub(super) ds: Arc<DataServer>,
     pub(super) store: Arc<MetaStore>,
     first: Arc<FirstRecords>,
     pub(super) table: Table,
     removed: Removed,
+    pub(super) leaving: Leaving,
+    pub(super) arriving: Arriving,
     workers: Workers,
     options: DataOptions,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -106,10 +111,13 @@ impl DataService {
             first,
             table: Table::new(options.objects_max),
             removed: Removed::default(),
+            leaving: Leaving::default(),
+            arriving: Arriving::default(),
             workers,
             options,
             ended: Arc::default(),
         });
+        service.read_marks()?;
         let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
         std::thread::Builder::new().name("data-idle".into()).spawn(move || close_idle(&weak, &ended))?;
         Ok(service)
@@ -119,6 +127,7 @@ impl DataService {
     pub fn shutdown(&self) {
         self.end();
         self.workers.shutdown();
+        self.end_copying();
         for held in self.table.all() {
             if let Err(error) = self.leave(&held, true) {
                 tracing::warn!(ino = held.ino.get(), errno = %error.errno(), "an object was not settled");
@@ -130,6 +139,11 @@ impl DataService {
     pub fn abandon(&self) {
         self.end();
         self.workers.shutdown();
+        self.end_copying();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        *self.ended.0.lock()
     }
 
     fn end(&self) {
@@ -160,6 +174,7 @@ impl DataService {
         about.tiers = tiers.iter().map(super::space::tier_now).collect();
         about.only_in_memory = self.ds.dirty().1;
         about.waiting = self.workers.meter().waiting();
+        about.copies = self.copies_unjudged();
     }
 
     /// Runs with the object, attached, beside other readers and writers.
@@ -221,7 +236,7 @@ impl DataService {
         }
     }
 
-    fn place(&self, ino: Ino) -> Result<Arc<Held>, No> {
+    pub(super) fn place(&self, ino: Ino) -> Result<Arc<Held>, No> {
         if let Some(held) = self.table.get_or_make(ino) {
             return Ok(held);
         }
@@ -239,6 +254,9 @@ impl DataService {
             return Ok(());
         }
         let loaded = self.load(held.ino).and_then(|record| {
+            if record.is_some_and(|record| record.gone.is_some()) {
+                return Err(No::moved());
+            }
             let hint = record.unwrap_or_default();
             let hint = ObjectHint {
                 size: hint.size,
@@ -363,7 +381,9 @@ impl DataService {
             self.leave_locked(&held, &mut state)?;
             // Nobody else has begun anything: who comes now waits for the lock, and looks for the object anew.
             return match self.load(ino)? {
+                Some(record) if record.gone.is_some() => Err(No::moved()),
                 Some(record) if !record.live && record.mtime.is_some() && record.mtime == mtime => {
+                    self.may_change(ino)?;
                     self.save(ino, &Record { mtime: None, ..record }, true)
                 }
                 Some(_) | None => Ok(()),
@@ -402,6 +422,7 @@ impl DataService {
     pub(super) fn remove(&self, ino: Ino) -> Result<(), No> {
         // First: who has not begun by now does not begin any more.
         self.removed.add(ino);
+        self.leaving.forget(ino);
         loop {
             // Its place even when nobody uses it: who comes meanwhile would find what is being removed, and settle it later.
             let held = self.place(ino)?;
@@ -420,14 +441,20 @@ impl DataService {
     }
 
     fn remove_alone(&self, ino: Ino) -> Result<(), No> {
-        self.ds.remove(ino)?;
-        self.first.pending.lock().remove(&ino);
+        self.remove_bytes(ino)?;
         let mut writes = WriteSet::new();
         writes.use_reserve();
         writes.delete(&key::object(ino));
         writes.delete(&key::held(ino));
+        self.unmark(ino, &mut writes);
         self.store.commit(writes).map_err(|error| refused(ino, &error))?;
         self.ds.forget_removed(&[ino]);
+        Ok(())
+    }
+
+    pub(super) fn remove_bytes(&self, ino: Ino) -> Result<(), No> {
+        self.ds.remove(ino)?;
+        self.first.pending.lock().remove(&ino);
         Ok(())
     }
 
@@ -437,7 +464,20 @@ impl DataService {
         let Some(method) = Method::from_number(incoming.header.method) else {
             return Err(Errno::ENOSYS.into());
         };
+        let roles = incoming.peer().roles;
+        if is_among_servers(method) && !roles.has(Roles::MDS) && !roles.has(Roles::DS) {
+            return Err(Errno::EPERM.into());
+        }
         match method {
+            Method::Pull => self.pull(&decode(meta)?),
+            Method::Follow => self.follow(&decode(meta)?),
+            Method::Changed => self.changed(&decode(meta)?),
+            Method::HandOver => self.hand_over(&decode(meta)?),
+            Method::Copies => {
+                let _: proto::moving::Copies = decode(meta)?;
+                Ok(self.copies())
+            }
+            Method::Judge => self.judge(&decode(meta)?),
             Method::Read => self.read(&decode(meta)?, incoming),
             Method::Write => self.write(&decode(meta)?, incoming.body()),
             Method::Sync => self.sync(&decode(meta)?),
@@ -459,6 +499,14 @@ impl DataService {
     }
 }
 
+/// Not for clients.
+fn is_among_servers(method: Method) -> bool {
+    matches!(
+        method,
+        Method::Pull | Method::Follow | Method::Changed | Method::HandOver | Method::Copies | Method::Judge
+    )
+}
+
 pub(super) fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {
     Ok(proto::decode(meta)?)
 }
@@ -472,7 +520,7 @@ fn busy(tiers: &[TierStatus]) -> u32 {
 /// Another layout's object under the same name is not the one that is asked for.
 fn same_generation(state: &State, object: &asked::Object) -> Result<(), No> {
     match &state.record {
-        Some(record) if record.generation != object.generation => Err(Errno::ESTALE.into()),
+        Some(record) if record.generation != object.generation => Err(No::moved()),
         Some(_) | None => Ok(()),
     }
 }

@@ -56,7 +56,7 @@ impl MetadataService {
             No::new(Errno::ENOSPC, wire::schema::Retry::Never, proto::Reason::None, why.to_string())
         })?;
         let stripes = chosen.stripes.iter().map(|stripe| stripe.primary.0).collect();
-        let layout = Layout { generation: 1, unit: chosen.unit, stripes };
+        let layout = Layout { generation: 1, unit: chosen.unit, stripes, moved: Vec::new() };
         layout.check()?;
         Ok(layout)
     }

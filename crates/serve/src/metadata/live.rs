@@ -42,7 +42,8 @@ impl MetadataService {
             if state.gone {
                 continue;
             }
-            let result = match self.load_placed(ino, &mut state) {
+            let ready = self.load_placed(ino, &mut state).and_then(|()| self.end_handing(&file, &mut state));
+            let result = match ready {
                 Ok(()) => run(&file, &mut state),
                 Err(no) => Err(no),
             };
@@ -96,8 +97,13 @@ impl MetadataService {
             return Ok(placed);
         }
         let size = self.mds.find(file.ino)?.attr.size;
-        let placed = Placed { layout: self.choose(file.ino, state, node)?, cut: None };
-        self.save_placed(file, state, placed.clone())?;
+        let placed = {
+            // A data server that is being drained gets nothing: neither now nor when what it has was counted.
+            let _placing = self.drains.placing.read();
+            let placed = Placed { layout: self.choose(file.ino, state, node)?, cut: None, handing: None };
+            self.save_placed(file, state, placed.clone())?;
+            placed
+        };
         if size > 0 {
             // It was given a size before it had a byte.
             self.grow_objects(file, &placed, size)?;
@@ -218,13 +224,12 @@ impl MetadataService {
         let left: Vec<usize> = (0..striped.count()).filter(|n| cut.stripes >> n & 1 == 1).collect();
         // Or a power cut here would bring the size back of what is cut there.
         self.mds.sync()?;
-        let object = Some(placed.object(file.ino));
         let asked: Vec<_> = left
             .iter()
             .filter_map(|n| Some((*placed.layout.stripes.get(*n)?, *n)))
             .map(|(node, n)| {
-                let size = striped.size_of_stripe(n, cut.size);
-                (node, Truncate { object, size, grow_only: false })
+                let (object, size) = (placed.object(file.ino, n), striped.size_of_stripe(n, cut.size));
+                (node, Truncate { object: Some(object), size, grow_only: false })
             })
             .collect();
         let (mut rest, mut failed) = (0, None);
@@ -249,7 +254,7 @@ impl MetadataService {
         let (Some(striped), Some(last)) = (placed.striped(), size.checked_sub(1)) else { return Ok(()) };
         let (stripe, at) = striped.locate(last);
         let node = placed.layout.stripes.get(stripe).copied().ok_or(Errno::EIO)?;
-        let object = Some(placed.object(file.ino));
+        let object = Some(placed.object(file.ino, stripe));
         let asked = [(node, Truncate { object, size: at + 1, grow_only: true })];
         self.nodes.ask_all(&asked).pop().unwrap_or(Err(Errno::EIO.into())).map(|_| ())
     }
@@ -257,9 +262,8 @@ impl MetadataService {
     /// A time was set: it stands until the next write. An error is the asker's to weigh.
     pub(super) fn tell_time(&self, file: &File, state: &State, mtime: Timestamp) -> Result<(), No> {
         let Some(placed) = &state.placed else { return Ok(()) };
-        let object = Some(placed.object(file.ino));
-        let set = SetTime { object, mtime: Some(mtime.into()) };
-        let asked: Vec<_> = placed.layout.stripes.iter().map(|node| (*node, set)).collect();
+        let set = |object| SetTime { object: Some(object), mtime: Some(mtime.into()) };
+        let asked: Vec<_> = placed.objects(file.ino).map(|(node, object)| (node, set(object))).collect();
         self.nodes.ask_all(&asked).into_iter().try_for_each(|answer| answer.map(|_| ()))
     }
 
@@ -306,9 +310,8 @@ impl MetadataService {
     fn tell_settled(&self, settled: &[(Ino, Settlement)]) -> Vec<Ino> {
         let mut by_node: BTreeMap<u64, Vec<Recorded>> = BTreeMap::new();
         for (ino, (placed, times)) in settled {
-            let object = Some(placed.object(*ino));
-            for (node, mtime) in placed.layout.stripes.iter().zip(times) {
-                by_node.entry(*node).or_default().push(Recorded { object, mtime: *mtime });
+            for ((node, object), mtime) in placed.objects(*ino).zip(times) {
+                by_node.entry(node).or_default().push(Recorded { object: Some(object), mtime: *mtime });
             }
         }
         let asked: Vec<_> = by_node.into_iter().map(|(node, objects)| (node, Settle { objects })).collect();

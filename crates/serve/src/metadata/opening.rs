@@ -37,7 +37,7 @@ fn regular(kind: FileKind) -> Result<(), Errno> {
 
 impl MetadataService {
     /// Adds references, unless its objects are being removed.
-    fn hold(&self, ino: Ino, n: u64) -> Result<(), No> {
+    pub(super) fn hold(&self, ino: Ino, n: u64) -> Result<(), No> {
         let dying = self.dying.lock();
         if dying.contains(&ino) {
             return Err(Errno::ESTALE.into());
@@ -296,10 +296,17 @@ impl MetadataService {
     pub(super) fn find_layout(&self, asked: &FindLayout) -> Outcome {
         let ino = proto::attr::ino(asked.ino)?;
         regular(self.mds.find(ino)?.attr.kind)?;
-        let (attr, layout) = self.locked(ino, |file, state| {
-            let attr = self.complete_locked(file, state)?;
-            Ok((attr, state.placed.as_ref().map(|placed| placed.layout.clone())))
+        let (size, layout) = self.locked(ino, |file, state| {
+            self.finish_cut(file, state)?;
+            let layout = state.placed.as_ref().map(|placed| placed.layout.clone());
+            let size = match (self.complete_locked(file, state), &layout) {
+                (Ok(attr), _) => attr.size,
+                // Who asks may be there because one of its servers is away: where its bytes are he is told all the same.
+                (Err(_), Some(_)) => self.mds.find(ino)?.attr.size,
+                (Err(no), None) => return Err(no),
+            };
+            Ok((size, layout))
         })?;
-        Ok(Done::new(&Placed { layout, size: attr.size }))
+        Ok(Done::new(&Placed { layout, size }))
     }
 }

@@ -2,13 +2,18 @@
 //!
 //! Record, version 1, little-endian (`docs/data-model.md`), under the key `inode, T`:
 //! version u8 | generation u32 | unit u64 | stripes u16 | cut u8 | cut size u64 | stripes to be cut u64 | node u64 of each stripe
+//!
+//! Version 2, of a file of which a stripe was moved or is about to be, is followed by: generation u32 of each stripe | handing u8 | stripe u16 |
+//! node u64 | attempt u64
 
 use cluster::striping::Striped;
 use proto::{Layout, data::Object, layout::STRIPES_MAX};
 use types::Ino;
 
 const VERSION: u8 = 1;
+const MOVED_VERSION: u8 = 2;
 const HEAD_BYTES: usize = 32;
+const HANDING_BYTES: usize = 19;
 
 /// A cut to `size` of the stripes with a bit has begun, and is finished before anything else is done with the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,17 +22,27 @@ pub(crate) struct Cut {
     pub stripes: u64,
 }
 
+/// A hand-over of a stripe was asked for: whether its server has agreed, that says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Handing {
+    pub stripe: u16,
+    pub to: u64,
+    pub attempt: u64,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Placed {
     pub layout: Layout,
     pub cut: Option<Cut>,
+    pub handing: Option<Handing>,
 }
 
 impl Placed {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Layout { generation, unit, stripes } = &self.layout;
+        let Layout { generation, unit, stripes, moved } = &self.layout;
         let mut bytes = Vec::with_capacity(HEAD_BYTES + 8 * stripes.len());
-        bytes.push(VERSION);
+        let as_first = moved.is_empty() && self.handing.is_none();
+        bytes.push(if as_first { VERSION } else { MOVED_VERSION });
         bytes.extend(generation.to_le_bytes());
         bytes.extend(unit.to_le_bytes());
         bytes.extend((stripes.len() as u16).to_le_bytes());
@@ -36,24 +51,39 @@ impl Placed {
         bytes.extend(cut.size.to_le_bytes());
         bytes.extend(cut.stripes.to_le_bytes());
         stripes.iter().for_each(|node| bytes.extend(node.to_le_bytes()));
+        if !as_first {
+            (0..stripes.len()).for_each(|n| bytes.extend(moved.get(n).unwrap_or(&0).to_le_bytes()));
+            let handing = self.handing.unwrap_or(Handing { stripe: 0, to: 0, attempt: 0 });
+            bytes.push(self.handing.is_some().into());
+            bytes.extend(handing.stripe.to_le_bytes());
+            bytes.extend(handing.to.to_le_bytes());
+            bytes.extend(handing.attempt.to_le_bytes());
+        }
         bytes
     }
 
     /// `None`: not such a record.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Placed> {
-        let (head, nodes) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
         let number = |at: usize| head.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let generation = u32::from_le_bytes(head.get(1..5)?.try_into().ok()?);
         let count = usize::from(u16::from_le_bytes(head.get(13..15)?.try_into().ok()?));
         let (cut, size, stripes) = (head[15], number(16)?, number(24)?);
-        if head[0] != VERSION || cut > 1 || nodes.len() != 8 * count || count > STRIPES_MAX {
+        if cut > 1 || count > STRIPES_MAX || rest.len() < 8 * count {
             return None;
         }
+        let (nodes, rest) = rest.split_at(8 * count);
         let nodes = nodes.chunks_exact(8).filter_map(|node| node.try_into().ok().map(u64::from_le_bytes));
-        let layout = Layout { generation, unit: number(5)?, stripes: nodes.collect() };
+        let (moved, handing) = match (head[0], rest.len()) {
+            (VERSION, 0) => (Vec::new(), None),
+            (MOVED_VERSION, len) if len == 4 * count + HANDING_BYTES => decode_moved(rest, count)?,
+            _ => return None,
+        };
+        let layout = Layout { generation, unit: number(5)?, stripes: nodes.collect(), moved };
         let in_bounds = count == STRIPES_MAX || stripes >> count == 0;
-        let good = layout.check().is_ok() && in_bounds && (cut == 1 || (size, stripes) == (0, 0));
-        good.then(|| Placed { layout, cut: (cut == 1).then_some(Cut { size, stripes }) })
+        let handed = handing.is_none_or(|handing| usize::from(handing.stripe) < count && handing.to > 0);
+        let good = layout.check().is_ok() && in_bounds && handed && (cut == 1 || (size, stripes) == (0, 0));
+        good.then(|| Placed { layout, cut: (cut == 1).then_some(Cut { size, stripes }), handing })
     }
 
     /// `None` for no layout that was checked.
@@ -61,8 +91,20 @@ impl Placed {
         Striped::new(self.layout.unit, self.layout.stripes.len())
     }
 
-    pub(crate) fn object(&self, ino: Ino) -> Object {
-        Object { ino: ino.get(), generation: self.layout.generation }
+    /// Of a stripe.
+    pub(crate) fn object(&self, ino: Ino, stripe: usize) -> Object {
+        self.layout.object(ino.get(), stripe)
+    }
+
+    /// Each stripe's node and object.
+    pub(crate) fn objects(&self, ino: Ino) -> impl Iterator<Item = (u64, Object)> + '_ {
+        self.layout.stripes.iter().enumerate().map(move |(stripe, node)| (*node, self.object(ino, stripe)))
+    }
+
+    /// As it is when that hand-over is agreed to.
+    pub(crate) fn handed_over(&self, handing: &Handing) -> Placed {
+        let layout = self.layout.with_moved(usize::from(handing.stripe), handing.to);
+        Placed { layout, cut: self.cut, handing: None }
     }
 
     /// A bit for each stripe.
@@ -72,13 +114,38 @@ impl Placed {
     }
 }
 
+fn decode_moved(rest: &[u8], count: usize) -> Option<(Vec<u32>, Option<Handing>)> {
+    let (moved, handing) = rest.split_at_checked(4 * count)?;
+    let moved: Vec<u32> =
+        moved.chunks_exact(4).filter_map(|one| one.try_into().ok().map(u32::from_le_bytes)).collect();
+    // All of them or none.
+    let moved = if moved.iter().all(|generation| *generation == 0) { Vec::new() } else { moved };
+    let (&there, handing) = handing.split_first()?;
+    let (stripe, handing) = handing.split_first_chunk::<2>()?;
+    let (to, attempt) = handing.split_first_chunk::<8>()?;
+    let attempt = u64::from_le_bytes(attempt.try_into().ok()?);
+    let handing = Handing { stripe: u16::from_le_bytes(*stripe), to: u64::from_le_bytes(*to), attempt };
+    match there {
+        0 if handing == (Handing { stripe: 0, to: 0, attempt: 0 }) && !moved.is_empty() => {
+            Some((moved, None))
+        }
+        1 => Some((moved, Some(handing))),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     fn placed() -> Placed {
-        let layout = Layout { generation: 1, unit: 4 << 20, stripes: vec![3, 0x0102] };
-        Placed { layout, cut: Some(Cut { size: 5, stripes: 2 }) }
+        let layout = Layout { generation: 1, unit: 4 << 20, stripes: vec![3, 0x0102], moved: vec![] };
+        Placed { layout, cut: Some(Cut { size: 5, stripes: 2 }), handing: None }
+    }
+
+    fn handing() -> Placed {
+        Placed { handing: Some(Handing { stripe: 1, to: 4, attempt: 5 << 32 }), ..placed() }
     }
 
     #[test]
@@ -88,12 +155,21 @@ mod tests {
         assert_eq!(placed().encode(), golden);
         assert_eq!(Placed::decode(golden), Some(placed()));
         assert_eq!(placed().all(), 3);
+        let golden = b"\x02\x01\0\0\0\0\0\x40\0\0\0\0\0\x02\0\x01\x05\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\
+            \x03\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x01\0\x04\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0";
+        assert_eq!(handing().encode(), golden);
+        assert_eq!(Placed::decode(golden), Some(handing()));
+        let moved = handing().handed_over(&handing().handing.unwrap());
+        assert_eq!((moved.layout.stripes.clone(), moved.layout.moved.clone()), (vec![3, 4], vec![1, 2]));
+        assert_eq!(Placed::decode(&moved.encode()), Some(moved));
     }
 
     /// Goal: what is stored is a layout within its bounds or none. Method: fuzzing.
     #[test]
     fn fuzz_placed() {
-        let good = [placed().encode(), Placed { cut: None, ..placed() }.encode()];
+        let moved = handing().handed_over(&Handing { stripe: 0, to: 9, attempt: 1 });
+        let good =
+            [placed(), Placed { cut: None, ..placed() }, handing(), moved].map(|placed| placed.encode());
         fuzzing::fuzz("placed", &good, fuzzing::as_it_is, |bytes| {
             if let Some(placed) = Placed::decode(bytes) {
                 assert_eq!(placed.encode(), bytes);

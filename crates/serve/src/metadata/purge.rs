@@ -19,6 +19,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Inodes per round: bounds its memory, and the time for which the other things that are due wait.
 const BATCH: usize = 256;
 
+/// The inode of an object.
+fn of_file(object: u64) -> u64 {
+    proto::layout::file_and_stripe(object).map_or(object, |(ino, _)| ino)
+}
+
 impl MetadataService {
     /// One round.
     pub(super) fn bury(&self) {
@@ -65,9 +70,11 @@ impl MetadataService {
         for ino in dying {
             match self.stored(*ino) {
                 Ok(Some(placed)) => {
-                    let object = placed.object(*ino);
-                    let nodes = placed.layout.stripes.iter();
-                    nodes.for_each(|node| by_node.entry(*node).or_default().push(object));
+                    let mut add = |(node, object)| by_node.entry(node).or_default().push(object);
+                    placed.objects(*ino).for_each(&mut add);
+                    // Whichever of the two has it.
+                    let handing = placed.handing.map(|handing| placed.handed_over(&handing));
+                    handing.iter().flat_map(|other| other.objects(*ino)).for_each(&mut add);
                 }
                 Ok(None) => (),
                 Err(no) => {
@@ -82,7 +89,7 @@ impl MetadataService {
             let mut outcomes = removed.outcomes();
             for object in &remove.objects {
                 if outcomes.next().is_none_or(|outcome| outcome.is_err()) {
-                    failed.extend(Ino::from_raw(object.ino));
+                    failed.extend(Ino::from_raw(of_file(object.ino)));
                 }
             }
         }

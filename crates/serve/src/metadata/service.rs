@@ -17,6 +17,7 @@ use types::{Errno, Ino, Slot};
 use wire::handshake::Roles;
 
 use super::{
+    drains::Drains,
     files::Files,
     leaving::Leaving,
     owners::{Inside, Owners, Shared},
@@ -27,6 +28,7 @@ use super::{
 use crate::{
     answer::{No, Outcome},
     nodes::Nodes,
+    standing,
     workers::{Bounds, Serve, Workers},
 };
 
@@ -89,6 +91,7 @@ pub struct MetadataService {
     /// Of this life.
     pub(super) incarnation: u64,
     pub(super) owners: Option<Owners>,
+    pub(super) drains: Drains,
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
     slots: Option<[Workers; 2]>,
@@ -143,6 +146,7 @@ impl MetadataService {
             grace: Instant::now() + wait,
             incarnation: u64::from_le_bytes(random),
             owners: shared.map(Owners::new),
+            drains: Drains::default(),
             slots,
             mds,
             store,
@@ -153,20 +157,24 @@ impl MetadataService {
             ended: Arc::default(),
         });
         service.begin_among()?;
+        service.nodes.know(standing::load(&service.notes).map_err(io::Error::other)?);
         if service.owners.is_some() {
             let gatherer: Arc<dyn Gather> = service.clone();
             let set = service.mds.set_gatherer(&gatherer);
             set.map_err(|errno| io::Error::other(errno.to_string()))?;
         }
         // A data server that hangs holds up what is due, and not the sessions' end.
-        let clocks: [(&str, Tick); 4] = [
+        let mut clocks: Vec<(&str, Tick)> = vec![
             ("metadata-due", MetadataService::tend_files),
             ("metadata-clock", MetadataService::tend_terms),
-            ("metadata-slots", MetadataService::tend_slots),
-            ("metadata-map", MetadataService::follow),
         ];
-        let alone = service.owners.is_none();
-        for (name, tick) in clocks.into_iter().take(if alone { 2 } else { 4 }) {
+        if service.owners.is_none() {
+            clocks.push(("metadata-moves", MetadataService::tend_moves));
+        } else {
+            clocks.push(("metadata-slots", MetadataService::tend_slots));
+            clocks.push(("metadata-map", MetadataService::follow));
+        }
+        for (name, tick) in clocks {
             let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
             std::thread::Builder::new().name(name.into()).spawn(move || run(&weak, &ended, tick))?;
         }
@@ -181,6 +189,11 @@ impl MetadataService {
         self.workers.shutdown();
         self.slots.iter().flatten().for_each(Workers::shutdown);
         self.control.shutdown();
+        self.end_moves();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        *self.ended.0.lock()
     }
 
     pub fn nodes(&self) -> &Nodes {
@@ -284,6 +297,9 @@ impl MetadataService {
             Method::Renew => self.of_session(meta, |_, asked| self.renew(asked)),
             Method::MapSince => self.map_since(meta, most),
             Method::NodeReport => self.node_report(incoming.peer(), meta),
+            Method::DrainNode => self.drain_node(meta),
+            Method::RemoveNode => self.remove_node(meta),
+            Method::Standings => self.standings(meta, most),
             Method::JoinMetadata => self.join_metadata(meta),
             Method::LetGo => self.slots_let_go(meta),
             Method::StatePart => self.state_part(meta, most),
@@ -354,7 +370,9 @@ impl MetadataService {
 fn is_among_servers(method: Method) -> bool {
     matches!(
         method,
-        Method::JoinMetadata
+        Method::DrainNode
+            | Method::RemoveNode
+            | Method::JoinMetadata
             | Method::LetGo
             | Method::StatePart
             | Method::PutState

@@ -88,8 +88,10 @@ impl MetadataService {
         let asked: Vec<(u64, Attrs)> = parts
             .iter()
             .map(|(node, parts)| {
-                let objects = parts.iter().filter_map(|part| files.get(part.file));
-                (*node, Attrs { objects: objects.map(|of| of.placed.object(of.ino)).collect() })
+                let objects = parts
+                    .iter()
+                    .filter_map(|part| files.get(part.file).map(|of| of.placed.object(of.ino, part.stripe)));
+                (*node, Attrs { objects: objects.collect() })
             })
             .collect();
         let mut truths: Vec<Result<Truth, No>> = files.iter().map(|of| Ok(Truth::new(of))).collect();

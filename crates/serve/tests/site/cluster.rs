@@ -17,7 +17,7 @@ use proto::{
     Head, Layout, Request, SessionId,
     attr::{Attr, Caller, Changes},
     control::{Mount, Mounted, NodeReport},
-    data::{Object, Read, Sync, Write},
+    data::{Read, Sync, Write},
     metadata::*,
 };
 use serve::{
@@ -145,6 +145,11 @@ impl Site {
         };
         let client = client_to(&self.address(), META, Lane::Control);
         self.reporters[n] = Some(Reporter::start(data.service().clone(), client, about).unwrap());
+    }
+
+    /// Why its last report was not taken.
+    pub fn trouble(&self, n: usize) -> Option<serve::reporting::Trouble> {
+        self.reporters[n].as_ref().and_then(Reporter::trouble)
     }
 
     /// A data server dies.
@@ -286,7 +291,7 @@ impl Session {
     pub fn write(&self, ino: u64, layout: &Layout, offset: u64, bytes: &[u8]) {
         let striped = Striped::new(layout.unit, layout.stripes.len()).unwrap();
         for part in striped.parts(offset, bytes.len() as u64) {
-            let object = Some(Object { ino, generation: layout.generation });
+            let object = Some(layout.object(ino, part.stripe));
             let write = Write { object, offset: part.object_offset, sync: false };
             let from = (part.offset - offset) as usize;
             let piece = &bytes[from..from + part.len as usize];
@@ -299,8 +304,8 @@ impl Session {
     }
 
     pub fn sync(&self, ino: u64, layout: &Layout) {
-        let object = Some(Object { ino, generation: layout.generation });
-        for node in &layout.stripes {
+        for (stripe, node) in layout.stripes.iter().enumerate() {
+            let object = Some(layout.object(ino, stripe));
             ask(self.data(*node), &Sync { object }, &[], 0).unwrap();
         }
     }
@@ -313,7 +318,7 @@ impl Session {
             let mut done = 0;
             while done < part.len {
                 let length = (part.len - done).min(4 << 20) as u32;
-                let object = Some(Object { ino, generation: layout.generation });
+                let object = Some(layout.object(ino, part.stripe));
                 let read = Read { object, offset: part.object_offset + done, length };
                 let (_, body) = ask(self.data(layout.stripes[part.stripe]), &read, &[], length).unwrap();
                 let at = (part.offset + done) as usize;

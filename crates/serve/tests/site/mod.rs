@@ -222,6 +222,7 @@ impl DataSite {
             Ok(())
         }));
         let service = DataService::start(ds.clone(), store.clone(), first, self.options).unwrap();
+        service.set_credentials(credentials(self.node));
         let address = self
             .address
             .clone()

@@ -1,0 +1,321 @@
+//! Data servers that are taken out: which, how far they are, and the threads that move their files elsewhere.
+//!
+//! - I-DRAIN-1: a data server that is being drained is durably so, and gets no stripe from the moment at which draining was answered.
+//! - I-DRAIN-2: one that is found to hold nothing after that holds nothing until it is taken back; only such a one is removed.
+
+use std::{
+    ops::ControlFlow,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use namespace::key::{self, Parsed};
+use parking_lot::Mutex;
+use prost::Message;
+use proto::{
+    Nothing,
+    moving::{DrainNode, RemoveNode, Standing as Said, StandingKind, StandingList, Standings, WHY_MAX},
+};
+use types::{Errno, Ino};
+
+use super::{MetadataService, drains::Drain, placed::Placed};
+use crate::{
+    answer::{Done, No, Outcome},
+    standing::{self, Standing},
+};
+
+/// Files at once: each of them is copied in several pieces at a time.
+const MOVERS: usize = 4;
+/// Of one look; more are found by the next. 16 bytes each.
+const FOUND_MAX: usize = 1 << 20;
+/// A file that could not be moved is tried again later, and later each time.
+const REST: Duration = Duration::from_millis(500);
+const REST_MAX: Duration = Duration::from_secs(60);
+/// A look reads all metadata, so it rests so many times as long as it took.
+const LOOKS_REST: u32 = 10;
+
+impl MetadataService {
+    /// Higher than those of all lives before.
+    pub(super) fn next_attempt(&self) -> u64 {
+        u64::from(self.terms.life().0) << 32 | (self.drains.attempts.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Returns when nothing is being moved any more.
+    pub(super) fn end_moves(&self) {
+        if self.drains.at_work.try_lock_for(4 * self.options.patience).is_none() {
+            tracing::warn!("a file is still being moved");
+        }
+    }
+
+    fn is_alone(&self) -> Result<(), No> {
+        if self.owners.is_none() {
+            return Ok(());
+        }
+        let why = "data servers cannot be drained or removed while there are several metadata servers (metadata.servers)";
+        Err(refused(Errno::EOPNOTSUPP, why))
+    }
+
+    pub(super) fn drain_node(&self, meta: &[u8]) -> Outcome {
+        let DrainNode { node, undo } = proto::decode(meta)?;
+        self.is_alone()?;
+        let before = self.nodes.standing(node);
+        let heard = self.nodes.name_of(node);
+        let name = heard.or(before.as_ref().map(|standing| standing.name.clone()));
+        let kind = before.map_or(StandingKind::In, |standing| standing.kind);
+        let now = match (kind, undo) {
+            (StandingKind::Removed, false) => {
+                return Err(refused(Errno::EINVAL, &format!("node {node} was removed already")));
+            }
+            (StandingKind::In, true) => {
+                return Err(refused(
+                    Errno::EINVAL,
+                    &format!("node {node} is neither being drained nor removed"),
+                ));
+            }
+            (_, true) => None,
+            // One that has not been heard of since this server was started may hold something, too; anybody else is a mistake.
+            (_, false) => {
+                let name = name.clone().ok_or_else(|| {
+                    refused(
+                        Errno::ENOENT,
+                        &format!("no data server {node} has reported since this server was started"),
+                    )
+                })?;
+                Some(Standing { kind: StandingKind::Draining, name })
+            }
+        };
+        self.set_standing(node, now)?;
+        tracing::info!(node, undo, "a data server is drained, or taken back");
+        Ok(Done::new(&self.said(node, name.unwrap_or_default())))
+    }
+
+    fn set_standing(&self, node: u64, now: Option<Standing>) -> Result<(), No> {
+        // Nobody is choosing, and whoever chooses later knows it.
+        let _alone = self.drains.placing.write();
+        standing::save(&self.notes, node, now.as_ref()).map_err(|error| {
+            tracing::error!(node, %error, "what becomes of a data server was not stored");
+            No::from(Errno::EIO)
+        })?;
+        let same = now.is_some() && now == self.nodes.standing(node);
+        self.nodes.set_standing(node, now)?;
+        if !same {
+            self.drains.table.lock().remove(&node);
+            self.drains.resting.lock().clear();
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_node(&self, meta: &[u8]) -> Outcome {
+        let RemoveNode { node } = proto::decode(meta)?;
+        self.is_alone()?;
+        let before = self.nodes.standing(node);
+        let Some(standing) = before.filter(|standing| standing.kind == StandingKind::Draining) else {
+            return Err(refused(
+                Errno::EBUSY,
+                &format!(
+                    "node {node} is not drained: `onfs node drain {node}` moves what it holds elsewhere"
+                ),
+            ));
+        };
+        let drain = self.drains.table.lock().get(&node).cloned().unwrap_or_default();
+        if !drain.known {
+            return Err(refused(Errno::EBUSY, &format!("it is not known yet what node {node} holds")));
+        }
+        if drain.files_left > 0 {
+            let files = drain.files_left;
+            return Err(refused(
+                Errno::EBUSY,
+                &format!("node {node} still holds something of {files} files"),
+            ));
+        }
+        self.set_standing(node, Some(Standing { kind: StandingKind::Removed, ..standing }))?;
+        tracing::info!(node, "a data server is removed");
+        Ok(Done::new(&Nothing {}))
+    }
+
+    pub(super) fn standings(&self, meta: &[u8], most: usize) -> Outcome {
+        let _: Standings = proto::decode(meta)?;
+        let standings = self.nodes.standings();
+        let standings =
+            standings.into_iter().map(|(node, standing)| self.said(node, standing.name)).collect();
+        let body = StandingList { standings }.encode_to_vec();
+        if body.len() > most { Err(Errno::ERANGE.into()) } else { Ok(Done::with_body(&Nothing {}, body)) }
+    }
+
+    fn said(&self, node: u64, name: String) -> Said {
+        let kind = self.nodes.standing(node).map_or(StandingKind::In, |standing| standing.kind);
+        let drain = match kind {
+            StandingKind::Draining => self.drains.table.lock().get(&node).cloned().unwrap_or_default(),
+            StandingKind::In | StandingKind::Removed => Drain::default(),
+        };
+        Said {
+            node,
+            name,
+            kind: kind.into(),
+            known: drain.known,
+            files_left: drain.files_left,
+            bytes_left: drain.bytes_left,
+            files_moved: drain.files_moved,
+            bytes_moved: drain.bytes_moved,
+            files_failed: drain.failed,
+            why: drain.why,
+        }
+    }
+
+    /// Called again and again.
+    pub(super) fn tend_moves(&self) {
+        let _at_work = self.drains.at_work.lock();
+        if self.has_ended() {
+            return;
+        }
+        self.judge_copies();
+        for node in self.nodes.draining() {
+            let due = {
+                let mut table = self.drains.table.lock();
+                table.entry(node).or_default().next.is_none_or(|next| Instant::now() >= next)
+            };
+            if due {
+                self.drain_more(node);
+            }
+        }
+    }
+
+    /// Looks for what a node holds, and moves what may be moved now.
+    fn drain_more(&self, node: u64) {
+        let began = Instant::now();
+        let (found, files) = match self.held_by(node) {
+            Ok(held) => held,
+            Err(no) => {
+                tracing::error!(node, errno = %no.errno(), "what a data server holds was not found");
+                return self.drained(node, |drain| {
+                    drain.next = Some(Instant::now() + REST);
+                    drain.why = why(&no);
+                });
+            }
+        };
+        let took = began.elapsed();
+        let bytes = found.iter().map(|(_, bytes)| bytes).sum();
+        self.drained(node, |drain| {
+            (drain.known, drain.files_left, drain.bytes_left) = (true, files, bytes);
+            if files == 0 {
+                // It gets nothing any more.
+                (drain.failed, drain.why) = (0, String::new());
+                drain.next = Some(Instant::now() + Duration::from_secs(3600));
+            } else {
+                drain.next = Some(Instant::now() + REST + took * LOOKS_REST);
+            }
+        });
+        let now = Instant::now();
+        let due: Vec<(Ino, u64)> = {
+            let resting = self.drains.resting.lock();
+            let rests = |ino: &Ino| resting.get(ino).is_some_and(|(until, _)| *until > now);
+            found.into_iter().filter(|(ino, _)| !rests(ino)).collect()
+        };
+        self.move_all(node, due);
+    }
+
+    fn move_all(&self, node: u64, due: Vec<(Ino, u64)>) {
+        let movers = MOVERS.min(due.len());
+        let due = Mutex::new(due.into_iter());
+        std::thread::scope(|scope| {
+            for _ in 0..movers {
+                scope.spawn(|| {
+                    loop {
+                        let next = due.lock().next();
+                        let Some((ino, bytes)) = next else { return };
+                        if self.has_ended() || !self.nodes.is_draining(node) {
+                            return;
+                        }
+                        let moved = self.move_off(ino, node);
+                        self.tried(node, ino, bytes, moved);
+                    }
+                });
+            }
+        });
+    }
+
+    fn tried(&self, node: u64, ino: Ino, bytes: u64, moved: Result<u64, No>) {
+        let mut resting = self.drains.resting.lock();
+        match moved {
+            Ok(_) => {
+                resting.remove(&ino);
+                drop(resting);
+                self.drained(node, |drain| {
+                    drain.files_left = drain.files_left.saturating_sub(1);
+                    drain.bytes_left = drain.bytes_left.saturating_sub(bytes);
+                    drain.files_moved += 1;
+                    drain.bytes_moved += bytes;
+                    // What is left is counted anew, not assumed to be nothing.
+                    drain.known &= drain.files_left > 0;
+                    drain.next = None;
+                });
+            }
+            Err(no) => {
+                let rest = resting.get(&ino).map_or(REST, |(_, before)| (*before * 2).min(REST_MAX));
+                resting.insert(ino, (Instant::now() + rest, rest));
+                let failed = resting.len() as u64;
+                drop(resting);
+                tracing::info!(node, %ino, errno = %no.errno(), why = no.0.detail, "a file is moved off a data server later");
+                self.drained(node, |drain| {
+                    drain.failed = failed;
+                    drain.why = format!("inode {ino}: {}", why(&no)).chars().take(WHY_MAX / 4).collect();
+                });
+            }
+        }
+    }
+
+    fn drained(&self, node: u64, change: impl FnOnce(&mut Drain)) {
+        if let Some(drain) = self.drains.table.lock().get_mut(&node) {
+            change(drain);
+        }
+    }
+
+    /// Files with a stripe on a node, or one that may be going there, with about how many bytes they have there; and how many they are.
+    fn held_by(&self, node: u64) -> Result<(Vec<(Ino, u64)>, u64), No> {
+        let (mut found, mut files, mut damaged) = (Vec::new(), 0, false);
+        let (from, to) = (key::inode(Ino::ROOT), [0xff; key::PREFIX_BYTES]);
+        let scanned = self.store.scan(&from, &to, &mut |key, value| {
+            if let Some(Parsed { raw_ino, kind: key::STRIPES, .. }) = Parsed::new(key) {
+                match Placed::decode(value).zip(Ino::from_raw(raw_ino)) {
+                    Some((placed, ino)) if holds(&placed, node) => {
+                        files += 1;
+                        if found.len() < FOUND_MAX {
+                            found.push((ino, placed));
+                        }
+                    }
+                    Some(_) => (),
+                    None => damaged = true,
+                }
+            }
+            if self.has_ended() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        scanned.map_err(|error| {
+            tracing::error!(%error, "the layouts were not read");
+            No::from(Errno::EIO)
+        })?;
+        if damaged || self.has_ended() {
+            return Err(refused(Errno::EIO, "a layout cannot be read"));
+        }
+        let with_bytes = |(ino, placed): (Ino, Placed)| (ino, self.bytes_on(ino, &placed, node));
+        Ok((found.into_iter().map(with_bytes).collect(), files))
+    }
+
+    fn bytes_on(&self, ino: Ino, placed: &Placed, node: u64) -> u64 {
+        let size = self.mds.find(ino).map_or(0, |found| found.attr.size);
+        let Some(striped) = placed.striped() else { return 0 };
+        let here = placed.layout.stripes.iter().enumerate().filter(|(_, one)| **one == node);
+        here.map(|(stripe, _)| striped.size_of_stripe(stripe, size)).sum()
+    }
+}
+
+fn holds(placed: &Placed, node: u64) -> bool {
+    placed.layout.stripes.contains(&node) || placed.handing.is_some_and(|handing| handing.to == node)
+}
+
+fn refused(errno: Errno, why: &str) -> No {
+    No::new(errno, wire::schema::Retry::Never, proto::Reason::None, why)
+}
+
+fn why(no: &No) -> String {
+    if no.0.detail.is_empty() { no.errno().to_string() } else { no.0.detail.clone() }
+}
