@@ -1,21 +1,12 @@
-//! Closes, which nobody waits for: several of them are one message.
+//! Closes, which nobody waits for: several of them are one message. Who sends them: [`crate::closing`].
 //!
 //! - The first one after a pause goes at once; while others follow, one message goes every [`PAUSE`] at the most.
 //! - Until the server has heard of a close the file counts as open: whoever looks at it is told what its data servers say.
 
-use std::{
-    sync::Weak,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use proto::{
-    closing::{CloseMany, Closing},
-    metadata::Close,
-};
-use types::Errno;
-
-use crate::Remote;
+use proto::closing::Closing;
 
 /// Between two messages.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -62,7 +53,7 @@ pub(crate) struct Closes {
 
 impl Closes {
     /// Gives it back if there are too many already.
-    fn add(&self, closing: Closing) -> Option<Closing> {
+    pub(crate) fn add(&self, closing: Closing) -> Option<Closing> {
         let mut queue = self.queue.lock();
         if queue.ends.is_some() || queue.waiting.len() >= MOST {
             return Some(closing);
@@ -73,7 +64,7 @@ impl Closes {
     }
 
     /// The next ones, when they are due; none after a while. `None`: there will be no more.
-    fn next(&self) -> Option<Vec<Closing>> {
+    pub(crate) fn next(&self) -> Option<Vec<Closing>> {
         let mut queue = self.queue.lock();
         loop {
             let now = Instant::now();
@@ -94,43 +85,6 @@ impl Closes {
     pub(crate) fn end(&self, patience: Duration) {
         self.queue.lock().ends = Some(Instant::now() + patience);
         self.changed.notify_one();
-    }
-}
-
-/// A thread sends them until there will be no more.
-pub(crate) fn send_closes(remote: &Weak<Remote>, closes: &Closes) {
-    while let Some(some) = closes.next() {
-        let Some(remote) = remote.upgrade() else { return };
-        remote.close_all(some);
-    }
-}
-
-impl Remote {
-    pub(crate) fn close_soon(&self, closing: Closing) {
-        if let Some(now) = self.closes.add(closing) {
-            self.close_all(vec![now]);
-        }
-    }
-
-    fn close_all(&self, closings: Vec<Closing>) {
-        for some in self.by_owner(closings, |closing| closing.ino) {
-            let close = |head| CloseMany { head: Some(head), closings: some.clone() };
-            match self.look(close) {
-                Ok(_) => {}
-                // A slot went meanwhile, and others of them did not.
-                Err(Errno::EREMOTE) => some.iter().for_each(|one| self.close_one(*one)),
-                Err(error) => {
-                    tracing::warn!(files = some.len(), %error, "files were not closed at the server")
-                }
-            }
-        }
-    }
-
-    fn close_one(&self, Closing { opening, ino, atime }: Closing) {
-        let closed = self.look(|head| Close { head: Some(head), opening, atime, ino });
-        if let Err(error) = closed {
-            tracing::warn!(ino, %error, "a file was not closed at the server");
-        }
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod access;
 mod closes;
+mod closing;
 mod dirs;
 mod held;
 mod homes;

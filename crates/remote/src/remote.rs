@@ -24,7 +24,7 @@ use wire::{
 };
 
 use crate::{
-    closes::{Closes, send_closes},
+    closes::Closes,
     homes::{FIRST_PAUSE, Homes},
     line::{Asking, Common, Line, Stop, Waits},
     nodes::Nodes,
@@ -154,7 +154,7 @@ impl Remote {
             let (remote, closes) = (Arc::downgrade(&remote), remote.closes.clone());
             std::thread::Builder::new()
                 .name("remote-closes".into())
-                .spawn(move || send_closes(&remote, &closes))?
+                .spawn(move || Remote::send_closes(&remote, &closes))?
         };
         *remote.closer.lock() = Some(closer);
         Ok(remote)
