@@ -156,7 +156,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 }
                 None => false,
             },
-            (None, key::VERDICT) => parsed.raw_ino == 0 && matches!(parsed.rest.len(), 0 | 16),
+            (None, key::VERDICT) => parsed.raw_ino == 0 && matches!(parsed.rest.len(), 0 | 16 | 17),
             (None, key::CONFLICT) => parsed.conflict().is_some(),
             (Some(_) | None, _) => false,
         };
