@@ -15,6 +15,7 @@ use types::{Attr, Errno, Ino, ProjectId, Timestamp};
 use crate::{
     Remote,
     access::Access,
+    keys::{entry, inode},
     names::{Place, attr_of},
     openings::{OpenFile, Placed},
 };
@@ -33,7 +34,7 @@ impl Remote {
     ) -> Result<(Attr, Arc<OpenFile>), Errno> {
         loop {
             let opening = self.openings.number();
-            let made = self.change(|head| metadata::Create {
+            let made = self.change_of(&[entry(at.dir, at.name), inode(at.dir)], |head| metadata::Create {
                 head: Some(head),
                 caller: Some(caller),
                 dir: at.dir.get(),
@@ -86,13 +87,18 @@ impl Remote {
 
     pub fn open(&self, ino: Ino, access: Access) -> Result<Arc<OpenFile>, Errno> {
         let number = self.openings.number();
-        let opened = self.look(|head| metadata::Open {
-            head: Some(head),
-            ino: ino.get(),
-            opening: number,
-            write: access.write,
+        if access.write {
+            self.begin_change(&[inode(ino)]);
+        }
+        let make =
+            |head| metadata::Open { head: Some(head), ino: ino.get(), opening: number, write: access.write };
+        let (opened, sure) = self.ask_surely(make, self.want(false));
+        let opened = opened.and_then(|(opened, _)| Ok((attr_of(opened.attr)?, opened)));
+        let (attr, opened) = opened.inspect_err(|_| {
+            if access.write {
+                self.end_change(&[inode(ino)], sure);
+            }
         })?;
-        let attr = attr_of(opened.attr)?;
         Ok(self.opened(&attr, opened.layout, number, access))
     }
 
@@ -101,12 +107,16 @@ impl Remote {
         let Some(file) = self.openings.remove(number) else { return };
         self.release_locks(file.ino, number);
         let atime = file.read_at.lock().map(Into::into);
-        let closed = self.look(|head| metadata::Close {
-            head: Some(head),
-            opening: file.number,
-            atime,
-            ino: file.ino.get(),
-        });
+        let key = [inode(file.ino)];
+        if atime.is_some() {
+            self.begin_change(&key);
+        }
+        let (opening, ino) = (file.number, file.ino.get());
+        let make = |head| metadata::Close { head: Some(head), opening, atime, ino };
+        let (closed, sure) = self.ask_surely(make, self.want(false));
+        // Each is its own: the time of reading, and an opening for writing.
+        (0..u32::from(atime.is_some()) + u32::from(file.access.write))
+            .for_each(|_| self.end_change(&key, sure));
         if let Err(error) = closed {
             tracing::warn!(ino = file.ino.get(), %error, "a file was not closed at the server");
         }
@@ -139,6 +149,10 @@ impl Remote {
     ) -> Result<(Attr, Arc<OpenFile>), Errno> {
         let attr = attr_of(made.attr)?;
         self.references.add(attr.ino);
+        if access.write {
+            // Until it is closed.
+            self.begin_change(&[inode(attr.ino)]);
+        }
         let file = self.opened(&attr, made.layout, number, access);
         Ok((attr, file))
     }

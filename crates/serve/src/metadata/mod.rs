@@ -14,6 +14,7 @@ mod attributes;
 mod cluster;
 mod control;
 mod files;
+mod keeping;
 mod leaving;
 mod live;
 mod locking;
@@ -26,8 +27,10 @@ mod purge;
 mod service;
 mod session;
 mod terms;
+mod turns;
 mod verdicts;
 
 pub use owners::{JoinError, Joining, Shared, SlotRights, join};
 pub use service::{MetadataOptions, MetadataService};
 pub use session::SessionLimits;
+pub use terms::Counts as LeaseCounts;

@@ -81,6 +81,7 @@ impl MetadataService {
                 kind: entry.kind as u32,
                 cookie: entry.cookie,
                 attr: None,
+                keeps: 0,
             });
             ControlFlow::Continue(())
         })?;
@@ -88,17 +89,27 @@ impl MetadataService {
             // Not one fits.
             return Err(Errno::EINVAL.into());
         }
+        let term = if asked.keeping && asked.attributes { self.listing_term(session) } else { None };
         if asked.attributes {
-            entries.iter_mut().for_each(|entry| self.fill(session, entry, asked.referring));
+            let keeping = term.map(|_| dir);
+            entries.iter_mut().for_each(|entry| self.fill(session, entry, (asked.referring, keeping)));
         }
-        Ok(Done::with_body(&Listed { end }, Entries { entries }.encode_to_vec()))
+        Ok(Done::with_body(&Listed { end, term_ms: term.unwrap_or(0) }, Entries { entries }.encode_to_vec()))
     }
 
-    /// Adds attributes, and the reference to what has them. Without them the asker has to look it up.
-    fn fill(&self, session: &Session, entry: &mut DirEntry, referring: bool) {
+    /// Adds attributes, and the reference to what has them. Without them the asker has to look it up. `keeping`: he would keep them, of
+    /// the names in this directory.
+    fn fill(&self, session: &Session, entry: &mut DirEntry, (referring, keeping): (bool, Option<Ino>)) {
         let Ok(ino) = proto::attr::ino(entry.ino) else { return };
-        let attr = self.mds.find(ino).map_err(No::from).and_then(|found| self.complete(found));
         let dots = entry.name == b"." || entry.name == b"..";
+        let kept = keeping.filter(|_| !dots).and_then(|dir| self.look_at_entry(session, dir, entry));
+        let attr = match kept {
+            Some((attr, keeps)) => {
+                entry.keeps = keeps;
+                Ok(attr)
+            }
+            None => self.mds.find(ino).map_err(No::from).and_then(|found| self.complete(found)),
+        };
         let Ok(_inside) = self.enter([ino]) else { return };
         if let Ok(attr) = attr
             && (dots || !referring || self.refer(session, ino).is_ok())
@@ -116,6 +127,7 @@ impl MetadataService {
             for_write: false,
         };
         let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
         self.opened(session, asked.opening, found, asked.write)
     }
@@ -135,6 +147,7 @@ impl MetadataService {
 
     pub(super) fn mkdir(&self, session: &Session, asked: &Mkdir) -> Outcome {
         let (caller, dir) = (caller(asked.caller)?, proto::attr::ino(asked.dir)?);
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         let attr = self.mds.mkdir(&caller, dir, &asked.name, asked.mode & MODE_MASK)?;
         self.made(session, attr)
     }
@@ -147,6 +160,7 @@ impl MetadataService {
         let node =
             NewNode { kind, mode: asked.mode & MODE_MASK, rdev: asked.rdev, target: None, for_write: false };
         let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
         self.made(session, found.attr)
     }
@@ -155,33 +169,40 @@ impl MetadataService {
         let (kind, target) = (FileKind::Symlink, Some(&asked.target[..]));
         let node = NewNode { kind, mode: 0o777, rdev: 0, target, for_write: false };
         let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
         self.made(session, found.attr)
     }
 
     pub(super) fn link(&self, session: &Session, asked: &Link) -> Outcome {
         let (ino, dir) = (proto::attr::ino(asked.ino)?, proto::attr::ino(asked.dir)?);
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[ino])?;
         let linked = self.mds.link(ino, dir, &asked.name)?;
         // Of a file that is being written the attributes are its data servers'; the link is made without them.
         let attr = self.mds.find(ino).map_err(No::from).and_then(|found| self.complete(found));
         self.made(session, attr.unwrap_or(linked))
     }
 
-    pub(super) fn unlink(&self, asked: &Unlink) -> Outcome {
+    pub(super) fn unlink(&self, session: &Session, asked: &Unlink) -> Outcome {
+        let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         // Some session may be about to open it: the purger looks at the references, and removes it a little later.
-        self.mds.unlink(proto::attr::ino(asked.dir)?, &asked.name, &|_| true)?;
+        self.mds.unlink(dir, &asked.name, &|_| true)?;
         Ok(Done::new(&Nothing {}))
     }
 
-    pub(super) fn rmdir(&self, asked: &Rmdir) -> Outcome {
-        self.mds.rmdir(proto::attr::ino(asked.dir)?, &asked.name)?;
+    pub(super) fn rmdir(&self, session: &Session, asked: &Rmdir) -> Outcome {
+        let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
+        self.mds.rmdir(dir, &asked.name)?;
         Ok(Done::new(&Nothing {}))
     }
 
-    pub(super) fn rename(&self, asked: &Rename) -> Outcome {
+    pub(super) fn rename(&self, session: &Session, asked: &Rename) -> Outcome {
         let mode = RenameMode::try_from(asked.mode).map_err(|_| Bad::Range("mode of renaming"))?;
         let from = (proto::attr::ino(asked.from_dir)?, &asked.from_name[..]);
         let to = (proto::attr::ino(asked.to_dir)?, &asked.to_name[..]);
+        let _changing = self.change_names((session, asked.head), &[from, to], &[])?;
         self.mds.rename(from, to, mode.into())?;
         Ok(Done::new(&Nothing {}))
     }
