@@ -247,6 +247,11 @@ pub fn verdict(session: u128) -> Key {
     Key::new(0, VERDICT).with(&session.to_be_bytes())
 }
 
+/// That the session is there, and may have something. Beside its verdict.
+pub fn presence(session: u128) -> Key {
+    verdict(session).with(b"p")
+}
+
 /// Without the lives, which are in front of them.
 pub fn verdict_start() -> Key {
     verdict(0)

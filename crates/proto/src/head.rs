@@ -37,6 +37,12 @@ pub struct Head {
     /// out. 0: whichever there is.
     #[prost(uint64, tag = "5")]
     pub joined: u64,
+    /// Of an operation that takes a name away or moves it: inodes that it names, of which the session keeps nothing while the operation runs. Of
+    /// others it is asked back what it keeps, as from all.
+    #[prost(uint64, tag = "10")]
+    pub dropped: u64,
+    #[prost(uint64, tag = "11")]
+    pub dropped_too: u64,
 }
 
 impl Head {
@@ -48,6 +54,8 @@ impl Head {
             number: 0,
             acknowledged: 0,
             joined: 0,
+            dropped: 0,
+            dropped_too: 0,
         }
     }
 

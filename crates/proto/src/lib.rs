@@ -19,6 +19,7 @@ pub mod data;
 pub mod fault;
 pub mod head;
 pub mod layout;
+pub mod leases;
 pub mod locks;
 pub mod metadata;
 pub mod meter;

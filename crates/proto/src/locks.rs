@@ -7,6 +7,7 @@ use prost::{Enumeration, Message};
 
 use crate::{
     Bad, Head, Method, Nothing, Request,
+    leases::Recalled,
     metadata::{inode, known},
 };
 
@@ -180,6 +181,9 @@ pub struct Told {
     /// At most [`crate::BATCH_MAX`]; the rest is told at the next listening.
     #[prost(message, repeated, tag = "1")]
     pub tellings: Vec<Telling>,
+    /// At most [`crate::leases::LEASES_MAX`]. Their numbers are among those of the tellings.
+    #[prost(message, repeated, tag = "10")]
+    pub recalls: Vec<Recalled>,
 }
 
 /// What became of a lock that waited.

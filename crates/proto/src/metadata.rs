@@ -189,6 +189,9 @@ pub struct ReadDir {
     /// With a reference to each that has attributes, "." and ".." left out.
     #[prost(bool, tag = "6")]
     pub referring: bool,
+    /// The asker would keep the names and their attributes.
+    #[prost(bool, tag = "10")]
+    pub keeping: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -196,6 +199,9 @@ pub struct Listed {
     /// There are no more.
     #[prost(bool, tag = "1")]
     pub end: bool,
+    /// Of what is kept, as [`crate::leases::Looked`] has it.
+    #[prost(uint32, tag = "10")]
+    pub term_ms: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -218,6 +224,9 @@ pub struct DirEntry {
     /// Missing also when it went away meanwhile.
     #[prost(message, optional, tag = "5")]
     pub attr: Option<Attr>,
+    /// What may be kept of it: see [`crate::leases::keeps`].
+    #[prost(uint32, tag = "10")]
+    pub keeps: u32,
 }
 
 /// Makes a regular file and opens it; `EEXIST` if the name is there.

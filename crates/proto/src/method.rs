@@ -38,6 +38,7 @@ methods! {
     MapSince = 5,
     NodeReport = 6,
     Listen = 7,
+    Return = 8,
     // For those who watch.
     Counters = 20,
     ClusterStatus = 21,
@@ -87,6 +88,7 @@ methods! {
     FindLock = 130,
     CancelLock = 131,
     Find = 132,
+    Look = 133,
     CloseMany = 140,
     GetUntouched = 141,
     // Data: 200 to 299.

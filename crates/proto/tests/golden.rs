@@ -11,6 +11,7 @@ use proto::{
     control::*,
     data::{self, AllocateMode, Object, ObjectAttr, Whence},
     decode,
+    leases::*,
     locks::*,
     metadata::{self as m, *},
     moving::*,
@@ -230,14 +231,29 @@ fn names() -> Vec<Golden> {
         ("target", Target { target: name.clone() }.encode_to_vec()),
         (
             "read-dir",
-            ReadDir { head, dir: 1, cookie: 2, entries_max: 3, attributes: true, referring: true }
-                .encode_to_vec(),
+            ReadDir {
+                head,
+                dir: 1,
+                cookie: 2,
+                entries_max: 3,
+                attributes: true,
+                referring: true,
+                keeping: false,
+            }
+            .encode_to_vec(),
         ),
-        ("listed", Listed { end: true }.encode_to_vec()),
+        ("listed", Listed { end: true, term_ms: 0 }.encode_to_vec()),
         (
             "entries",
             Entries {
-                entries: vec![DirEntry { name: name.clone(), ino: 2, kind: 1, cookie: 4, attr: attr() }],
+                entries: vec![DirEntry {
+                    name: name.clone(),
+                    ino: 2,
+                    kind: 1,
+                    cookie: 4,
+                    attr: attr(),
+                    keeps: 0,
+                }],
             }
             .encode_to_vec(),
         ),
@@ -341,8 +357,34 @@ fn locks() -> Vec<Golden> {
         ("found-lock", FoundLock { lock, own: true }.encode_to_vec()),
         ("cancel-lock", CancelLock { head: joined(), number: 4 }.encode_to_vec()),
         ("listen", Listen { head: joined(), heard: 2 }.encode_to_vec()),
-        ("told", Told { tellings: vec![telling] }.encode_to_vec()),
+        ("told", Told { tellings: vec![telling], recalls: vec![] }.encode_to_vec()),
         ("had-locks", HadLocks { locks: vec![held()] }.encode_to_vec()),
+    ]
+}
+
+fn recalled(name: Vec<u8>) -> Recalled {
+    Recalled { number: 3, ino: 2, name, keeps: 2, grant: 1 << 40 }
+}
+
+fn returned(name: Vec<u8>) -> Returned {
+    Returned { ino: 2, name, keeps: 2, number: 1 << 40 }
+}
+
+fn leases() -> Vec<Golden> {
+    let told = Told { tellings: vec![], recalls: vec![recalled(name()), recalled(vec![])] };
+    let mut list = ReadDir { head: joined(), dir: 1, keeping: true, ..ReadDir::default() };
+    list.attributes = true;
+    let head = Some(Head { dropped: 5, dropped_too: 6, ..head().unwrap() });
+    let kept = DirEntry { name: name(), ino: 2, kind: 1, cookie: 4, attr: None, keeps: 7 };
+    vec![
+        ("look", Look { head: joined(), ino: 2, name: name() }.encode_to_vec()),
+        ("looked", Looked { attr: attr(), keeps: 7, term_ms: 6000 }.encode_to_vec()),
+        ("return", Return { head: joined(), returned: vec![returned(name())] }.encode_to_vec()),
+        ("told-recalls", told.encode_to_vec()),
+        ("read-dir-keeping", list.encode_to_vec()),
+        ("listed-term", Listed { end: true, term_ms: 6000 }.encode_to_vec()),
+        ("entries-kept", Entries { entries: vec![kept] }.encode_to_vec()),
+        ("unlink-dropped", Unlink { head, dir: 1, name: name() }.encode_to_vec()),
     ]
 }
 
@@ -428,7 +470,7 @@ fn moving() -> Vec<Golden> {
 }
 
 fn all() -> Vec<Golden> {
-    [control(), owners(), watch(), names(), files(), locks(), bytes(), moving()].concat()
+    [control(), owners(), watch(), names(), files(), locks(), bytes(), moving(), leases()].concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -508,6 +550,8 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::Hold => check::<Hold>(meta),
         Method::StatFs => check::<StatFs>(meta),
         Method::FindLayout => check::<FindLayout>(meta),
+        Method::Look => check::<Look>(meta),
+        Method::Return => check::<Return>(meta),
         Method::Listen => check::<Listen>(meta),
         Method::Lock => check::<Lock>(meta),
         Method::Unlock => check::<Unlock>(meta),
@@ -565,6 +609,7 @@ fn no_bytes_make_a_decoder_panic() {
             }
             let _ = HadLocks::read(bytes);
             let _ = Told::decode(bytes);
+            let _ = Looked::decode(bytes);
             let _ = Entries::decode(bytes);
             let _ = Opened::decode(bytes).map(|opened| opened.layout.map(|layout| layout.check()));
             let _ = Attr::decode(bytes).map(types::Attr::try_from);
@@ -606,6 +651,14 @@ fn what_is_beyond_a_bound_is_refused() {
     assert!(Lock { head: Some(Head::of(SESSION)), lock: Some(held()), wait: true }.check().is_err());
     let many = HadLocks { locks: vec![held(); LOCKS_MAX + 1] };
     assert_eq!(HadLocks::read(&many.encode_to_vec()).map(drop), too_long("locks", LOCKS_MAX + 1, LOCKS_MAX));
+    let many = Return { head, returned: vec![returned(vec![]); LEASES_MAX + 1] };
+    assert_eq!(many.check(), too_long("leases", LEASES_MAX + 1, LEASES_MAX));
+    assert_eq!(
+        Return { head, returned: vec![returned(vec![b'x'; 256])] }.check(),
+        too_long("name", 256, 255)
+    );
+    assert_eq!(Look { head, ino: 2, name: vec![b'x'; 256] }.check(), too_long("name", 256, 255));
+    assert_eq!(Look { head, ino: 0, name: vec![] }.check(), Err(Bad::Range("inode number")));
     for stripes in [vec![], vec![0], vec![1, 2, 1], vec![1; 65]] {
         assert!(Layout { generation: 1, unit: 4 << 20, stripes, moved: vec![] }.check().is_err());
     }
@@ -640,7 +693,16 @@ fn lists_fit_into_frames() {
     let had = HadLocks { locks: vec![most; LOCKS_MAX] };
     assert!(had.encoded_len() <= wire::frame::Limits::DEFAULT.body as usize);
     let locked = Some(Locked { outcome: 5, stamp: u64::MAX });
-    let told = Told { tellings: vec![Telling { number: u64::MAX, operation: u64::MAX, locked }; BATCH_MAX] };
+    let longest = vec![b'n'; 255];
+    let recall =
+        Recalled { number: u64::MAX, ino: u64::MAX, name: longest.clone(), keeps: 7, grant: u64::MAX };
+    let told = Told {
+        tellings: vec![Telling { number: u64::MAX, operation: u64::MAX, locked }; BATCH_MAX],
+        recalls: vec![recall; LEASES_MAX],
+    };
+    let back = Returned { ino: u64::MAX, name: longest, keeps: 7, number: u64::MAX };
+    let back = Return { head: head(), returned: vec![back; LEASES_MAX] };
+    assert!(back.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     assert!(told.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let range = Range { from: u64::MAX, to: u64::MAX };
     let changes = ChangedRanges { ranges: vec![range; RANGES_MAX], size: u64::MAX, mtime: time(i64::MIN) };

@@ -17,10 +17,18 @@ const MANY: usize = 128;
 /// With so many the server is behind: whoever closes waits for his own.
 const MOST: usize = 4096;
 
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ToClose {
+    pub closing: Closing,
+    /// It was open for writing.
+    pub write: bool,
+}
+
 /// Those that wait, and when the last ones went.
 #[derive(Default)]
 struct Queue {
-    waiting: Vec<Closing>,
+    waiting: Vec<ToClose>,
     sent: Option<Instant>,
     /// There will be no more, and what is left then goes no more.
     ends: Option<Instant>,
@@ -38,7 +46,7 @@ impl Queue {
     }
 
     /// Those of one message.
-    fn take(&mut self, now: Instant) -> Vec<Closing> {
+    fn take(&mut self, now: Instant) -> Vec<ToClose> {
         self.sent = Some(now);
         let first = self.waiting.len().min(MANY);
         self.waiting.drain(..first).collect()
@@ -53,7 +61,7 @@ pub(crate) struct Closes {
 
 impl Closes {
     /// Gives it back if there are too many already.
-    pub(crate) fn add(&self, closing: Closing) -> Option<Closing> {
+    pub(crate) fn add(&self, closing: ToClose) -> Option<ToClose> {
         let mut queue = self.queue.lock();
         if queue.ends.is_some() || queue.waiting.len() >= MOST {
             return Some(closing);
@@ -64,7 +72,7 @@ impl Closes {
     }
 
     /// The next ones, when they are due; none after a while. `None`: there will be no more.
-    pub(crate) fn next(&self) -> Option<Vec<Closing>> {
+    pub(crate) fn next(&self) -> Option<Vec<ToClose>> {
         let mut queue = self.queue.lock();
         loop {
             let now = Instant::now();
@@ -95,7 +103,7 @@ mod tests {
 
     #[test]
     fn those_that_follow_each_other_go_together() {
-        let closing = |opening| Closing { opening, ino: 2, atime: None };
+        let closing = |opening| ToClose { closing: Closing { opening, ino: 2, atime: None }, write: false };
         let (mut queue, start) = (Queue::default(), Instant::now());
         assert_eq!(queue.due(start), None);
         queue.waiting.push(closing(1));

@@ -1,10 +1,12 @@
 //! Listings.
 
+use std::time::{Duration, Instant};
+
 use prost::Message;
 use proto::metadata::{self, ENTRIES_MAX};
 use types::{Attr, Errno, FileKind, Ino};
 
-use crate::{Remote, names::attr_of};
+use crate::{Remote, keeping::Asked, names::attr_of};
 
 /// Bytes of one listing as it comes; the kernel asks for far less at once.
 const BYTES_MAX: u32 = 1 << 20;
@@ -34,6 +36,7 @@ impl Remote {
         let mut want = self.want(false);
         want.answer_bytes_max = BYTES_MAX;
         let entries_max = u32::try_from(at_most).unwrap_or(ENTRIES_MAX).clamp(1, ENTRIES_MAX);
+        let asked = (attributes && self.keeps()).then(|| self.asked_to_keep());
         let (listed, body) = self.ask(
             |head| metadata::ReadDir {
                 head: Some(head),
@@ -42,10 +45,14 @@ impl Remote {
                 entries_max,
                 attributes,
                 referring: attributes,
+                keeping: asked.is_some(),
             },
             want,
         )?;
         let found = metadata::Entries::decode(body.as_slice()).map_err(|_| Errno::EIO)?;
+        if let Some(asked) = asked.filter(|_| listed.term_ms != 0) {
+            self.keep_listed((&asked, listed.term_ms), dir, &found.entries);
+        }
         let entries = found.entries.into_iter().map(|entry| {
             Ok(Listed {
                 ino: proto::attr::ino(entry.ino).map_err(|_| Errno::EIO)?,
@@ -56,6 +63,18 @@ impl Remote {
             })
         });
         Ok(Page { entries: entries.collect::<Result<_, Errno>>()?, end: listed.end })
+    }
+
+    fn keep_listed(&self, (asked, term_ms): (&Asked<'_>, u32), dir: Ino, entries: &[metadata::DirEntry]) {
+        let mut kept = self.kept.lock();
+        let now = Instant::now();
+        kept.heard_term(asked.ticket, now, Duration::from_millis(term_ms.into()));
+        for entry in entries.iter().filter(|entry| entry.keeps != 0) {
+            if let Some(attr) = entry.attr.and_then(|attr| Attr::try_from(attr).ok()) {
+                let of = (Some(attr), entry.keeps);
+                self.keep(&mut kept, (asked.ticket, now), (dir, &entry.name), of);
+            }
+        }
     }
 
     /// The kernel knows of an entry of a listing, with its attributes.

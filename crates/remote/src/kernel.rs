@@ -80,6 +80,19 @@ impl Filesystem for Remote {
                 self.interrupt(unique);
                 return call.reply_none();
             }
+            Ok(Operation::Lookup { name }) => {
+                let dir = Ino::from_raw(header.node);
+                match dir.and_then(|dir| self.kept_lookup(Place { dir, name })) {
+                    Some(found) => return finish(call, found, reply_entry),
+                    None => false,
+                }
+            }
+            Ok(Operation::Getattr { .. } | Operation::Statx { .. }) => {
+                match Ino::from_raw(header.node).and_then(|ino| self.kept_attr(ino)) {
+                    Some(attr) => return reply_attr(call, attr),
+                    None => false,
+                }
+            }
             Ok(Operation::Setlk(args)) => return self.serve_lock(call, args, false),
             Ok(Operation::Setlkw(args)) => return self.serve_lock(call, args, true),
             // Most who close a file have no lock on it.

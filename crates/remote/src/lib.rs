@@ -3,8 +3,8 @@
 //! - [`Remote`] is one mount: its session, its operations as plain calls, and a [`fuse::Filesystem`] over them.
 //! - Where there are several metadata servers, each is asked about the inodes whose slots it has.
 //! - The locks of its programs are the metadata server's. It knows what they have, to come back with.
-//! - It keeps nothing of names, attributes and bytes: each is asked for when it is wanted, so that all clients see the same. What it
-//!   keeps is what it has: references, openings, where the bytes of an open file are.
+//! - It keeps names and attributes as long as the metadata server lets it, and the kernel keeps nothing: so all clients see the same. Beside that it
+//!   keeps what it has: references, openings, where the bytes of an open file are.
 //!
 //! Invariants:
 //! - I-REMOTE-1: a change is carried out once: it has one number for all its attempts, and ends as unknown rather than twice.
@@ -19,7 +19,10 @@ mod closing;
 mod dirs;
 mod held;
 mod homes;
+mod keeping;
+mod kept;
 mod kernel;
+mod keys;
 mod line;
 mod lock_calls;
 mod locking;
@@ -45,6 +48,7 @@ mod xattr;
 pub use access::Access;
 pub use dirs::{Listed, Page};
 pub use held::Holder;
+pub use kept::KeptCounts;
 pub use names::Place;
 pub use openings::OpenFile;
 pub use options::{OwnNode, RemoteOptions};

@@ -17,6 +17,7 @@ use net::Answered;
 use prost::Message;
 use proto::{
     Reason, Request,
+    leases::Recalled,
     locks::{CancelLock, FindLock, FoundLock, HeldLock, Listen, Lock, LockOutcome, Unlock},
 };
 use types::{Errno, Ino};
@@ -252,7 +253,7 @@ impl Remote {
         answer::<R>(&self.metadata.ask(&asking, waits)?)
     }
 
-    fn listen_from_now_on(&self) {
+    pub(crate) fn listen_from_now_on(&self) {
         if self.listening.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -268,10 +269,14 @@ impl Remote {
     fn hear(&self, session: &Session, heard: u64) -> Result<u64, Stop> {
         let request = Listen { head: Some(session.head()), heard };
         let waits = Waits { patience: LISTEN_PATIENCE, longest: LISTEN_LONGEST };
+        let sent = Instant::now();
         let told = answer::<Listen>(&self.control.ask(&asking(&request)?, waits)?)?;
-        let mut last = heard;
+        self.kept.lock().heard(sent, Instant::now());
+        let recalls: Vec<Recalled> = told.recalls.into_iter().filter(|one| one.number > heard).collect();
+        self.recalled(session, &recalls)?;
+        let mut last = recalls.last().map_or(heard, |recalled| recalled.number);
         for telling in told.tellings.into_iter().filter(|telling| telling.number > heard) {
-            last = telling.number;
+            last = last.max(telling.number);
             let at = (session.joined, telling.operation);
             let next = self.locks.lock().decided(at, &telling.locked.unwrap_or_default());
             self.go_on(next);

@@ -1,14 +1,19 @@
 //! Names and attributes. Whatever answers with an inode gives one reference, which the kernel returns by forgetting it.
 
 use fuse::{SetattrArgs, TimeOrNow};
+use lease::coherence::rights::Key;
 use proto::{
+    Head,
     attr::{Caller, Changes, SetTime},
     metadata,
     untouched::GetUntouched,
 };
 use types::{Attr, Errno, FileKind, Ino};
 
-use crate::Remote;
+use crate::{
+    Remote,
+    keys::{entry, inode},
+};
 
 /// Where a name is.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +24,9 @@ pub struct Place<'a> {
 
 impl Remote {
     pub fn lookup(&self, at: Place<'_>) -> Result<Attr, Errno> {
+        if self.keeps() {
+            return self.kept_lookup(at).unwrap_or_else(|| self.look_name(at));
+        }
         let entry = self.look(|head| metadata::Lookup {
             head: Some(head),
             dir: at.dir.get(),
@@ -35,6 +43,9 @@ impl Remote {
             if self.openings.untouched(ino) == Some(opening) {
                 return attr_of(entry.attr);
             }
+        }
+        if self.keeps() {
+            return self.kept_attr(ino).map_or_else(|| self.look_inode(ino), Ok);
         }
         let entry = self.look(|head| metadata::GetAttr { head: Some(head), ino: ino.get() })?;
         attr_of(entry.attr)
@@ -55,7 +66,7 @@ impl Remote {
     }
 
     pub(crate) fn apply(&self, ino: Ino, changes: Changes, grow_only: bool) -> Result<Attr, Errno> {
-        let entry = self.change(|head| metadata::SetAttr {
+        let entry = self.change_of(&[inode(ino)], |head| metadata::SetAttr {
             head: Some(head),
             ino: ino.get(),
             changes: Some(changes),
@@ -70,7 +81,7 @@ impl Remote {
     }
 
     pub fn mkdir(&self, caller: Caller, at: Place<'_>, mode: u32) -> Result<Attr, Errno> {
-        let entry = self.change(|head| metadata::Mkdir {
+        let entry = self.change_of(&[entry(at.dir, at.name), inode(at.dir)], |head| metadata::Mkdir {
             head: Some(head),
             caller: Some(caller),
             dir: at.dir.get(),
@@ -83,7 +94,7 @@ impl Remote {
     /// `mode` with the file's type.
     pub fn mknod(&self, caller: Caller, at: Place<'_>, mode: u32, rdev: u32) -> Result<Attr, Errno> {
         let kind = FileKind::from_mode(mode).ok_or(Errno::EINVAL)?;
-        let entry = self.change(|head| metadata::Mknod {
+        let entry = self.change_of(&[entry(at.dir, at.name), inode(at.dir)], |head| metadata::Mknod {
             head: Some(head),
             caller: Some(caller),
             dir: at.dir.get(),
@@ -96,7 +107,7 @@ impl Remote {
     }
 
     pub fn symlink(&self, caller: Caller, at: Place<'_>, target: &[u8]) -> Result<Attr, Errno> {
-        let entry = self.change(|head| metadata::Symlink {
+        let entry = self.change_of(&[entry(at.dir, at.name), inode(at.dir)], |head| metadata::Symlink {
             head: Some(head),
             caller: Some(caller),
             dir: at.dir.get(),
@@ -107,30 +118,33 @@ impl Remote {
     }
 
     pub fn link(&self, ino: Ino, at: Place<'_>) -> Result<Attr, Errno> {
-        let entry = self.change(|head| metadata::Link {
-            head: Some(head),
-            ino: ino.get(),
-            dir: at.dir.get(),
-            name: at.name.to_vec(),
+        let entry = self.change_of(&[entry(at.dir, at.name), inode(at.dir), inode(ino)], |head| {
+            metadata::Link { head: Some(head), ino: ino.get(), dir: at.dir.get(), name: at.name.to_vec() }
         });
         self.named(entry)
     }
 
     pub fn unlink(&self, at: Place<'_>) -> Result<(), Errno> {
-        self.change(|head| metadata::Unlink { head: Some(head), dir: at.dir.get(), name: at.name.to_vec() })
-            .map(drop)
+        let (keys, dropped) = self.taken_away(&[at]);
+        let head = |head| Some(Head { dropped: dropped[0], ..head });
+        let make = |of| metadata::Unlink { head: head(of), dir: at.dir.get(), name: at.name.to_vec() };
+        self.change_of(&keys, make).map(drop)
     }
 
     pub fn rmdir(&self, at: Place<'_>) -> Result<(), Errno> {
-        self.change(|head| metadata::Rmdir { head: Some(head), dir: at.dir.get(), name: at.name.to_vec() })
-            .map(drop)
+        let (keys, dropped) = self.taken_away(&[at]);
+        let head = |head| Some(Head { dropped: dropped[0], ..head });
+        let make = |of| metadata::Rmdir { head: head(of), dir: at.dir.get(), name: at.name.to_vec() };
+        self.change_of(&keys, make).map(drop)
     }
 
     /// `flags` as in renameat2(2).
     pub fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Result<(), Errno> {
         let mode = rename_mode(flags)?;
-        self.change(|head| metadata::Rename {
-            head: Some(head),
+        let (keys, dropped) = self.taken_away(&[from, to]);
+        let [dropped, dropped_too] = dropped;
+        self.change_of(&keys, |head| metadata::Rename {
+            head: Some(Head { dropped, dropped_too, ..head }),
             from_dir: from.dir.get(),
             from_name: from.name.to_vec(),
             to_dir: to.dir.get(),
@@ -138,6 +152,19 @@ impl Remote {
             mode: mode.into(),
         })
         .map(drop)
+    }
+
+    /// What an operation changes that takes these names away or moves them, and as far as it is known what they name.
+    fn taken_away(&self, names: &[Place<'_>]) -> (Vec<Key>, [u64; 2]) {
+        let (mut keys, mut dropped) = (Vec::new(), [0; 2]);
+        for (at, dropped) in names.iter().zip(&mut dropped) {
+            keys.extend([entry(at.dir, at.name), inode(at.dir)]);
+            if let Some(ino) = self.known_as(*at) {
+                keys.push(inode(ino));
+                *dropped = ino.get();
+            }
+        }
+        (keys, dropped)
     }
 
     /// The kernel gives up references.

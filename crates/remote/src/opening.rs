@@ -15,6 +15,8 @@ use types::{Attr, Errno, Ino, ProjectId, Timestamp};
 use crate::{
     Remote,
     access::Access,
+    closes::ToClose,
+    keys::{entry, inode},
     names::{Place, attr_of},
     openings::{OpenFile, Placed},
 };
@@ -33,7 +35,7 @@ impl Remote {
     ) -> Result<(Attr, Arc<OpenFile>), Errno> {
         loop {
             let (opening, session) = (self.openings.number(), self.writing_session());
-            let made = self.change(|head| metadata::Create {
+            let made = self.change_of(&[entry(at.dir, at.name), inode(at.dir)], |head| metadata::Create {
                 head: Some(head),
                 caller: Some(caller),
                 dir: at.dir.get(),
@@ -86,13 +88,18 @@ impl Remote {
 
     pub fn open(&self, ino: Ino, access: Access) -> Result<Arc<OpenFile>, Errno> {
         let number = self.openings.number();
-        let opened = self.look(|head| metadata::Open {
-            head: Some(head),
-            ino: ino.get(),
-            opening: number,
-            write: access.write,
+        if access.write {
+            self.begin_change(&[inode(ino)]);
+        }
+        let make =
+            |head| metadata::Open { head: Some(head), ino: ino.get(), opening: number, write: access.write };
+        let (opened, sure) = self.ask_surely(make, self.want(false));
+        let opened = opened.and_then(|(opened, _)| Ok((attr_of(opened.attr)?, opened)));
+        let (attr, opened) = opened.inspect_err(|_| {
+            if access.write {
+                self.end_change(&[inode(ino)], sure);
+            }
         })?;
-        let attr = attr_of(opened.attr)?;
         Ok(self.opened(&attr, opened.layout, (number, 0), access))
     }
 
@@ -102,7 +109,11 @@ impl Remote {
         self.openings.touch(file.ino);
         self.release_locks(file.ino, number);
         let atime = file.read_at.lock().map(Into::into);
-        self.close_soon(Closing { opening: file.number, ino: file.ino.get(), atime });
+        if atime.is_some() {
+            self.begin_change(&[inode(file.ino)]);
+        }
+        let closing = Closing { opening: file.number, ino: file.ino.get(), atime };
+        self.close_soon(ToClose { closing, write: file.access.write });
     }
 
     /// `EBADF`: no such opening. `EIO`: lost with its session, and the file is no more or cannot be opened now, or a lock of it is lost.
@@ -133,6 +144,10 @@ impl Remote {
     ) -> Result<(Attr, Arc<OpenFile>), Errno> {
         let attr = attr_of(made.attr)?;
         self.references.add(attr.ino);
+        if access.write {
+            // Until it is closed.
+            self.begin_change(&[inode(attr.ino)]);
+        }
         // A file that is new has a layout only when its writing has begun.
         let begun = if made.layout.is_some() { session } else { 0 };
         if begun != 0 {

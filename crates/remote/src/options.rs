@@ -24,6 +24,8 @@ pub struct RemoteOptions {
     /// Where the mount answers commands; the attribute `user.onfs.control` says so.
     pub control_socket: Option<PathBuf>,
     pub own_node: OwnNode,
+    /// Names, attributes and bytes are kept as long as the server lets us.
+    pub leases: bool,
     /// Reads leave no time behind.
     pub no_atime: bool,
     /// A server that cannot be reached for so long: whoever waits for it gets an error.
@@ -47,6 +49,7 @@ impl RemoteOptions {
             host: String::new(),
             control_socket: None,
             own_node: OwnNode::None,
+            leases: true,
             no_atime: false,
             patience: Duration::from_secs(30),
             longest: Duration::from_secs(120),

@@ -70,11 +70,11 @@ impl Remote {
         Ok(Arc::new(Session::new(id, mounted.joined, mounted.incarnation, mounted.operations_max)))
     }
 
-    /// The same session, with its locks, at a server that was started again; `None`: it was given up, or comes too late. One without
-    /// locks has nothing to come back for.
+    /// The same session, with its locks, at a server that was started again; `None`: it was given up, or comes too late.
     fn come_back(&self, gone: &Session, life: u32) -> Result<Option<Arc<Session>>, Stop> {
         let had: Vec<HeldLock> = self.locks.lock().held.leave(gone.id).iter().map(HadLock::to_say).collect();
-        if had.is_empty() || Life::of(gone.joined) >= Life(life) {
+        // One that comes back is not waited for any more. Of several servers each knows it by another number.
+        if (had.is_empty() && self.has_homes()) || Life::of(gone.joined) >= Life(life) {
             return Ok(None);
         }
         match self.mount(gone.id, life, (gone.joined, had)) {
@@ -91,6 +91,8 @@ impl Remote {
             return Ok(());
         }
         tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
+        // Before the server takes us for somebody who keeps nothing.
+        self.kept.lock().clear();
         let life = self.fetch_facts().map_err(|stop| stop.errno())?;
         let came_back = self.come_back(gone, life).map_err(|stop| stop.errno())?;
         let (session, unlocked) = match came_back {
@@ -108,6 +110,7 @@ impl Remote {
             // From now on writes begin anew.
             self.recoveries.fetch_add(1, Ordering::AcqRel);
             let again = self.locks.lock().enter(session.joined);
+            self.kept.lock().clear();
             *current = session;
             again
         };

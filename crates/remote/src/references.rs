@@ -1,4 +1,7 @@
-//! The inodes that the kernel refers to, which are the session's references, and those that are to be given back.
+//! The inodes that the kernel refers to, the session's references to them, and those that are to be given back.
+//!
+//! Each answer of the server with an inode gives the session one reference. Answers from what is kept give none: as long as the kernel refers
+//! to an inode all of the session's references to it stay, and then all go back.
 
 use std::collections::HashMap;
 
@@ -11,34 +14,62 @@ pub(crate) struct References {
     tables: Mutex<Tables>,
 }
 
+#[derive(Clone, Copy, Default)]
+struct Held {
+    /// Of the kernel's.
+    kernel: u64,
+    /// Of the session's.
+    server: u64,
+}
+
 #[derive(Default)]
 struct Tables {
     /// As many as the kernel knows, so it has the kernel's bound.
-    held: HashMap<u64, u64>,
+    held: HashMap<u64, Held>,
     /// Given up by the kernel, and not yet given back. At most as many as were held.
     back: HashMap<u64, u64>,
 }
 
 impl References {
+    /// One that came with an answer, and that the kernel is told of.
     pub(crate) fn add(&self, ino: Ino) {
-        *self.tables.lock().held.entry(ino.get()).or_default() += 1;
+        let mut tables = self.tables.lock();
+        let held = tables.held.entry(ino.get()).or_default();
+        held.kernel += 1;
+        held.server += 1;
+    }
+
+    /// The kernel is told of it once more. `false`: the session does not refer to it, so the server has to be asked.
+    pub(crate) fn add_known(&self, ino: Ino) -> bool {
+        let mut tables = self.tables.lock();
+        match tables.held.get_mut(&ino.get()) {
+            Some(held) if held.server > 0 => {
+                held.kernel += 1;
+                true
+            }
+            Some(_) | None => false,
+        }
     }
 
     /// The kernel has given up so many.
     pub(crate) fn forget(&self, ino: u64, count: u64) {
         let mut tables = self.tables.lock();
         let Some(held) = tables.held.get_mut(&ino) else { return };
-        let count = count.min(*held);
-        *held -= count;
-        if *held == 0 {
+        held.kernel = held.kernel.saturating_sub(count);
+        if held.kernel == 0 {
+            let server = held.server;
             tables.held.remove(&ino);
+            *tables.back.entry(ino).or_default() += server;
         }
-        *tables.back.entry(ino).or_default() += count;
     }
 
     /// One that came with an answer and that the kernel was not told of.
     pub(crate) fn untold(&self, ino: Ino) {
-        *self.tables.lock().back.entry(ino.get()).or_default() += 1;
+        let mut tables = self.tables.lock();
+        match tables.held.get_mut(&ino.get()) {
+            Some(held) => held.server += 1,
+            None => *tables.back.entry(ino.get()).or_default() += 1,
+        }
     }
 
     /// They were taken to be given back, and were not.
@@ -59,7 +90,11 @@ impl References {
     pub(crate) fn all(&self) -> Vec<Reference> {
         let mut tables = self.tables.lock();
         tables.back.clear();
-        tables.held.iter().map(|(ino, count)| Reference { ino: *ino, count: *count }).collect()
+        let held = tables.held.iter_mut().map(|(ino, held)| {
+            held.server = held.kernel;
+            Reference { ino: *ino, count: held.server }
+        });
+        held.collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -80,12 +115,28 @@ mod tests {
         references.untold(ino);
         references.forget(ino.get(), 2);
         assert_eq!(references.len(), 1);
-        assert_eq!(references.take_back(), [Reference { ino: 1, count: 3 }]);
-        assert!(references.take_back().is_empty());
+        assert!(references.take_back().is_empty(), "the kernel still refers to it");
         references.forget(ino.get(), 9);
+        assert_eq!(references.take_back(), [Reference { ino: 1, count: 4 }]);
+        references.untold(ino);
         assert_eq!(references.all(), []);
         assert!(references.take_back().is_empty(), "a new session has none to give back");
         references.forget(77, 1);
         assert_eq!(references.len(), 0);
+    }
+
+    #[test]
+    fn answers_from_what_is_kept_give_no_reference() {
+        let references = References::default();
+        let ino = Ino::ROOT;
+        assert!(!references.add_known(ino), "the session does not refer to it");
+        references.add(ino);
+        assert!((0..4).all(|_| references.add_known(ino)));
+        references.forget(ino.get(), 4);
+        assert!(references.take_back().is_empty());
+        assert_eq!(references.all(), [Reference { ino: 1, count: 1 }]);
+        references.forget(ino.get(), 1);
+        assert_eq!(references.take_back(), [Reference { ino: 1, count: 1 }]);
+        assert!(!references.add_known(ino));
     }
 }

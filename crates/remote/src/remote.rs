@@ -26,6 +26,7 @@ use wire::{
 use crate::{
     closes::Closes,
     homes::{FIRST_PAUSE, Homes},
+    kept::Kept,
     line::{Asking, Common, Line, Stop, Waits},
     nodes::Nodes,
     openings::Openings,
@@ -62,6 +63,9 @@ pub(crate) struct Want {
     pub longest: Duration,
 }
 
+/// An answer with its body.
+pub(crate) type Asked<A> = Result<(A, Vec<u8>), Errno>;
+
 pub struct Remote {
     pub(crate) this: Weak<Remote>,
     pub(crate) options: RemoteOptions,
@@ -72,6 +76,7 @@ pub struct Remote {
     pub(crate) on_duty: u64,
     pub(crate) homes: Homes,
     pub(crate) references: References,
+    pub(crate) kept: Mutex<Kept>,
     pub(crate) openings: Openings,
     pub(crate) closes: Arc<Closes>,
     closer: Mutex<Option<JoinHandle<()>>>,
@@ -115,6 +120,7 @@ impl Remote {
             on_duty,
             homes: Homes::new(common),
             references: References::default(),
+            kept: Mutex::default(),
             openings: Openings::default(),
             closes: Arc::default(),
             closer: Mutex::default(),
@@ -227,18 +233,32 @@ impl Remote {
     }
 
     /// Asks the metadata server; the answer's body comes with it. When the session is gone, in the one that is made in its place.
-    pub(crate) fn ask<R: Request>(
+    pub(crate) fn ask<R: Request>(&self, make: impl Fn(Head) -> R, want: Want) -> Asked<R::Answer> {
+        self.ask_surely(make, want).0
+    }
+
+    /// The same, and whether it is over: an operation without an answer may be carried out later.
+    pub(crate) fn ask_surely<R: Request>(
         &self,
         make: impl Fn(Head) -> R,
         want: Want,
-    ) -> Result<(R::Answer, Vec<u8>), Errno> {
+    ) -> (Asked<R::Answer>, bool) {
+        let mut sure = true;
+        (self.ask_or(make, want, &mut sure), sure)
+    }
+
+    fn ask_or<R: Request>(&self, make: impl Fn(Head) -> R, want: Want, sure: &mut bool) -> Asked<R::Answer> {
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
             let operation =
                 if want.operation { Some(session.begin(Instant::now() + want.longest)?) } else { None };
             let head = operation.as_ref().map_or_else(|| session.head(), |one| one.head());
+            let sent = Instant::now();
             match self.ask_owner(&make, &want, &session, head) {
-                Ok(answered) => return understand::<R>(answered),
+                Ok(answered) => {
+                    self.kept.lock().heard(sent, Instant::now());
+                    return understand::<R>(answered);
+                }
                 Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::SessionGone => {
                     drop(operation);
                     self.recover(&session)?;
@@ -249,6 +269,7 @@ impl Remote {
                     }
                 }
                 Err(stop) => {
+                    *sure = matches!(stop, Stop::Fault { again: false, .. });
                     if let Stop::Silent(why) = &stop {
                         let request = trace::current();
                         tracing::warn!(%request, method = R::METHOD.name(), why, "no answer");
@@ -351,6 +372,7 @@ impl Remote {
         self.pay_locks();
         // Copied: making a session in place of a lost one sets it.
         let every = *self.renew.read();
+        let every = self.kept.lock().renew_every().map_or(every, |kept| kept.min(every));
         if renewed.elapsed() < every {
             return;
         }
@@ -359,7 +381,11 @@ impl Remote {
         self.renew_homes(&session, every);
         let session = self.session();
         let renew = control::Renew { head: Some(session.head()) };
-        match self.ask_control(&renew, every) {
+        let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
+        if renewed.is_ok() {
+            self.kept.lock().heard(sent, Instant::now());
+        }
+        match renewed {
             Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => self.fetch_map(),
             Ok(_) => {}
             Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
@@ -416,7 +442,7 @@ fn keep(remote: &Weak<Remote>) {
     }
 }
 
-fn understand<R: Request>(answered: Answered) -> Result<(R::Answer, Vec<u8>), Errno> {
+fn understand<R: Request>(answered: Answered) -> Asked<R::Answer> {
     match R::Answer::decode(answered.meta.as_slice()) {
         Ok(answer) => Ok((answer, answered.body)),
         Err(error) => {

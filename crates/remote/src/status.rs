@@ -14,6 +14,7 @@ use wire::handshake::Roles;
 
 use crate::{
     Remote,
+    kept::KeptCounts,
     line::{Line, Stop},
 };
 
@@ -30,6 +31,7 @@ pub struct RemoteStatus {
     pub references: usize,
     /// Of programs, that the server has and cannot grant yet.
     pub waiting_locks: usize,
+    pub kept: KeptCounts,
     pub metadata: ServerStatus,
     pub data: Vec<ServerStatus>,
 }
@@ -80,6 +82,7 @@ impl Remote {
             open_files: self.openings.len(),
             references: self.references.len(),
             waiting_locks: self.locks.lock().parked_len(),
+            kept: self.kept(),
             metadata,
             data: data.collect(),
         }

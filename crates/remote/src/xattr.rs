@@ -5,7 +5,7 @@ use proto::metadata::{self, XattrMode};
 use types::{Errno, Ino, XATTR_SIZE_MAX};
 use wire::frame::Body;
 
-use crate::Remote;
+use crate::{Remote, keys::inode};
 
 const PREFIX: &[u8] = b"user.onfs.";
 const CONTROL: &[u8] = b"user.onfs.control";
@@ -65,15 +65,15 @@ impl Remote {
             mode: mode.into(),
             kill_sgid: args.acl_kill_sgid,
         };
-        self.ask(make, want).map(drop)
+        self.ask_changing(&[inode(ino)], make, want).map(drop)
     }
 
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         if is_ours(name) {
             return Err(Errno::EPERM);
         }
-        self.change(|head| metadata::RemoveXattr { head: Some(head), ino: ino.get(), name: name.to_vec() })
-            .map(drop)
+        let make = |head| metadata::RemoveXattr { head: Some(head), ino: ino.get(), name: name.to_vec() };
+        self.change_of(&[inode(ino)], make).map(drop)
     }
 
     fn answered_within(&self, size: u32) -> crate::remote::Want {

@@ -229,6 +229,8 @@ fn locks_outlive_a_restart_of_the_server() {
 #[test]
 fn what_waits_for_the_end_of_coming_back_can_be_cancelled() {
     let mut site = Site::new(1);
+    // Somebody who does not come back.
+    assert_eq!(take(&site.session(), write(1), false).1, LockOutcome::Granted);
     site.kill();
     site.start();
     let session = Session::over(&site, SessionId(77));
@@ -237,4 +239,32 @@ fn what_waits_for_the_end_of_coming_back_can_be_cancelled() {
     assert_eq!(outcome, LockOutcome::Waits);
     session.try_ask(&CancelLock { head: session.head(), number }).unwrap();
     assert_eq!(outcomes(&hear(&session, 0)), [(number, LockOutcome::Interrupted)]);
+}
+
+#[test]
+fn the_time_of_coming_back_ends_when_all_are_back() {
+    // Far longer than anybody waits here.
+    let mut site = with_silence(Duration::from_secs(600));
+    let (one, two, none) = (site.session(), site.session(), site.session());
+    let (before, two_before) = (one.mount().joined, two.mount().joined);
+    assert_eq!(take(&one, write(1), false).1, LockOutcome::Granted);
+    assert_eq!(take(&two, lock(2, LockClass::Flock, ALL, LockKind::Read), false).1, LockOutcome::Granted);
+    site.kill();
+    site.start();
+    none.mount();
+    let (number, outcome) = take(&none, write(1), false);
+    assert_eq!(outcome, LockOutcome::Waits, "two may come back");
+    let mounted = come_back(&one, before, vec![write(1)]).unwrap();
+    assert_eq!(take(&none, write(2), false).1, LockOutcome::Waits, "one may");
+    come_back(&two, two_before, vec![]).unwrap();
+    assert_eq!(outcomes(&hear(&none, 0))[0], (number, LockOutcome::Conflict));
+    // Who has ended is not waited for, nor who has nothing.
+    for session in [&two, &none] {
+        ask(&session.control, &Unmount { head: session.head() }, &[], 0).unwrap();
+    }
+    site.kill();
+    site.start();
+    let new = site.session();
+    come_back(&one, mounted.joined, vec![write(1)]).unwrap();
+    until("nobody is waited for", || take(&new, write(3), false).1 == LockOutcome::Conflict);
 }

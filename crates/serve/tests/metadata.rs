@@ -352,7 +352,8 @@ fn listings_names_and_extended_attributes() {
     let (mut cookie, mut names) = (0, Vec::new());
     loop {
         let (head, dir) = (session.head(), 1);
-        let list = ReadDir { head, dir, cookie, entries_max: 7, attributes: true, referring: true };
+        let all = ReadDir { attributes: true, referring: true, ..ReadDir::default() };
+        let list = ReadDir { head, dir, cookie, entries_max: 7, ..all };
         let (listed, body) = ask(&session.meta, &list, &[], 1 << 20).unwrap();
         for entry in Entries::decode(&body[..]).unwrap().entries {
             assert_eq!(entry.attr.unwrap().ino, entry.ino);

@@ -38,6 +38,11 @@ pub struct Party {
     pub joined: Joined,
 }
 
+impl Party {
+    /// The server itself, for what concerns all sessions alike. It is no session's number.
+    pub const SERVER: Party = Party { session: SessionId(0), joined: Joined(0) };
+}
+
 /// What a session has when its server begins anew.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Had {

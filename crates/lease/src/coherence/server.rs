@@ -6,48 +6,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use cluster::tenure::{Terms, Time};
+use cluster::tenure::Time;
 use proto::SessionId;
 use types::Ino;
 
+pub use super::limits::{Expected, Limits, Past};
 use super::{
-    locks::{LockLimits, LockRequest, Locks, Outcome, Owner},
+    locks::{LockRequest, Locks, Outcome, Owner},
     message::{Had, Joined, Life, Party, Saying, Telling},
     ranges::Range,
     rights::{Claim, Key, Rights},
     table::{Recall, Table},
 };
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// A recall is said again after `beat_every`; when we ourselves were called late, verdicts wait for `suspect_after`.
-    pub terms: Terms,
-    /// A session that says nothing for so long is given up.
-    pub silence: Time,
-    /// A recall that is not answered for so long ends the session. Enough to write back what a client may keep.
-    pub recall: Time,
-    /// For so long nothing is written back after somebody looked: what is looked at often is not flushed each time.
-    pub rest: Time,
-    pub sessions: usize,
-    /// All leases of all sessions: some 200 bytes each. The oldest are recalled when seven eighths are there.
-    pub leases: usize,
-    pub operations: usize,
-    /// Keys of one operation: those of a rename, and some.
-    pub claims: usize,
-    pub locks: LockLimits,
-}
-
-/// What is known of earlier lives, from a durable place. A life begins when the one before can say nothing more: it has ended, or its
-/// right to the slots has.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Past {
-    pub life: Life,
-    /// The earliest life whose grants can still stand: the one before ours whose [`Effect::EndGrace`] was carried out last, or the
-    /// first. Sessions of it and of later ones may come back.
-    pub from: Life,
-    /// Sessions that were fenced since then. They may not.
-    pub fenced: BTreeSet<SessionId>,
-}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
@@ -89,6 +59,8 @@ pub enum Input {
     Fenced(SessionId),
     /// [`Effect::EndGrace`] is carried out.
     GraceEnded,
+    /// It was silent for longer than leases last without a word: it uses none any more. Its session goes on.
+    Lapsed(SessionId),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,6 +135,8 @@ pub struct Server {
     limits: Limits,
     past: Past,
     grace: Grace,
+    /// `None`: it is not known who may come back.
+    expected: Option<Expected>,
     joins: u64,
     sessions: BTreeMap<SessionId, Session>,
     /// By verdicts of this life: data servers refuse them by these names. As many as the shell has records of.
@@ -185,6 +159,7 @@ impl Server {
             joins: past.life.first_number(),
             past,
             grace: Grace::Runs,
+            expected: None,
             sessions: BTreeMap::new(),
             given_up: BTreeSet::new(),
             table,
@@ -202,6 +177,25 @@ impl Server {
         Server { grace: Grace::Ended, timers: none, ..Server::new(limits, past, now) }
     }
 
+    /// It is known who may come back: the time for it ends when all have. To be called before anybody comes.
+    pub fn expect(&mut self, expected: Expected) {
+        if self.grace == Grace::Runs {
+            self.expected = Some(expected);
+            self.end_grace_if_all_are_back();
+        }
+    }
+
+    /// Those who did not come back yet.
+    pub fn missing(&self) -> impl Iterator<Item = SessionId> {
+        self.expected.iter().flat_map(|expected| &expected.sessions).copied()
+    }
+
+    /// Leases of earlier lives may be in use: nothing is granted, and nothing begins.
+    fn in_doubt(&self, now: Time) -> bool {
+        self.in_grace()
+            && self.expected.as_ref().is_none_or(|past| !past.keeping.is_empty() && now < past.lapsed)
+    }
+
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -217,6 +211,9 @@ impl Server {
     }
 
     pub fn is_alive(&self, party: Party) -> bool {
+        if party == Party::SERVER {
+            return true;
+        }
         let session = self.sessions.get(&party.session);
         session.is_some_and(|s| s.joined == party.joined && s.standing == Standing::Alive)
     }
@@ -286,6 +283,11 @@ impl Server {
                     self.past.fenced.clear();
                 }
             }
+            Input::Lapsed(session) => {
+                for key in self.table.forget_leases(session) {
+                    self.begin_waiting(&key);
+                }
+            }
         }
     }
 
@@ -302,13 +304,23 @@ impl Server {
                 break;
             }
             match timer {
-                Timer::Grace => {
-                    self.grace = Grace::Ends;
-                    self.effects.push_back(Effect::EndGrace);
-                }
+                Timer::Grace => self.end_grace(),
                 Timer::Session(session) => self.judge(now, session),
                 Timer::Recall(session, key) => self.remind(now, session, key),
             }
+        }
+    }
+
+    fn end_grace(&mut self) {
+        if self.grace == Grace::Runs {
+            self.grace = Grace::Ends;
+            self.effects.push_back(Effect::EndGrace);
+        }
+    }
+
+    fn end_grace_if_all_are_back(&mut self) {
+        if self.expected.as_ref().is_some_and(|expected| expected.sessions.is_empty()) {
+            self.end_grace();
         }
     }
 
@@ -374,6 +386,11 @@ impl Server {
                 for lock in &had.locks {
                     self.locks.restore(lock);
                 }
+                if let Some(expected) = &mut self.expected {
+                    expected.sessions.remove(&by.session);
+                    expected.keeping.remove(&by.session);
+                }
+                self.end_grace_if_all_are_back();
             }
         }
         if let Some(session) = self.sessions.get(&by.session) {
@@ -425,7 +442,7 @@ impl Server {
     fn want(&mut self, now: Time, session: SessionId, key: &Key, rights: Rights) -> (Rights, u64) {
         let mut rights = self.table.grantable(now, session, key, rights);
         let is_new = self.table.holding(session, key).is_none();
-        if self.in_grace() || (is_new && self.table.leases() >= self.limits.leases) {
+        if self.in_doubt(now) || (is_new && self.table.leases() >= self.limits.leases) {
             rights = Rights::NONE;
         }
         let granted = self.table.grant(session, key, rights);
@@ -444,7 +461,8 @@ impl Server {
             Some(Refused::Gone)
         } else if claims.len() > self.limits.claims {
             Some(Refused::TooMany)
-        } else if known.is_none() && (self.in_grace() || self.table.operations() >= self.limits.operations) {
+        } else if known.is_none() && (self.in_doubt(now) || self.table.operations() >= self.limits.operations)
+        {
             Some(Refused::Later)
         } else {
             None
@@ -564,6 +582,10 @@ impl Server {
 
     fn begin_waiting(&mut self, key: &Key) {
         for (session, operation) in self.table.begin_waiting(key) {
+            if session == Party::SERVER.session {
+                self.effects.push_back(Effect::Begun { by: Party::SERVER, operation });
+                continue;
+            }
             let alive = self.sessions.get(&session).filter(|s| s.standing == Standing::Alive);
             if let Some(joined) = alive.map(|session| session.joined) {
                 let by = Party { session, joined };

@@ -111,6 +111,10 @@ impl Table {
         self.records.get(key)?.holdings.get(&session)
     }
 
+    pub fn has_leases(&self, session: SessionId) -> bool {
+        self.leases_of.contains_key(&session)
+    }
+
     /// Every lease.
     pub fn all(&self) -> impl Iterator<Item = (&Key, SessionId, &Holding)> {
         self.records.iter().flat_map(|(key, record)| {
@@ -281,6 +285,11 @@ impl Table {
         for number in numbers {
             self.end(session, number);
         }
+        self.forget_leases(session)
+    }
+
+    /// It has no leases any more, but its operations and openings. Returns the keys that others may wait for.
+    pub fn forget_leases(&mut self, session: SessionId) -> Vec<Key> {
         let keys: Vec<Key> = self.leases_of.get(&session).into_iter().flatten().cloned().collect();
         for key in &keys {
             if let Some(holding) = self.holding(session, key).copied() {

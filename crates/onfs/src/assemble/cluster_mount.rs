@@ -45,6 +45,7 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
         Some(node) => OwnNode::Is(node.into()),
     };
     options.no_atime = config.mount.flags.no_atime;
+    options.leases = config.mount.leases;
     options.workers = config.mount.workers as usize;
     options.data_workers = config.mount.workers as usize * 2;
     let remote =
@@ -148,6 +149,11 @@ impl MountedFs for ClusterMount {
         sample.add(Id::OpenFiles, &[], status.open_files as u64);
         sample.add(Id::ClientReferences, &[], status.references as u64);
         sample.add(Id::SessionsLost, &[], status.sessions_lost);
+        sample.add(Id::KeptAnswers, &[], status.kept.answered);
+        sample.add(Id::KeptRecalls, &[], status.kept.recalled);
+        sample.add(Id::KeptLapses, &[], status.kept.lapsed);
+        sample.add(Id::KeptNames, &[], status.kept.names);
+        sample.add(Id::KeptInodes, &[], status.kept.inodes);
         for server in std::iter::once(&status.metadata).chain(&status.data) {
             let away = server.away.as_ref().map_or(0.0, |(since, _)| since.as_secs_f64());
             sample.add_real(Id::ServerAway, &[&server.name], away);

@@ -132,6 +132,11 @@ impl Serving {
             sample.add(Id::Sessions, &[], now.clients.len() as u64);
             sample.add(Id::Openings, &[], now.clients.iter().map(|client| client.openings).sum());
             sample.add(Id::FilesInUse, &[], now.files);
+            let leases = metadata.lease_counts();
+            sample.add(Id::Leases, &[], leases.leases);
+            sample.add(Id::LeasesGranted, &[], leases.granted);
+            sample.add(Id::LeasesRecalled, &[], leases.recalled);
+            sample.add(Id::LeasesLapsed, &[], leases.lapsed);
             sample.add(Id::MapEpoch, &[], now.epoch);
             sample.add_real(Id::Grace, &[], now.grace_ms as f64 / 1000.0);
             let away = now.nodes.iter().filter(|node| node.away).count();

@@ -57,6 +57,8 @@ pub struct MountConfig {
     pub cache_timeout: Duration,
     /// Use only what Linux 6.1 has.
     pub older_kernel: bool,
+    /// Keep what a cluster's metadata server lets us.
+    pub leases: bool,
     pub request_deadline: Duration,
     pub start_deadline: Duration,
     pub stop_deadline: Duration,
@@ -209,6 +211,7 @@ pub(super) fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Resu
         workers: reader.count("mount", "workers")?.unwrap_or((host.cpus * 4).max(8)),
         node: reader.count("mount", "node")?,
         cache_timeout: reader.time("mount", "cache_timeout")?,
+        leases: reader.word("mount", "leases")? == "on",
         request_deadline: reader.time("mount", "request_deadline")?,
         start_deadline: reader.time("mount", "start_deadline")?,
         stop_deadline: reader.time("mount", "stop_deadline")?,

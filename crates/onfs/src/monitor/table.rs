@@ -98,6 +98,10 @@ metrics! {
     Sessions: Gauge, "onfs_metadata_sessions", [], "Clients of a metadata server";
     Openings: Gauge, "onfs_metadata_openings", [], "What they have open, all together";
     FilesInUse: Gauge, "onfs_metadata_files_in_use", [], "Files that are open somewhere, or not settled yet";
+    Leases: Gauge, "onfs_metadata_leases", [], "Names and attributes that clients may keep now";
+    LeasesGranted: Counter, "onfs_metadata_leases_granted_total", [], "Answers that a client may keep";
+    LeasesRecalled: Counter, "onfs_metadata_leases_recalled_total", [], "Leases that were asked back since somebody changes what they are on";
+    LeasesLapsed: Counter, "onfs_metadata_leases_lapsed_total", [], "Times that all leases of a client ended since it was silent";
     MapEpoch: Gauge, "onfs_cluster_map_epoch", [], "Of the cluster map, as this process has it";
     Grace: Gauge, "onfs_metadata_grace_seconds", [], "For so long sessions of an earlier life of the server may come back; 0 in normal times";
     NodesUp: Gauge, "onfs_cluster_data_servers", ["state"], "Data servers that the metadata server hears (up), or not (away)";
@@ -112,6 +116,11 @@ metrics! {
     ClientSent: Counter, "onfs_client_sent_bytes_total", ["method"], "Bytes of requests";
     ClientWaiting: Gauge, "onfs_client_requests_waiting", [], "Requests without an answer now";
     ClientReferences: Gauge, "onfs_client_known_inodes", [], "Inodes that the kernel refers to";
+    KeptAnswers: Counter, "onfs_client_kept_answers_total", [], "Questions of the kernel that were answered from what is kept, without a request";
+    KeptRecalls: Counter, "onfs_client_kept_recalls_total", [], "What was kept and asked back";
+    KeptLapses: Counter, "onfs_client_kept_lapses_total", [], "Times that all was forgotten since the metadata server was not heard for too long";
+    KeptNames: Gauge, "onfs_client_kept_names", [], "Names that are kept, also of what is not there";
+    KeptInodes: Gauge, "onfs_client_kept_inodes", [], "Inodes whose attributes are kept";
     SessionsLost: Counter, "onfs_client_sessions_lost_total", [], "Sessions that were lost and made anew";
     ServerAway: Gauge, "onfs_client_server_away_seconds", ["node"], "For so long a server has not answered this mount; 0 when it does";
 }

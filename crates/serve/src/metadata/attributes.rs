@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lease::coherence::rights::Claim;
 use mds::{SetAttr, SetTime, SetXattr};
 use proto::{
     Bad, Nothing,
@@ -43,6 +44,8 @@ impl MetadataService {
     pub(super) fn set_attr(&self, session: &Arc<Session>, asked: &asked::SetAttr) -> Outcome {
         let ino = proto::attr::ino(asked.ino)?;
         let set = SetAttr::try_from(asked.changes.ok_or(Bad::Missing("changes"))?)?;
+        let claim = if set.size.is_some() { Claim::Modify } else { Claim::Change };
+        let _claimed = self.claim(session, ino, claim)?;
         let found = self.mds.find(ino)?;
         if found.attr.kind != FileKind::Regular {
             let found = self.mds.setattr(ino, &set)?;
@@ -124,24 +127,28 @@ impl MetadataService {
         with_value(self.mds.listxattr(proto::attr::ino(asked.ino)?)?, most)
     }
 
-    pub(super) fn set_xattr(&self, asked: &asked::SetXattr, value: &[u8]) -> Outcome {
+    pub(super) fn set_xattr(&self, session: &Session, asked: &asked::SetXattr, value: &[u8]) -> Outcome {
         let mode = XattrMode::try_from(asked.mode).map_err(|_| Bad::Range("mode of setting"))?;
         if value.len() > XATTR_SIZE_MAX {
             return Err(Errno::E2BIG.into());
         }
+        let ino = proto::attr::ino(asked.ino)?;
+        let _claimed = self.claim(session, ino, Claim::Change)?;
         if asked.name == layouts::ATTRIBUTE {
-            return self.set_layout(proto::attr::ino(asked.ino)?, value);
+            return self.set_layout(ino, value);
         }
         let how = SetXattr { mode: mode.into(), kill_sgid: asked.kill_sgid };
-        self.mds.setxattr(proto::attr::ino(asked.ino)?, &asked.name, value, how)?;
+        self.mds.setxattr(ino, &asked.name, value, how)?;
         Ok(Done::new(&Nothing {}))
     }
 
-    pub(super) fn remove_xattr(&self, asked: &asked::RemoveXattr) -> Outcome {
+    pub(super) fn remove_xattr(&self, session: &Session, asked: &asked::RemoveXattr) -> Outcome {
+        let ino = proto::attr::ino(asked.ino)?;
+        let _claimed = self.claim(session, ino, Claim::Change)?;
         if asked.name == layouts::ATTRIBUTE {
-            return self.remove_layout(proto::attr::ino(asked.ino)?);
+            return self.remove_layout(ino);
         }
-        self.mds.removexattr(proto::attr::ino(asked.ino)?, &asked.name)?;
+        self.mds.removexattr(ino, &asked.name)?;
         Ok(Done::new(&Nothing {}))
     }
 

@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
+use lease::coherence::rights::Claim;
 use mds::{Closed, Found, Settled};
 use parking_lot::MutexGuard;
 use proto::{Nothing, closing::CloseMany};
@@ -12,6 +13,7 @@ use types::{Attr, FileKind, Ino, Timestamp};
 use super::{
     MetadataService,
     files::{File, State},
+    keeping::Claimed,
     placed::Placed,
     session::{Opening, Session},
     truths::{Truth, Wanted},
@@ -32,13 +34,29 @@ impl MetadataService {
     pub(super) fn close_many(&self, session: &Session, asked: &CloseMany) -> Outcome {
         let atimes = asked.closings.iter().map(|one| one.atime.map(Timestamp::try_from).transpose());
         let atimes: Vec<Option<Timestamp>> = atimes.collect::<Result<_, _>>()?;
-        let closed: Vec<(Opening, Option<Timestamp>)> = {
+        let _claimed = self.claim_read(session, asked)?;
+        let (mut closed, mut written) = (Vec::with_capacity(atimes.len()), Vec::new());
+        {
             let mut has = session.has.lock();
-            let numbers = asked.closings.iter().zip(atimes);
-            numbers.filter_map(|(one, atime)| Some((has.openings.remove(&one.opening)?, atime))).collect()
-        };
+            for (one, atime) in asked.closings.iter().zip(atimes) {
+                let Some(opening) = has.openings.remove(&one.opening) else { continue };
+                closed.push((opening, atime));
+                written.extend(opening.write.then_some(one.opening));
+            }
+        }
         self.all_closed(&closed);
+        written.into_iter().for_each(|opening| self.end_opening(session, opening));
         Ok(Done::new(&Nothing {}))
+    }
+
+    /// The times of reading of these are about to change. What is claimed before another one is refused ends with that: all of it comes again.
+    fn claim_read(&self, session: &Session, asked: &CloseMany) -> Result<Vec<Option<Claimed<'_>>>, No> {
+        let read = asked.closings.iter().filter(|one| one.atime.is_some());
+        let open: BTreeSet<Ino> = {
+            let has = session.has.lock();
+            read.filter_map(|one| has.openings.get(&one.opening).map(|opening| opening.ino)).collect()
+        };
+        open.into_iter().map(|ino| self.claim(session, ino, Claim::Change)).collect()
     }
 
     /// These openings are no more.

@@ -57,6 +57,12 @@ impl MetadataService {
         }
         let joined = self.joined(Party { session: id, joined: Joined(asked.before) }, had)?;
         self.sessions.mount(Party { session: id, joined: Joined(joined) }, &asked.host, (asked.node, client));
+        // What it came back with is waited for by the next life, too.
+        if asked.before != 0
+            && let Some(session) = self.sessions.get(id)
+        {
+            self.arrive(&session, false)?;
+        }
         let limits = self.options.sessions;
         Ok(Done::new(&Mounted {
             root,

@@ -39,6 +39,7 @@ impl MetadataService {
 
     pub(super) fn lock(&self, session: &Session, asked: &Lock) -> Outcome {
         let request = Self::asked(session, asked.lock.as_ref(), asked.wait)?;
+        self.arrive(session, false)?;
         let number = asked.head.unwrap_or_default().number;
         self.decided(self.terms.lock(session.party(), number, request))
     }
@@ -89,6 +90,8 @@ impl MetadataService {
     /// One look of the clock.
     pub(super) fn tend_terms(&self) {
         self.terms.heard(&self.sessions.take_heard());
+        let due = self.sessions.with_silence(|silent| self.terms.lapse(silent));
+        self.carry_on(due);
         let undone = std::mem::take(&mut *self.leaving.undone.lock());
         self.carry_on(undone);
         let due = self.terms.tick();
@@ -139,11 +142,12 @@ impl MetadataService {
         let condemned = self.leaving.condemned.lock().remove(&session);
         if let Some(session) = condemned.or_else(|| self.sessions.remove(session)) {
             self.give_up(&session);
+            self.depart(&session);
         }
     }
 
     fn end_grace(&self) -> Due {
-        match verdicts::end_grace(&self.notes, self.terms.life()) {
+        match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing()) {
             Ok(()) => {
                 tracing::info!("sessions of earlier lives come back no more");
                 self.terms.grace_ended()

@@ -2,17 +2,20 @@
 
 use std::{collections::VecDeque, time::Instant};
 
+use lease::coherence::rights::{Key, Rights};
 use net::Reply;
 use proto::{
     BATCH_MAX,
+    leases::{LEASES_MAX, Recalled},
     locks::{Locked, Telling, Told},
 };
 
-/// Of one session. Its bound is that of the requests whose outcomes are in it.
+/// Of one session. Its bound is that of the requests whose outcomes are in it, and of its leases.
 #[derive(Default)]
 pub(super) struct Mailbox {
     last: u64,
     tellings: VecDeque<Telling>,
+    recalls: VecDeque<Recalled>,
     listener: Option<Listener>,
 }
 
@@ -31,10 +34,29 @@ impl Mailbox {
         self.tellings.push_back(Telling { number: self.last, operation, locked: Some(locked) });
     }
 
+    /// One that is not heard yet has the newest number.
+    pub(super) fn recall(&mut self, key: &Key, keeps: Rights, grant: u64) {
+        self.last += 1;
+        let (ino, name) = match key {
+            Key::Inode(ino) => (ino.get(), Vec::new()),
+            Key::Entry { dir, name } => (dir.get(), name.to_vec()),
+        };
+        self.recalls.retain(|told| (told.ino, &told.name) != (ino, &name));
+        self.recalls.push_back(Recalled { number: self.last, ino, name, keeps: keeps.bits().into(), grant });
+    }
+
+    /// It was given back, so it need not be told any more.
+    pub(super) fn returned(&mut self, grant: u64) {
+        self.recalls.retain(|told| told.grant != grant);
+    }
+
     /// Somebody listens who has heard all up to `heard`. Returns who listened before.
     pub(super) fn listen(&mut self, heard: u64, listener: Listener) -> Option<Listener> {
         while self.tellings.front().is_some_and(|telling| telling.number <= heard) {
             self.tellings.pop_front();
+        }
+        while self.recalls.front().is_some_and(|recalled| recalled.number <= heard) {
+            self.recalls.pop_front();
         }
         self.listener.replace(listener)
     }
@@ -42,10 +64,19 @@ impl Mailbox {
     /// Whoever listens, if there is something to say, or he has listened long enough.
     pub(super) fn ready(&mut self, now: Instant) -> Option<Heard> {
         let over = self.listener.as_ref().is_some_and(|listener| now >= listener.until);
-        if self.tellings.is_empty() && !over {
+        if self.tellings.is_empty() && self.recalls.is_empty() && !over {
             return None;
         }
-        let told = Told { tellings: self.tellings.iter().take(BATCH_MAX).copied().collect() };
+        // What is left of either stays with its number, and is not taken for heard.
+        let mut tellings: Vec<Telling> = self.tellings.iter().take(BATCH_MAX).copied().collect();
+        let mut recalls: Vec<Recalled> = self.recalls.iter().take(LEASES_MAX).cloned().collect();
+        let last = |all: usize, some: usize, last: Option<u64>| if some < all { last } else { None };
+        let of_tellings = last(self.tellings.len(), tellings.len(), tellings.last().map(|one| one.number));
+        let of_recalls = last(self.recalls.len(), recalls.len(), recalls.last().map(|one| one.number));
+        let floor = of_tellings.into_iter().chain(of_recalls).min().unwrap_or(u64::MAX);
+        tellings.retain(|telling| telling.number <= floor);
+        recalls.retain(|recalled| recalled.number <= floor);
+        let told = Told { tellings, recalls };
         self.listener.take().map(|listener| (listener.reply, told))
     }
 

@@ -13,7 +13,11 @@ use proto::{
 };
 use types::{Attr, Errno, FileKind, Ino, MODE_MASK};
 
-use super::{MetadataService, session::Session};
+use super::{
+    MetadataService,
+    keeping::{EntryGrant, is_written},
+    session::Session,
+};
 use crate::answer::{Done, No, Outcome};
 
 /// What an entry takes beside its name, and its attributes.
@@ -81,6 +85,7 @@ impl MetadataService {
                 kind: entry.kind as u32,
                 cookie: entry.cookie,
                 attr: None,
+                keeps: 0,
             });
             ControlFlow::Continue(())
         })?;
@@ -88,21 +93,34 @@ impl MetadataService {
             // Not one fits.
             return Err(Errno::EINVAL.into());
         }
+        let term = if asked.keeping && asked.attributes { self.listing_term(session) } else { None };
         if asked.attributes {
-            self.fill(session, &mut entries, asked.referring);
+            self.fill(session, &mut entries, (asked.referring, term.map(|_| dir)));
         }
-        Ok(Done::with_body(&Listed { end }, Entries { entries }.encode_to_vec()))
+        Ok(Done::with_body(&Listed { end, term_ms: term.unwrap_or(0) }, Entries { entries }.encode_to_vec()))
     }
 
-    /// Adds attributes, and references to what has them. Without them the asker has to look it up.
-    fn fill(&self, session: &Session, entries: &mut [DirEntry], referring: bool) {
-        let found = |entry: &DirEntry| Ok(self.mds.find(proto::attr::ino(entry.ino)?)?);
-        let attrs = self.complete_all(entries.iter().map(found).collect());
-        for (entry, attr) in entries.iter_mut().zip(attrs) {
+    /// Adds attributes, and references to what has them. Without them the asker has to look it up. `keeping`: he would keep them, of
+    /// the names in this directory.
+    fn fill(&self, session: &Session, entries: &mut [DirEntry], (referring, keeping): (bool, Option<Ino>)) {
+        let dots = |entry: &DirEntry| entry.name == b"." || entry.name == b"..";
+        // What may be kept is read after it was granted.
+        let grants: Vec<EntryGrant> = entries
+            .iter()
+            .map(|entry| match keeping.filter(|_| !dots(entry)) {
+                Some(dir) => self.grant_entry(session, dir, entry),
+                None => EntryGrant::default(),
+            })
+            .collect();
+        let found: Vec<Result<Found, No>> =
+            entries.iter().map(|entry| Ok(self.mds.find(proto::attr::ino(entry.ino)?)?)).collect();
+        let written: Vec<bool> = found.iter().map(|found| found.as_ref().is_ok_and(is_written)).collect();
+        let attrs = self.complete_all(found);
+        for (((entry, attr), grant), written) in entries.iter_mut().zip(attrs).zip(grants).zip(written) {
             let Ok(attr) = attr else { continue };
-            let dots = entry.name == b"." || entry.name == b"..";
+            entry.keeps = self.kept_of_entry(session, attr.ino, grant, written);
             let Ok(_inside) = self.enter([attr.ino]) else { continue };
-            if dots || !referring || self.refer(session, attr.ino).is_ok() {
+            if dots(entry) || !referring || self.refer(session, attr.ino).is_ok() {
                 entry.attr = Some(attr.into());
             }
         }
@@ -117,6 +135,7 @@ impl MetadataService {
             for_write: false,
         };
         let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
         self.opened(session, asked.opening, found, asked.write)
     }
@@ -137,6 +156,7 @@ impl MetadataService {
 
     pub(super) fn mkdir(&self, session: &Session, asked: &Mkdir) -> Outcome {
         let (caller, dir) = (caller(asked.caller)?, proto::attr::ino(asked.dir)?);
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         let attr = self.mds.mkdir(&caller, dir, &asked.name, asked.mode & MODE_MASK)?;
         self.made(session, attr)
     }
@@ -149,6 +169,7 @@ impl MetadataService {
         let node =
             NewNode { kind, mode: asked.mode & MODE_MASK, rdev: asked.rdev, target: None, for_write: false };
         let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
         self.made(session, found.attr)
     }
@@ -157,33 +178,40 @@ impl MetadataService {
         let (kind, target) = (FileKind::Symlink, Some(&asked.target[..]));
         let node = NewNode { kind, mode: 0o777, rdev: 0, target, for_write: false };
         let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
         self.made(session, found.attr)
     }
 
     pub(super) fn link(&self, session: &Session, asked: &Link) -> Outcome {
         let (ino, dir) = (proto::attr::ino(asked.ino)?, proto::attr::ino(asked.dir)?);
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[ino])?;
         let linked = self.mds.link(ino, dir, &asked.name)?;
         // Of a file that is being written the attributes are its data servers'; the link is made without them.
         let attr = self.mds.find(ino).map_err(No::from).and_then(|found| self.complete(found));
         self.made(session, attr.unwrap_or(linked))
     }
 
-    pub(super) fn unlink(&self, asked: &Unlink) -> Outcome {
+    pub(super) fn unlink(&self, session: &Session, asked: &Unlink) -> Outcome {
+        let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
         // Some session may be about to open it: the purger looks at the references, and removes it a little later.
-        self.mds.unlink(proto::attr::ino(asked.dir)?, &asked.name, &|_| true)?;
+        self.mds.unlink(dir, &asked.name, &|_| true)?;
         Ok(Done::new(&Nothing {}))
     }
 
-    pub(super) fn rmdir(&self, asked: &Rmdir) -> Outcome {
-        self.mds.rmdir(proto::attr::ino(asked.dir)?, &asked.name)?;
+    pub(super) fn rmdir(&self, session: &Session, asked: &Rmdir) -> Outcome {
+        let dir = proto::attr::ino(asked.dir)?;
+        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
+        self.mds.rmdir(dir, &asked.name)?;
         Ok(Done::new(&Nothing {}))
     }
 
-    pub(super) fn rename(&self, asked: &Rename) -> Outcome {
+    pub(super) fn rename(&self, session: &Session, asked: &Rename) -> Outcome {
         let mode = RenameMode::try_from(asked.mode).map_err(|_| Bad::Range("mode of renaming"))?;
         let from = (proto::attr::ino(asked.from_dir)?, &asked.from_name[..]);
         let to = (proto::attr::ino(asked.to_dir)?, &asked.to_name[..]);
+        let _changing = self.change_names((session, asked.head), &[from, to], &[])?;
         self.mds.rename(from, to, mode.into())?;
         Ok(Done::new(&Nothing {}))
     }

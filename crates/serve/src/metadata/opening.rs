@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lease::coherence::rights::Claim;
 use mds::Closed;
 use proto::{
     Layout, Nothing,
@@ -132,7 +133,13 @@ impl MetadataService {
     ) -> Result<(Attr, Option<Layout>), No> {
         let ino = attr.ino;
         let opening = Opening { ino, write };
-        self.hold(ino, 1)?;
+        if write {
+            self.claim_opening(session, number, ino)?;
+        }
+        if let Err(no) = self.hold(ino, 1) {
+            self.unclaim(session, number);
+            return Err(no);
+        }
         self.mds.held_again(attr);
         let opened = self.locked(ino, |file, state| {
             let mut has = session.has.lock();
@@ -166,12 +173,27 @@ impl MetadataService {
                 }
                 Err(no)
             }
-            Err(no) => Err(no),
+            Err(no) => {
+                self.unclaim(session, number);
+                Err(no)
+            }
+        }
+    }
+
+    /// It was not opened. One that is asked for again may be there.
+    fn unclaim(&self, session: &Session, number: u64) {
+        if !session.has.lock().openings.contains_key(&number) {
+            self.end_opening(session, number);
         }
     }
 
     pub(super) fn close(&self, session: &Session, asked: &Close) -> Outcome {
         let atime = asked.atime.map(Timestamp::try_from).transpose()?;
+        let opening = session.has.lock().openings.get(&asked.opening).copied();
+        let _claimed = match opening.filter(|_| atime.is_some()) {
+            Some(opening) => self.claim(session, opening.ino, Claim::Change)?,
+            None => None,
+        };
         self.close_one(session, asked.opening, atime);
         Ok(Done::new(&Nothing {}))
     }
@@ -180,6 +202,9 @@ impl MetadataService {
         let closed = session.has.lock().openings.remove(&number);
         if let Some(opening) = closed {
             self.closed(opening, atime);
+            if opening.write {
+                self.end_opening(session, number);
+            }
         }
     }
 

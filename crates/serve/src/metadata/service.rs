@@ -23,6 +23,7 @@ use super::{
     owners::{Inside, Owners, Shared},
     session::{Session, SessionLimits, Sessions, Turn},
     terms::Terms,
+    turns::Turns,
     verdicts,
 };
 use crate::{
@@ -78,6 +79,7 @@ pub struct MetadataService {
     pub(super) sessions: Sessions,
     pub(super) terms: Terms,
     pub(super) leaving: Leaving,
+    pub(super) turns: Turns,
     pub(super) files: Files,
     pub(super) options: MetadataOptions,
     /// What nobody waits for: files to be settled, data servers to be told.
@@ -127,7 +129,7 @@ impl MetadataService {
         };
         // What concerns this server alone is in its own store.
         let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
-        let past = verdicts::begin_life(&notes).map_err(io::Error::other)?;
+        let before = verdicts::begin_life(&notes).map_err(io::Error::other)?;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         // A store that was just made has no earlier sessions.
@@ -137,8 +139,9 @@ impl MetadataService {
             me: me.clone(),
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
             sessions: Sessions::default(),
-            terms: Terms::new(&options.sessions, past),
+            terms: Terms::new(&options.sessions, before.past, before.present),
             leaving: Leaving::default(),
+            turns: Turns::default(),
             files: Files::default(),
             due: Mutex::default(),
             dying: Mutex::default(),
@@ -294,6 +297,7 @@ impl MetadataService {
             Method::Hello => self.hello(meta, most),
             Method::Mount => self.mount(meta, body, incoming.peer().node),
             Method::Unmount => self.unmount(meta),
+            Method::Return => self.of_session(meta, |session, asked| self.give_back(session, asked)),
             Method::Renew => self.of_session(meta, |_, asked| self.renew(asked)),
             Method::MapSince => self.map_since(meta, most),
             Method::NodeReport => self.node_report(incoming.peer(), meta),
@@ -324,6 +328,7 @@ impl MetadataService {
         }
         match method {
             Method::Lookup => self.of_session(meta, |session, asked| self.lookup(session, asked)),
+            Method::Look => self.of_session(meta, |session, asked| self.look(session, asked)),
             Method::GetAttr => self.of_session(meta, |_, asked| self.get_attr(asked)),
             Method::SetAttr => self.of_session(meta, |session, asked| self.set_attr(session, asked)),
             Method::ReadLink => self.of_session(meta, |_, asked| self.read_link(asked)),
@@ -333,14 +338,14 @@ impl MetadataService {
             Method::Mknod => self.of_session(meta, |session, asked| self.mknod(session, asked)),
             Method::Symlink => self.of_session(meta, |session, asked| self.symlink(session, asked)),
             Method::Link => self.of_session(meta, |session, asked| self.link(session, asked)),
-            Method::Unlink => self.of_session(meta, |_, asked| self.unlink(asked)),
-            Method::Rmdir => self.of_session(meta, |_, asked| self.rmdir(asked)),
-            Method::Rename => self.of_session(meta, |_, asked| self.rename(asked)),
+            Method::Unlink => self.of_session(meta, |session, asked| self.unlink(session, asked)),
+            Method::Rmdir => self.of_session(meta, |session, asked| self.rmdir(session, asked)),
+            Method::Rename => self.of_session(meta, |session, asked| self.rename(session, asked)),
             Method::TmpFile => self.of_session(meta, |session, asked| self.tmp_file(session, asked)),
             Method::GetXattr => self.of_session(meta, |_, asked| self.get_xattr(asked, most)),
-            Method::SetXattr => self.of_session(meta, |_, asked| self.set_xattr(asked, body)),
+            Method::SetXattr => self.of_session(meta, |session, asked| self.set_xattr(session, asked, body)),
             Method::ListXattr => self.of_session(meta, |_, asked| self.list_xattr(asked, most)),
-            Method::RemoveXattr => self.of_session(meta, |_, asked| self.remove_xattr(asked)),
+            Method::RemoveXattr => self.of_session(meta, |session, asked| self.remove_xattr(session, asked)),
             Method::Open => self.of_session(meta, |session, asked| self.open(session, asked)),
             Method::Close => self.of_session(meta, |session, asked| self.close(session, asked)),
             Method::CloseMany => self.of_session(meta, |session, asked| self.close_many(session, asked)),

@@ -83,6 +83,8 @@ pub(crate) struct Session {
     asked: AtomicU64,
     /// As which it was known by its coming.
     joined: Joined,
+    /// That it is there has a durable record, and whether that says that it may have leases.
+    pub recorded: Mutex<Option<bool>>,
     /// It asked something since that was last looked at.
     heard: AtomicBool,
     pub has: Mutex<Has>,
@@ -191,6 +193,7 @@ impl Sessions {
             began: Instant::now(),
             asked: AtomicU64::new(0),
             joined: by.joined,
+            recorded: Mutex::default(),
             heard: AtomicBool::new(false),
             has: Mutex::default(),
             operations: Mutex::default(),
@@ -220,6 +223,15 @@ impl Sessions {
         let table = self.table.lock();
         let heard = table.values().filter(|session| session.heard.swap(false, Ordering::Relaxed));
         heard.map(|session| session.party()).collect()
+    }
+
+    /// Runs with those that are there and for how long each asked nothing; nobody is heard meanwhile.
+    pub(crate) fn with_silence<R>(
+        &self,
+        run: impl FnOnce(&mut dyn Iterator<Item = (SessionId, Duration)>) -> R,
+    ) -> R {
+        let table = self.table.lock();
+        run(&mut table.values().map(|session| (session.id, session.times().1)))
     }
 
     pub(crate) fn get(&self, id: SessionId) -> Option<Arc<Session>> {

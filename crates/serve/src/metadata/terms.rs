@@ -1,12 +1,14 @@
-//! Sessions' terms and the locks of their programs: the shell of [`lease::coherence::server`].
+//! Sessions' terms, their leases and the locks of their programs: the shell of [`lease::coherence::server`].
 //!
 //! - I-TERMS-1: the machine is driven under one lock, and what it decides is put into the order of its decisions there: each outcome
 //!   of a lock has a stamp, and is either the answer of who asked or in his mailbox.
 //! - I-TERMS-2: a session is given up by the machine's verdict alone, which is durable before what the session had is free.
 //! - I-TERMS-3: nobody's thread waits for a lock. What comes before it is known who has what waits here, in its order.
+//! - I-TERMS-4: leases end without a word when their session was silent for [`lease_term`] by our clock, drift included; a client counts from when it
+//!   asked what was answered last, and forgets all when that time is over.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -16,11 +18,13 @@ use lease::coherence::{
     locks::{LockLimits, LockRequest, Outcome as Decision},
     message::{Had, Joined, Life, Party, Saying, Telling as Said},
     ranges::Found,
-    server::{Effect, Input, Limits, Past, Server},
+    rights::{Claim, Key, Rights},
+    server::{Effect, Expected, Input, Limits, Past, Refused, Server},
 };
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use proto::{
     SessionId,
+    leases::Returned,
     locks::{LOCKS_MAX, LockOutcome, Locked},
 };
 
@@ -35,6 +39,24 @@ use super::{
 const WAITERS_MAX: usize = 1 << 14;
 /// Some 100 bytes each.
 const LOCKS_IN_ALL: usize = 1 << 20;
+
+/// What was recalled a moment ago is not granted: names and directories that several clients change in turn would be recalled each time.
+const REST: Duration = Duration::from_millis(300);
+/// Of keys that rest; beyond it the oldest may be granted sooner, which costs speed only.
+const RESTING_MAX: usize = 1 << 12;
+/// All leases of all sessions.
+const LEASES_MAX: usize = 1 << 20;
+
+/// For how long a client may use what it keeps after it asked something.
+pub(super) fn lease_term(sessions: &SessionLimits) -> Duration {
+    sessions.silence / 5
+}
+
+/// The same by our clock, for clocks that gain or lose one part in fifty.
+fn lapse(sessions: &SessionLimits) -> Duration {
+    let term = lease_term(sessions);
+    term + term / 20
+}
 
 /// The machine's limits for the sessions' ones.
 fn limits(sessions: &SessionLimits) -> Limits {
@@ -51,8 +73,7 @@ fn limits(sessions: &SessionLimits) -> Limits {
         recall: silence / 2,
         rest: Duration::from_millis(300),
         sessions: sessions.sessions,
-        // None are asked for yet.
-        leases: 1 << 20,
+        leases: LEASES_MAX,
         operations: 1 << 20,
         claims: 8,
         locks: LockLimits { locks: LOCKS_IN_ALL, session_locks: LOCKS_MAX, waiters: WAITERS_MAX },
@@ -97,6 +118,21 @@ struct Machine {
     touched: BTreeSet<SessionId>,
     /// Locks that were asked for while who has what was not known.
     early: VecDeque<Early>,
+    /// Operations that somebody waits for, and whether they have begun.
+    beginning: HashMap<(SessionId, u64), bool>,
+    resting: HashMap<Key, Instant>,
+    counts: Counts,
+}
+
+/// Since the service was started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    pub granted: u64,
+    pub recalled: u64,
+    /// Sessions whose leases ended because they were silent.
+    pub lapsed: u64,
+    /// Leases at this moment.
+    pub leases: u64,
 }
 
 /// What somebody waits for at this moment.
@@ -104,6 +140,8 @@ enum Asked {
     Nothing,
     Lock(SessionId, u64),
     Joining(SessionId),
+    /// A lease, or the beginning of an operation.
+    Operation(SessionId, u64),
 }
 
 /// What he gets.
@@ -113,26 +151,50 @@ struct Got {
     said: Option<Said>,
     /// His session was given up.
     gone: bool,
+    begun: bool,
+    refused: Option<Refused>,
 }
 
 pub(super) struct Terms {
     started: Instant,
     life: Life,
+    lapse: Duration,
     machine: Mutex<Machine>,
+    /// Something that was waited for has begun.
+    begun: Condvar,
 }
 
 impl Terms {
-    pub(super) fn new(sessions: &SessionLimits, past: Past) -> Terms {
-        let life = past.life;
+    /// `present`: sessions of earlier lives, and whether they may have leases; `None`: not known.
+    pub(super) fn new(
+        sessions: &SessionLimits,
+        past: Past,
+        present: Option<BTreeMap<SessionId, bool>>,
+    ) -> Terms {
+        let (life, lapse) = (past.life, lapse(sessions));
         // Each life is counted before anybody is served, so nobody was before the first.
-        let server = if life == Life(1) {
+        let mut server = if life == Life(1) {
             Server::first(limits(sessions), Duration::ZERO)
         } else {
             Server::new(limits(sessions), past, Duration::ZERO)
         };
-        let (mailboxes, early, touched) = (BTreeMap::new(), VecDeque::new(), BTreeSet::new());
-        let machine = Machine { server, stamp: life.first_number(), mailboxes, touched, early };
-        Terms { started: Instant::now(), life, machine: Mutex::new(machine) }
+        if let Some(present) = present {
+            let keeping = present.iter().filter(|(_, keeping)| **keeping).map(|(session, _)| *session);
+            let keeping = keeping.collect();
+            server.expect(Expected { sessions: present.into_keys().collect(), keeping, lapsed: lapse });
+        }
+        let machine = Machine {
+            server,
+            stamp: life.first_number(),
+            mailboxes: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            early: VecDeque::new(),
+            beginning: HashMap::new(),
+            resting: HashMap::new(),
+            counts: Counts::default(),
+        };
+        let (started, machine) = (Instant::now(), Mutex::new(machine));
+        Terms { started, life, lapse, machine, begun: Condvar::new() }
     }
 
     /// Since the service was started.
@@ -166,6 +228,116 @@ impl Terms {
         }
     }
 
+    /// Sessions of earlier lives that did not come back yet.
+    pub(super) fn missing(&self) -> Vec<SessionId> {
+        self.machine.lock().server.missing().collect()
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let machine = self.machine.lock();
+        Counts { leases: machine.server.table().leases() as u64, ..machine.counts }
+    }
+
+    /// Those of these that have leases, and were silent for so long that they use them no more. `silent` is looked at with the lock
+    /// by which sessions are heard.
+    pub(super) fn lapse(&self, silent: impl Iterator<Item = (SessionId, Duration)>) -> Due {
+        let mut due = Due::default();
+        let mut machine = self.machine.lock();
+        for (session, _) in silent.filter(|(_, silent)| *silent > self.lapse) {
+            if machine.server.table().has_leases(session) {
+                machine.counts.lapsed += 1;
+                machine.server.handle(self.started.elapsed(), Input::Lapsed(session));
+                machine.drain(&Asked::Nothing, &mut due);
+            }
+        }
+        machine.speak(&mut due);
+        drop(machine);
+        self.begun.notify_all();
+        due
+    }
+
+    /// May the session keep this? To be asked before what is told is read. Returns the number of the grant.
+    pub(super) fn grant(&self, by: Party, key: &Key, rights: Rights) -> Option<u64> {
+        let now = self.started.elapsed();
+        let mut machine = self.machine.lock();
+        if machine.resting.get(key).is_some_and(|until| Instant::now() < *until) {
+            return None;
+        }
+        let (asked, mut due) = (Asked::Operation(by.session, LOOKING), Due::default());
+        let claims = vec![(key.clone(), Claim::Look)];
+        machine.server.handle(now, Input::Begin { by, operation: LOOKING, claims });
+        let begun = machine.drain(&asked, &mut due).begun;
+        let mut got = Got::default();
+        if begun {
+            let saying = Saying::Want { request: 0, key: key.clone(), rights };
+            machine.server.handle(now, Input::Said { by, saying });
+            got = machine.drain(&asked, &mut due);
+        }
+        machine.server.handle(now, Input::End { by, operation: LOOKING });
+        match got.said {
+            Some(Said::Granted { rights: granted, number, .. }) if granted.contains(rights) => {
+                machine.counts.granted += 1;
+                Some(number)
+            }
+            _ => None,
+        }
+    }
+
+    /// Begins an operation. `Ok(false)`: what is in the way is being recalled, and [`Terms::wait`] says when it has begun.
+    pub(super) fn begin(
+        &self,
+        by: Party,
+        operation: u64,
+        claims: Vec<(Key, Claim)>,
+    ) -> (Result<bool, Refused>, Due) {
+        let mut machine = self.machine.lock();
+        let mut due = Due::default();
+        machine.beginning.insert((by.session, operation), false);
+        machine.server.handle(self.started.elapsed(), Input::Begin { by, operation, claims });
+        let got = machine.drain(&Asked::Operation(by.session, operation), &mut due);
+        machine.speak(&mut due);
+        if got.begun || got.refused.is_some() {
+            machine.beginning.remove(&(by.session, operation));
+        }
+        (got.refused.map_or(Ok(got.begun), Err), due)
+    }
+
+    /// False: not by then. It is not waited for any more.
+    pub(super) fn wait(&self, by: Party, operation: u64, until: Instant) -> bool {
+        let mut machine = self.machine.lock();
+        let at = (by.session, operation);
+        while machine.beginning.get(&at) == Some(&false) {
+            if self.begun.wait_until(&mut machine, until).timed_out() {
+                break;
+            }
+        }
+        machine.beginning.remove(&at) == Some(true)
+    }
+
+    pub(super) fn end(&self, by: Party, operation: u64) {
+        self.machine.lock().server.handle(self.started.elapsed(), Input::End { by, operation });
+    }
+
+    /// A session gives leases back.
+    pub(super) fn returned(&self, by: Party, returned: &[(Key, Returned)]) -> Due {
+        let now = self.started.elapsed();
+        let mut machine = self.machine.lock();
+        let mut due = Due::default();
+        for (key, Returned { number, keeps, .. }) in returned {
+            let keeps = u8::try_from(*keeps).ok().and_then(Rights::from_bits).unwrap_or(Rights::NONE);
+            let saying = Saying::Returned { key: key.clone(), number: *number, keeps };
+            if let Some(mailbox) = machine.mailboxes.get_mut(&by.session) {
+                mailbox.returned(*number);
+            }
+            machine.server.handle(now, Input::Said { by, saying });
+            machine.drain(&Asked::Nothing, &mut due);
+        }
+        machine.speak(&mut due);
+        drop(machine);
+        self.begun.notify_all();
+        due
+    }
+
     pub(super) fn leave(&self, by: Party) -> Due {
         self.drive(Input::Leave(by), Asked::Nothing).1
     }
@@ -197,6 +369,10 @@ impl Terms {
         }
         machine.touch_all();
         machine.speak(&mut due);
+        let now = Instant::now();
+        machine.resting.retain(|_, until| now < *until);
+        drop(machine);
+        self.begun.notify_all();
         due
     }
 
@@ -294,9 +470,14 @@ impl Terms {
         machine.server.handle(self.started.elapsed(), input);
         let got = machine.drain(&asked, &mut due);
         machine.speak(&mut due);
+        drop(machine);
+        self.begun.notify_all();
         (got, due)
     }
 }
+
+/// The operation of a look, which lasts for a moment under the machine's lock.
+const LOOKING: u64 = u64::MAX;
 
 impl Machine {
     fn stamped(&mut self, outcome: LockOutcome) -> Locked {
@@ -320,8 +501,21 @@ impl Machine {
         let mut got = Got::default();
         while let Some(effect) = self.server.poll_effect() {
             match effect {
+                Effect::Tell { to, telling: Said::Recall { key, keeps, number, .. } } => {
+                    self.counts.recalled += 1;
+                    if self.resting.len() < RESTING_MAX {
+                        self.resting.insert(key.clone(), Instant::now() + REST);
+                    }
+                    self.mailboxes.entry(to).or_default().recall(&key, keeps, number);
+                    self.touched.insert(to);
+                }
                 Effect::Tell { to, telling } => {
-                    if matches!(asked, Asked::Joining(session) if *session == to) {
+                    let is_his = match asked {
+                        Asked::Joining(session) => *session == to,
+                        Asked::Operation(session, number) => *session == to && *number == LOOKING,
+                        Asked::Nothing | Asked::Lock(..) => false,
+                    };
+                    if is_his {
                         got.said = Some(telling);
                     }
                 }
@@ -342,11 +536,20 @@ impl Machine {
                     self.early.retain(|early| early.by.session != session);
                     let listener = self.mailboxes.remove(&session).and_then(Mailbox::into_listener);
                     due.deserted.extend(listener);
+                    self.beginning.retain(|(of, _), _| *of != session);
                     due.over.push(session);
                 }
                 Effect::EndGrace => due.end_grace = true,
-                // Nobody claims anything yet.
-                Effect::Begun { .. } | Effect::NotBegun { .. } => (),
+                Effect::Begun { by, operation } => {
+                    let at = (by.session, operation);
+                    got.begun |= matches!(asked, Asked::Operation(s, n) if (*s, *n) == at);
+                    self.beginning.entry(at).and_modify(|begun| *begun = true);
+                }
+                Effect::NotBegun { by, operation, why } => {
+                    if matches!(asked, Asked::Operation(s, n) if (*s, *n) == (by.session, operation)) {
+                        got.refused = Some(why);
+                    }
+                }
             }
         }
         got

@@ -1,17 +1,23 @@
-//! What must outlive the service for locks to be right: how often it was started, and which sessions it gave up.
+//! What must outlive the service for locks and leases to be right: how often it was started, which sessions it gave up, and which are there.
 //!
-//! Records of type `V`: `lives`, and one for each session that was given up since the last time that sessions of earlier lives could
-//! come back. A verdict is durable before what the session had is anybody else's.
+//! Records of type `V`: `lives`; one for each session that was given up since the last time that sessions of earlier lives could
+//! come back; and one for each session that may have something. A verdict is durable before what the session had is anybody else's, and that it
+//! is there before it has anything.
 
-use std::{collections::BTreeSet, ops::ControlFlow};
+use std::{collections::BTreeMap, ops::ControlFlow};
 
 use bytes::Bytes;
 use kv::{MetaStore, WriteSet};
 use lease::coherence::{message::Life, server::Past};
-use namespace::{key, txn::KvError};
+use namespace::{
+    key::{self, Parsed},
+    txn::KvError,
+};
 use proto::SessionId;
 
 const VERSION: u8 = 1;
+/// Of lives whose sessions all have records.
+const VERSION_RECORDED: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LifeError {
@@ -28,20 +34,24 @@ struct Lives {
     life: u32,
     /// The last one that ended the time for coming back.
     from: u32,
+    /// Since then each session that may have something has a record.
+    recorded: bool,
 }
 
 impl Lives {
     fn encode(self) -> Bytes {
-        let mut bytes = vec![VERSION];
+        let mut bytes = vec![if self.recorded { VERSION_RECORDED } else { VERSION }];
         bytes.extend(self.life.to_le_bytes());
         bytes.extend(self.from.to_le_bytes());
         bytes.into()
     }
 
     fn decode(bytes: &[u8]) -> Option<Lives> {
-        let (life, from) = bytes.strip_prefix(&[VERSION])?.split_first_chunk::<4>()?;
+        let (version, rest) = bytes.split_first()?;
+        let (life, from) = rest.split_first_chunk::<4>()?;
         let (life, from) = (u32::from_le_bytes(*life), u32::from_le_bytes(from.try_into().ok()?));
-        (1..=life).contains(&from).then_some(Lives { life, from })
+        let known = matches!(*version, VERSION | VERSION_RECORDED) && (1..=life).contains(&from);
+        known.then_some(Lives { life, from, recorded: *version == VERSION_RECORDED })
     }
 }
 
@@ -56,34 +66,94 @@ fn decode(bytes: &[u8]) -> Option<Life> {
     Some(Life(u32::from_le_bytes(bytes.strip_prefix(&[VERSION])?.try_into().ok()?)))
 }
 
+/// May it have leases, beside locks?
+fn encode_presence(keeping: bool) -> Bytes {
+    vec![VERSION, keeping.into()].into()
+}
+
+fn decode_presence(bytes: &[u8]) -> Option<bool> {
+    match bytes {
+        [VERSION, 0] => Some(false),
+        [VERSION, 1] => Some(true),
+        _ => None,
+    }
+}
+
+/// What is known of earlier lives.
+pub(super) struct Before {
+    pub past: Past,
+    /// Sessions that were there, and whether they may have leases. `None`: that was not recorded.
+    pub present: Option<BTreeMap<SessionId, bool>>,
+}
+
 /// Counts one more life, durably, and says what is known of those before.
-pub(super) fn begin_life(store: &MetaStore) -> Result<Past, LifeError> {
+pub(super) fn begin_life(store: &MetaStore) -> Result<Before, LifeError> {
     let lives = match store.get(&key::lives())? {
         Some(bytes) => {
             let before = Lives::decode(&bytes).ok_or(LifeError::Damaged)?;
             let life = before.life.checked_add(1).filter(|life| *life < 1 << 24).ok_or(LifeError::Last)?;
             Lives { life, ..before }
         }
-        None => Lives { life: 1, from: 1 },
+        None => Lives { life: 1, from: 1, recorded: true },
     };
     let mut writes = WriteSet::new();
     writes.put(&key::lives(), lives.encode());
     durably(store, writes)?;
-    let fenced = given_up(store)?.into_iter().map(|(session, _)| session).collect();
-    Ok(Past { life: Life(lives.life), from: Life(lives.from), fenced })
+    let found = sessions(store)?;
+    let fenced = found.given_up.into_keys().collect();
+    let past = Past { life: Life(lives.life), from: Life(lives.from), fenced };
+    Ok(Before { past, present: lives.recorded.then_some(found.present) })
 }
 
-fn given_up(store: &MetaStore) -> Result<BTreeSet<(SessionId, Life)>, LifeError> {
-    let (mut found, mut damaged) = (BTreeSet::new(), false);
+#[derive(Default)]
+struct Recorded {
+    given_up: BTreeMap<SessionId, Life>,
+    present: BTreeMap<SessionId, bool>,
+}
+
+fn sessions(store: &MetaStore) -> Result<Recorded, LifeError> {
+    let (mut found, mut damaged) = (Recorded::default(), false);
     store.scan(&key::verdict_start(), &key::verdict_end(), &mut |key, value| {
-        let session = key.last_chunk::<16>().map(|bytes| SessionId(u128::from_be_bytes(*bytes)));
-        match session.zip(decode(value)) {
-            Some(verdict) => drop(found.insert(verdict)),
-            None => damaged = true,
-        }
+        let rest = Parsed::new(key).map(|parsed| parsed.rest).unwrap_or_default();
+        let session = rest.first_chunk::<16>().map(|bytes| SessionId(u128::from_be_bytes(*bytes)));
+        let known = match (session, rest.get(16..)) {
+            (Some(session), Some([])) => decode(value).map(|life| {
+                found.given_up.insert(session, life);
+            }),
+            (Some(session), Some(_)) => decode_presence(value).map(|keeping| {
+                found.present.insert(session, keeping);
+            }),
+            (None, _) | (_, None) => None,
+        };
+        damaged |= known.is_none();
         ControlFlow::Continue(())
     })?;
     if damaged { Err(LifeError::Damaged) } else { Ok(found) }
+}
+
+/// The session is there, and may get something. Returns what is recorded of it: an earlier life's record of more stays.
+pub(super) fn arrive(store: &MetaStore, session: SessionId, keeping: bool) -> Result<bool, KvError> {
+    let known = store.get(&key::presence(session.0))?.and_then(|bytes| decode_presence(&bytes));
+    match known {
+        Some(known) if known || !keeping => Ok(known),
+        Some(_) | None => {
+            let mut writes = WriteSet::new();
+            writes.put(&key::presence(session.0), encode_presence(keeping));
+            durably(store, writes)?;
+            Ok(keeping)
+        }
+    }
+}
+
+/// It has nothing any more. Lost with a power cut this is only waited for once more.
+pub(super) fn depart(store: &MetaStore, session: SessionId) -> Result<(), KvError> {
+    if store.get(&key::presence(session.0))?.is_none() {
+        return Ok(());
+    }
+    let mut writes = WriteSet::new();
+    writes.delete(&key::presence(session.0));
+    writes.use_reserve();
+    store.commit(writes).map(drop)
 }
 
 /// The session does not come back.
@@ -93,13 +163,14 @@ pub(super) fn record(store: &MetaStore, session: SessionId, life: Life) -> Resul
     durably(store, writes)
 }
 
-/// Sessions of lives before this one come back no more, so of those only the verdicts of this one are needed.
-pub(super) fn end_grace(store: &MetaStore, life: Life) -> Result<(), LifeError> {
+/// Sessions of lives before this one come back no more, so of those only the verdicts of this one are needed. `missing`: those that did not.
+pub(super) fn end_grace(store: &MetaStore, life: Life, missing: &[SessionId]) -> Result<(), LifeError> {
     let mut writes = WriteSet::new();
-    for (session, _) in given_up(store)?.into_iter().filter(|(_, of)| *of < life) {
+    for (session, _) in sessions(store)?.given_up.into_iter().filter(|(_, of)| *of < life) {
         writes.delete(&key::verdict(session.0));
     }
-    writes.put(&key::lives(), Lives { life: life.0, from: life.0 }.encode());
+    missing.iter().for_each(|session| writes.delete(&key::presence(session.0)));
+    writes.put(&key::lives(), Lives { life: life.0, from: life.0, recorded: true }.encode());
     Ok(durably(store, writes)?)
 }
 
@@ -116,9 +187,14 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let lives = Lives { life: 0x0102_0304, from: 2 };
+        let lives = Lives { life: 0x0102_0304, from: 2, recorded: false };
         assert_eq!(&*lives.encode(), b"\x01\x04\x03\x02\x01\x02\0\0\0");
         assert_eq!(Lives::decode(&lives.encode()), Some(lives));
+        let recorded = Lives { recorded: true, ..lives };
+        assert_eq!(&*recorded.encode(), b"\x02\x04\x03\x02\x01\x02\0\0\0");
+        assert_eq!(Lives::decode(&recorded.encode()), Some(recorded));
+        assert_eq!(&*encode_presence(true), b"\x01\x01");
+        assert_eq!(&*encode_presence(false), b"\x01\0");
         assert_eq!(&*encode(Life(5)), b"\x01\x05\0\0\0");
         assert_eq!(decode(&encode(Life(5))), Some(Life(5)));
     }
@@ -126,13 +202,20 @@ mod tests {
     /// Goal: what is stored is a record or none, and nothing else. Method: fuzzing.
     #[test]
     fn fuzz_verdicts() {
-        let good = [Lives { life: 9, from: 3 }.encode().to_vec(), encode(Life(7)).to_vec()];
+        let good = [
+            Lives { life: 9, from: 3, recorded: true }.encode().to_vec(),
+            encode(Life(7)).to_vec(),
+            encode_presence(true).to_vec(),
+        ];
         fuzzing::fuzz("verdicts", &good, fuzzing::as_it_is, |bytes| {
             if let Some(lives) = Lives::decode(bytes) {
                 assert_eq!(lives.encode(), bytes);
             }
             if let Some(life) = decode(bytes) {
                 assert_eq!(encode(life), bytes);
+            }
+            if let Some(keeping) = decode_presence(bytes) {
+                assert_eq!(encode_presence(keeping), bytes);
             }
         });
     }

@@ -1,0 +1,129 @@
+//! Messages about what clients keep: looks whose answers may be kept, and how they are asked back and given back.
+//!
+//! A look that may be kept is answered from then on by the client, until it is recalled ([`crate::locks::Told`]) or the client has heard nothing
+//! of the server for [`Looked::term_ms`] since it asked. What comes back after a recall counts for the number of that recall.
+
+use prost::Message;
+use types::NAME_MAX;
+
+use crate::{
+    Bad, Head, Method, Nothing, Request,
+    attr::Attr,
+    metadata::{inode, known},
+};
+
+/// Leases in one message: with the longest names they fit into one, beside as many outcomes of locks as there may be.
+pub const LEASES_MAX: usize = 64;
+
+/// What of an answer may be kept: the bits of [`Looked::keeps`] and of an entry of a listing.
+pub mod keeps {
+    /// What the name names, or that it is not there.
+    pub const NAME: u32 = 1;
+    pub const ATTRIBUTES: u32 = 2;
+}
+
+/// Looks a name up as [`crate::metadata::Lookup`] does, with a reference, or without a name at an inode, without one; the answer may be kept.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Look {
+    #[prost(message, optional, tag = "1")]
+    pub head: Option<Head>,
+    /// The directory, or the inode.
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+    #[prost(bytes = "vec", tag = "3")]
+    pub name: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Looked {
+    /// Missing: there is no such name.
+    #[prost(message, optional, tag = "1")]
+    pub attr: Option<Attr>,
+    /// See [`keeps`].
+    #[prost(uint32, tag = "2")]
+    pub keeps: u32,
+    /// What is kept ends so long after the client asked what was answered last.
+    #[prost(uint32, tag = "3")]
+    pub term_ms: u32,
+}
+
+/// Of all that was granted up to `grant` on the inode, or on the name in it, no more than `keeps` may be kept.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Recalled {
+    /// As of [`crate::locks::Telling`], with which it is counted.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+    #[prost(bytes = "vec", tag = "3")]
+    pub name: Vec<u8>,
+    /// Rights as of a lease: 1 what was told.
+    #[prost(uint32, tag = "4")]
+    pub keeps: u32,
+    #[prost(uint64, tag = "5")]
+    pub grant: u64,
+}
+
+/// No more than `keeps` is kept of all that was granted up to `number`.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Returned {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(bytes = "vec", tag = "2")]
+    pub name: Vec<u8>,
+    #[prost(uint32, tag = "3")]
+    pub keeps: u32,
+    #[prost(uint64, tag = "4")]
+    pub number: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Return {
+    #[prost(message, optional, tag = "1")]
+    pub head: Option<Head>,
+    /// At most [`LEASES_MAX`].
+    #[prost(message, repeated, tag = "2")]
+    pub returned: Vec<Returned>,
+}
+
+fn key(ino: u64, name: &[u8]) -> Result<(), Bad> {
+    inode(ino)?;
+    let len = name.len();
+    if len > NAME_MAX { Err(Bad::TooLong { what: "name", len, max: NAME_MAX }) } else { Ok(()) }
+}
+
+impl Request for Look {
+    const METHOD: Method = Method::Look;
+    type Answer = Looked;
+
+    fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        known(self.head())?;
+        key(self.ino, &self.name)
+    }
+
+    fn homes(&self, visit: &mut dyn FnMut(u64)) {
+        visit(self.ino);
+    }
+}
+
+impl Request for Return {
+    const METHOD: Method = Method::Return;
+    type Answer = Nothing;
+
+    fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        known(self.head())?;
+        let len = self.returned.len();
+        if len > LEASES_MAX {
+            return Err(Bad::TooLong { what: "leases", len, max: LEASES_MAX });
+        }
+        self.returned.iter().try_for_each(|one| key(one.ino, &one.name))
+    }
+}

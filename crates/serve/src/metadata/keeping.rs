@@ -1,0 +1,280 @@
+//! What sessions keep of names and attributes: operations claim what they change, looks grant, recalls come back.
+//!
+//! - I-KEEP-1: before a change begins, all that others may keep of it is given back or has lapsed; nothing of the kind is granted until it has ended.
+//! - I-KEEP-2: what may be kept is read after the grant. Of a file that is being written nothing is granted: its data servers know better.
+//! - I-KEEP-3: operations that change a name are alone with it, so what it names is what was claimed.
+//!
+//! Where there are several metadata servers nothing is granted.
+
+use std::time::{Duration, Instant};
+
+use lease::coherence::{
+    message::Party,
+    rights::{Claim, Key, Rights},
+    server::Refused,
+};
+use mds::Found;
+use parking_lot::MutexGuard;
+use proto::{
+    Bad, Head, Nothing,
+    leases::{Look, Looked, Return, Returned, keeps},
+    metadata::DirEntry,
+};
+use types::{Attr, Errno, FileKind, Ino};
+
+use super::{
+    MetadataService,
+    session::Session,
+    terms::{Counts, lease_term},
+    turns::Name,
+    verdicts,
+};
+use crate::answer::{Done, No, Outcome};
+
+/// For so long a thread waits for what is recalled; then whoever asked comes again.
+const CLAIM_MAX: Duration = Duration::from_millis(50);
+/// Numbers of claims of openings, which have their client's number.
+const OPENING: u64 = 1 << 62;
+fn entry((dir, name): &Name<'_>) -> Key {
+    Key::Entry { dir: *dir, name: (*name).into() }
+}
+
+/// An operation that has begun; it ends when this is dropped.
+pub(super) struct Claimed<'a> {
+    service: &'a MetadataService,
+    by: Party,
+    operation: u64,
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        self.service.terms.end(self.by, self.operation);
+    }
+}
+
+/// What was granted of an entry of a listing.
+#[derive(Clone, Copy, Default)]
+pub(super) struct EntryGrant {
+    named: bool,
+    /// The number of the inode's.
+    inode: Option<u64>,
+}
+
+/// A change of names under way. The claims end before others get their turn.
+#[derive(Default)]
+pub(super) struct Changing<'a> {
+    _claimed: Vec<Claimed<'a>>,
+    _turns: Vec<MutexGuard<'a, ()>>,
+}
+
+impl MetadataService {
+    pub fn lease_counts(&self) -> Counts {
+        self.terms.counts()
+    }
+
+    fn grants(&self) -> bool {
+        self.owners.is_none()
+    }
+
+    fn term_ms(&self) -> u32 {
+        lease_term(&self.options.sessions).as_millis() as u32
+    }
+
+    /// Before a session has its first lock, or may keep something: a later life waits for it.
+    pub(super) fn arrive(&self, session: &Session, keeping: bool) -> Result<(), No> {
+        let mut recorded = session.recorded.lock();
+        if recorded.is_some_and(|known| known || !keeping) {
+            return Ok(());
+        }
+        let known = verdicts::arrive(&self.notes, session.id, keeping).map_err(|error| {
+            tracing::error!(session = %session.id, %error, "that a session is there was not recorded");
+            No::from(Errno::EIO)
+        })?;
+        *recorded = Some(known);
+        drop(recorded);
+        if session.has.lock().over {
+            self.depart(session);
+        }
+        Ok(())
+    }
+
+    /// Also one that an earlier life recorded.
+    pub(super) fn depart(&self, session: &Session) {
+        if let Err(error) = verdicts::depart(&self.notes, session.id) {
+            tracing::warn!(session = %session.id, %error, "a session that has ended is waited for after the next start");
+        }
+    }
+
+    fn claim_as(&self, by: Party, operation: u64, claims: Vec<(Key, Claim)>) -> Result<Claimed<'_>, No> {
+        self.begin_claims(by, operation, claims)?;
+        Ok(Claimed { service: self, by, operation })
+    }
+
+    fn begin_claims(&self, by: Party, operation: u64, claims: Vec<(Key, Claim)>) -> Result<(), No> {
+        let (begun, due) = self.terms.begin(by, operation, claims);
+        self.carry_on(due);
+        match begun {
+            Ok(true) => Ok(()),
+            Ok(false) if self.terms.wait(by, operation, Instant::now() + CLAIM_MAX) => Ok(()),
+            Ok(false) => {
+                self.terms.end(by, operation);
+                Err(No::later("what others keep is being asked back"))
+            }
+            Err(Refused::Later) => Err(No::later("who keeps what is not known yet")),
+            Err(Refused::TooMany) => Err(No::too_much("as many operations as it takes")),
+            Err(Refused::Gone) => Err(No::session_gone()),
+        }
+    }
+
+    /// Until the result is dropped others keep nothing that this changes.
+    pub(super) fn claim(&self, session: &Session, ino: Ino, claim: Claim) -> Result<Option<Claimed<'_>>, No> {
+        if !self.grants() {
+            return Ok(None);
+        }
+        let claims = vec![(Key::Inode(ino), claim)];
+        self.claim_as(session.party(), self.turns.next(), claims).map(Some)
+    }
+
+    /// An opening for writing: others keep nothing of the file until it is closed.
+    pub(super) fn claim_opening(&self, session: &Session, number: u64, ino: Ino) -> Result<(), No> {
+        if self.grants() {
+            let claims = vec![(Key::Inode(ino), Claim::Modify)];
+            self.begin_claims(session.party(), of_opening(number), claims)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn end_opening(&self, session: &Session, number: u64) {
+        self.terms.end(session.party(), of_opening(number));
+    }
+
+    /// Names come, go or move: one is alone with each of them, and others keep nothing of them, of their directories, of `inodes`, and of what they name.
+    pub(super) fn change_names(
+        &self,
+        (session, head): (&Session, Option<Head>),
+        names: &[Name<'_>],
+        inodes: &[Ino],
+    ) -> Result<Changing<'_>, No> {
+        if !self.grants() {
+            return Ok(Changing::default());
+        }
+        let turns = self.turns.take(names)?;
+        let head = head.unwrap_or_default();
+        let (mut own, mut all) = (Vec::new(), Vec::new());
+        for name in names {
+            own.push((entry(name), Claim::Change));
+            own.push((Key::Inode(name.0), Claim::Modify));
+            // What cannot be looked up the operation itself will refuse.
+            if let Ok((ino, _)) = self.mds.lookup_entry(name.0, name.1) {
+                let knows = [head.dropped, head.dropped_too].contains(&ino.get());
+                let claims = if knows { &mut own } else { &mut all };
+                claims.push((Key::Inode(ino), Claim::Change));
+            }
+        }
+        own.extend(inodes.iter().map(|ino| (Key::Inode(*ino), Claim::Change)));
+        let mut claimed = vec![self.claim_as(session.party(), self.turns.next(), own)?];
+        if !all.is_empty() {
+            claimed.push(self.claim_as(Party::SERVER, self.turns.next(), all)?);
+        }
+        Ok(Changing { _claimed: claimed, _turns: turns })
+    }
+
+    pub(super) fn look(&self, session: &Session, asked: &Look) -> Outcome {
+        if !self.grants() {
+            return Err(Errno::ENOSYS.into());
+        }
+        let keeping = self.arrive(session, true).is_ok();
+        let (ino, term_ms) = (proto::attr::ino(asked.ino)?, self.term_ms());
+        if asked.name.is_empty() {
+            let (attr, keeps) = self.look_at(session, ino, keeping)?;
+            return Ok(Done::new(&Looked { attr: Some(attr.into()), keeps, term_ms }));
+        }
+        let name = (ino, &asked.name[..]);
+        let named = if keeping && self.may_keep(session, &entry(&name)) { keeps::NAME } else { 0 };
+        let found = match self.mds.lookup(ino, &asked.name) {
+            Err(Errno::ENOENT) => return Ok(Done::new(&Looked { attr: None, keeps: named, term_ms })),
+            found => found?.attr.ino,
+        };
+        let looked = self.look_at(session, found, keeping);
+        // It was removed since the name was read.
+        let (attr, keeps) =
+            looked.map_err(|no| if no.errno() == Errno::ESTALE { Errno::ENOENT.into() } else { no })?;
+        self.refer(session, found)?;
+        Ok(Done::new(&Looked { attr: Some(attr.into()), keeps: keeps | named, term_ms }))
+    }
+
+    fn may_keep(&self, session: &Session, key: &Key) -> bool {
+        self.terms.grant(session.party(), key, Rights::ATTRIBUTES).is_some()
+    }
+
+    /// Attributes, and what may be kept of the inode.
+    fn look_at(&self, session: &Session, ino: Ino, keeping: bool) -> Result<(Attr, u32), No> {
+        let key = Key::Inode(ino);
+        let grant = if keeping { self.terms.grant(session.party(), &key, Rights::ATTRIBUTES) } else { None };
+        let found = self.mds.find(ino)?;
+        let written = is_written(&found);
+        let attr = self.complete(found)?;
+        Ok((attr, self.kept_of(session, ino, grant, written)))
+    }
+
+    /// What may be kept of an inode, after a look at it: of a file that is being written the grant goes back.
+    fn kept_of(&self, session: &Session, ino: Ino, grant: Option<u64>, written: bool) -> u32 {
+        match grant {
+            Some(number) if written => {
+                let returned = Returned { number, ..Returned::default() };
+                let due = self.terms.returned(session.party(), &[(Key::Inode(ino), returned)]);
+                self.carry_on(due);
+                0
+            }
+            Some(_) => keeps::ATTRIBUTES,
+            None => 0,
+        }
+    }
+
+    /// Before an entry of a listing is looked at. It may have changed since the listing was read.
+    pub(super) fn grant_entry(&self, session: &Session, dir: Ino, entry_of: &DirEntry) -> EntryGrant {
+        let name = (dir, &entry_of.name[..]);
+        if !self.grants() || !self.may_keep(session, &entry(&name)) {
+            return EntryGrant::default();
+        }
+        match self.mds.lookup_entry(dir, &entry_of.name) {
+            Ok((ino, _)) if ino.get() == entry_of.ino => EntryGrant {
+                named: true,
+                inode: self.terms.grant(session.party(), &Key::Inode(ino), Rights::ATTRIBUTES),
+            },
+            Ok(_) | Err(_) => EntryGrant::default(),
+        }
+    }
+
+    /// After the look.
+    pub(super) fn kept_of_entry(&self, session: &Session, ino: Ino, grant: EntryGrant, written: bool) -> u32 {
+        let named = if grant.named { keeps::NAME } else { 0 };
+        self.kept_of(session, ino, grant.inode, written) | named
+    }
+
+    /// `None`: nothing may be kept of listings.
+    pub(super) fn listing_term(&self, session: &Session) -> Option<u32> {
+        (self.grants() && self.arrive(session, true).is_ok()).then(|| self.term_ms())
+    }
+
+    pub(super) fn give_back(&self, session: &Session, asked: &Return) -> Outcome {
+        let key = |one: &Returned| -> Result<Key, Bad> {
+            let ino = proto::attr::ino(one.ino)?;
+            Ok(if one.name.is_empty() { Key::Inode(ino) } else { entry(&(ino, &one.name)) })
+        };
+        let returned: Vec<(Key, Returned)> =
+            asked.returned.iter().map(|one| Ok((key(one)?, one.clone()))).collect::<Result<_, Bad>>()?;
+        let due = self.terms.returned(session.party(), &returned);
+        self.carry_on(due);
+        Ok(Done::new(&Nothing {}))
+    }
+}
+
+/// Its data servers know more of it than the metadata.
+pub(super) fn is_written(found: &Found) -> bool {
+    found.attr.kind == FileKind::Regular && found.data.live
+}
+
+fn of_opening(number: u64) -> u64 {
+    (number & (OPENING - 1)) | OPENING
+}
