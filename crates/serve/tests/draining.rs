@@ -6,7 +6,7 @@
 mod site;
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -291,6 +291,45 @@ fn what_was_handed_over_is_never_written_again() {
         let attrs = ask(&client, &Attrs { objects: vec![object] }, &[], 0).unwrap().0;
         assert_eq!(attrs.attrs[0].errno, Errno::ESTALE.raw());
         assert!(followed(&client, object, 9).is_err());
+    }
+}
+
+/// Goal: who asks the old place in the moment of a hand-over sees the bytes or is told that they moved, and nothing is taken there afterwards.
+/// Method: readers that ask all the time while objects are handed over.
+#[test]
+fn regression_who_asks_in_the_moment_of_a_hand_over_is_told_the_truth() {
+    let site = DataSite::started(1);
+    for n in 0..30 {
+        let object = Object { ino: ino(100 + n).get(), generation: 1 };
+        let write = Write { object: Some(object), offset: 0, sync: false };
+        let client = site.client();
+        ask(&client, &write, b"bytes", 0).unwrap();
+        followed(&client, object, 6).unwrap();
+        ask(&client, &Changed { object: Some(object), attempt: 6, freeze_ms: 10_000 }, &[], 0).unwrap();
+        let (asking, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let read = || ask(&site.client(), &Read { object: Some(object), offset: 0, length: 5 }, &[], 5);
+        let handed = std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let client = site.client();
+                    while !over.load(Ordering::Acquire) {
+                        let read = Read { object: Some(object), offset: 0, length: 5 };
+                        match ask(&client, &read, &[], 5) {
+                            Ok((_, bytes)) => assert_eq!(bytes, b"bytes"),
+                            Err(fault) => assert_eq!(Reason::of(&fault), Reason::Moved, "{fault:?}"),
+                        }
+                        asking.fetch_add(1, Ordering::AcqRel);
+                    }
+                });
+            }
+            until("all of them ask", || asking.load(Ordering::Acquire) > 6);
+            let handed = ask(&client, &HandOver { object: Some(object), attempt: 6 }, &[], 0);
+            over.store(true, Ordering::Release);
+            handed
+        });
+        assert!(handed.unwrap().0.done);
+        assert_eq!(Reason::of(&read().unwrap_err()), Reason::Moved);
+        assert_eq!(Reason::of(&ask(&client, &write, b"later", 0).unwrap_err()), Reason::Moved);
     }
 }
 

@@ -115,19 +115,26 @@ impl DataService {
             if let Some(object) = state.object.take() {
                 self.ds.close(&object, USE);
             }
+            let made = self.begin_anew(ino, Mark { kind: Kind::Came, generation, attempt });
+            // Whoever came meanwhile waits for this lock, and then finds what is stored now.
             state.gone = true;
             self.table.remove(ino);
-            self.remove_bytes(ino)?;
-            let mark = Mark { kind: Kind::Came, generation, attempt };
-            let mut writes = WriteSet::new();
-            writes.delete(&key::object(ino));
-            writes.put(&key::held(ino), Bytes::from(Record { generation, ..Record::default() }.encode()));
-            writes.put(&key::moving(ino), mark.encode());
-            self.store.commit(writes).map_err(|error| refused(ino, &error))?;
-            self.ds.forget_removed(&[ino]);
-            self.arriving.marks.lock().insert(ino, mark);
-            return Ok(());
+            return made;
         }
+    }
+
+    /// In place of whatever was stored: nothing, and a mark.
+    fn begin_anew(&self, ino: Ino, mark: Mark) -> Result<(), No> {
+        self.remove_bytes(ino)?;
+        let record = Record { generation: mark.generation, ..Record::default() };
+        let mut writes = WriteSet::new();
+        writes.delete(&key::object(ino));
+        writes.put(&key::held(ino), Bytes::from(record.encode()));
+        writes.put(&key::moving(ino), mark.encode());
+        self.store.commit(writes).map_err(|error| refused(ino, &error))?;
+        self.ds.forget_removed(&[ino]);
+        self.arriving.marks.lock().insert(ino, mark);
+        Ok(())
     }
 
     /// Whoever copies an object stops. `before`: only if that is an earlier attempt than this.
@@ -193,9 +200,10 @@ impl DataService {
             if let Some(object) = state.object.take() {
                 self.ds.close(&object, USE);
             }
+            let left = self.leave_for_good(ino, mark.generation, mark.attempt);
             state.gone = true;
             self.table.remove(ino);
-            return self.leave_for_good(ino, mark.generation, mark.attempt);
+            return left;
         }
     }
 }

@@ -88,12 +88,13 @@ impl DataService {
                 self.leaving.forget(ino);
                 return Ok(false);
             }
-            // Whoever comes now waits for this lock, and then looks for the object anew.
             state.object = None;
-            state.gone = true;
             self.ds.close(there, USE);
-            self.table.remove(ino);
             let gone = self.leave_for_good(ino, object.generation, attempt);
+            // Only now: whoever came meanwhile waits for this lock, and then looks for the object anew. Before the record says that it
+            // went he would find it as it was.
+            state.gone = true;
+            self.table.remove(ino);
             self.leaving.forget(ino);
             gone.map(|()| true)
         })
