@@ -33,14 +33,14 @@ impl Remote {
         for some in self.by_owner(all, |one| one.closing.ino) {
             let closings: Vec<Closing> = some.iter().map(|one| one.closing).collect();
             let close = |head| CloseMany { head: Some(head), closings: closings.clone() };
-            let (closed, sure) = self.ask_surely(close, self.want(false));
+            let (closed, sure) = self.ask_surely(close, self.want_anew());
             match closed {
                 Ok(_) => some.iter().for_each(|one| self.is_closed(one, true)),
                 // A slot went meanwhile, and others of them did not.
                 Err(Errno::EREMOTE) => some.iter().for_each(|one| self.close_one(one)),
                 Err(error) => {
                     tracing::warn!(files = some.len(), %error, "files were not closed at the server");
-                    some.iter().for_each(|one| self.is_closed(one, sure));
+                    some.iter().for_each(|one| self.not_closed(one, sure));
                 }
             }
         }
@@ -49,11 +49,19 @@ impl Remote {
     fn close_one(&self, one: &ToClose) {
         let Closing { opening, ino, atime } = one.closing;
         let close = |head| Close { head: Some(head), opening, atime, ino };
-        let (closed, sure) = self.ask_surely(close, self.want(false));
+        let (closed, sure) = self.ask_surely(close, self.want_anew());
         if let Err(error) = closed {
             tracing::warn!(ino, %error, "a file was not closed at the server");
+            return self.not_closed(one, sure);
         }
-        self.is_closed(one, sure);
+        self.is_closed(one, true);
+    }
+
+    /// The server may not have heard of it: it would count the file as open for as long as the session lasts.
+    fn not_closed(&self, one: &ToClose, sure: bool) {
+        if sure || self.closes.add(*one).is_some() {
+            self.is_closed(one, sure);
+        }
     }
 
     /// What it may have changed changes no more: the time of reading, and the file by an opening for writing, each by itself.

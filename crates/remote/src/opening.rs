@@ -93,7 +93,7 @@ impl Remote {
         }
         let make =
             |head| metadata::Open { head: Some(head), ino: ino.get(), opening: number, write: access.write };
-        let (opened, sure) = self.ask_surely(make, self.want(false));
+        let (opened, sure) = self.ask_surely(make, self.want_anew());
         let opened = opened.and_then(|(opened, _)| Ok((attr_of(opened.attr)?, opened)));
         let (attr, opened) = opened.inspect_err(|_| {
             if access.write {
@@ -123,13 +123,13 @@ impl Remote {
             return Err(Errno::EIO);
         }
         if file.lost.load(Ordering::Acquire) {
-            let opened = self.look(|head| metadata::Open {
+            let make = |head| metadata::Open {
                 head: Some(head),
                 ino: file.ino.get(),
                 opening: number,
                 write: file.access.write,
-            });
-            opened.map_err(|_| Errno::EIO)?;
+            };
+            self.ask(make, self.want_anew()).map_err(|_| Errno::EIO)?;
             file.lost.store(false, Ordering::Release);
         }
         Ok(file)

@@ -58,6 +58,8 @@ pub enum StartError {
 pub(crate) struct Want {
     /// A change, with a number of its own.
     pub operation: bool,
+    /// It may be made again in another session, where it means the same.
+    pub anew: bool,
     pub body: Body,
     pub answer_bytes_max: u32,
     pub longest: Duration,
@@ -229,7 +231,13 @@ impl Remote {
     }
 
     pub(crate) fn want(&self, operation: bool) -> Want {
-        Want { operation, body: Body::default(), answer_bytes_max: 0, longest: self.options.longest }
+        let longest = self.options.longest;
+        Want { operation, anew: false, body: Body::default(), answer_bytes_max: 0, longest }
+    }
+
+    /// For openings and closes: one that is asked for twice is carried out once, so that no late one undoes what came after it.
+    pub(crate) fn want_anew(&self) -> Want {
+        Want { anew: true, ..self.want(true) }
     }
 
     /// Asks the metadata server; the answer's body comes with it. When the session is gone, in the one that is made in its place.
@@ -262,7 +270,7 @@ impl Remote {
                 Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::SessionGone => {
                     drop(operation);
                     self.recover(&session)?;
-                    if again && want.operation {
+                    if again && want.operation && !want.anew {
                         let request = trace::current();
                         tracing::warn!(%request, method = R::METHOD.name(), "not known whether it was carried out");
                         return Err(Errno::EIO);

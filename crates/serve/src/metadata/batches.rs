@@ -33,8 +33,11 @@ struct Looked {
 impl MetadataService {
     pub(super) fn close_many(&self, session: &Session, asked: &CloseMany) -> Outcome {
         let atimes = asked.closings.iter().map(|one| one.atime.map(Timestamp::try_from).transpose());
-        let atimes: Vec<Option<Timestamp>> = atimes.collect::<Result<_, _>>()?;
-        let _claimed = self.claim_read(session, asked)?;
+        let mut atimes: Vec<Option<Timestamp>> = atimes.collect::<Result<_, _>>()?;
+        let (_claimed, free) = self.claim_read(session, asked);
+        for (atime, one) in atimes.iter_mut().zip(&asked.closings) {
+            *atime = atime.filter(|_| free.contains(&one.ino));
+        }
         let (mut closed, mut written) = (Vec::with_capacity(atimes.len()), Vec::new());
         {
             let mut has = session.has.lock();
@@ -49,14 +52,26 @@ impl MetadataService {
         Ok(Done::new(&Nothing {}))
     }
 
-    /// The times of reading of these are about to change. What is claimed before another one is refused ends with that: all of it comes again.
-    fn claim_read(&self, session: &Session, asked: &CloseMany) -> Result<Vec<Option<Claimed<'_>>>, No> {
-        let read = asked.closings.iter().filter(|one| one.atime.is_some());
-        let open: BTreeSet<Ino> = {
-            let has = session.has.lock();
-            read.filter_map(|one| has.openings.get(&one.opening).map(|opening| opening.ino)).collect()
-        };
-        open.into_iter().map(|ino| self.claim(session, ino, Claim::Change)).collect()
+    /// The times of reading of these are about to change. Of a file that somebody else keeps and does not give back soon it stays as it is:
+    /// no close waits for him.
+    fn claim_read(&self, session: &Session, asked: &CloseMany) -> (Vec<Option<Claimed<'_>>>, BTreeSet<u64>) {
+        let read = asked.closings.iter().filter(|one| one.atime.is_some()).map(|one| one.ino);
+        let read: BTreeSet<u64> = read.collect();
+        let (mut claimed, mut free) = (Vec::with_capacity(read.len()), BTreeSet::new());
+        for ino in read {
+            match Ino::from_raw(ino).map(|ino| self.claim(session, ino, Claim::Change)) {
+                Some(Ok(claim)) => {
+                    claimed.push(claim);
+                    free.insert(ino);
+                }
+                Some(Err(no)) => {
+                    tracing::debug!(ino, errno = %no.errno(), "times of reading are not recorded");
+                    break;
+                }
+                None => {}
+            }
+        }
+        (claimed, free)
     }
 
     /// These openings are no more.

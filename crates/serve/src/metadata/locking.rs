@@ -90,7 +90,10 @@ impl MetadataService {
     /// One look of the clock.
     pub(super) fn tend_terms(&self) {
         self.terms.heard(&self.sessions.take_heard());
-        let due = self.sessions.with_silence(|silent| self.terms.lapse(silent));
+        // Of those that are being given up nothing is heard any more.
+        let given_up: Vec<_> =
+            self.leaving.condemned.lock().values().map(|one| (one.id, one.times().1)).collect();
+        let due = self.sessions.with_silence(|silent| self.terms.lapse(silent.chain(given_up)));
         self.carry_on(due);
         let undone = std::mem::take(&mut *self.leaving.undone.lock());
         self.carry_on(undone);

@@ -245,7 +245,13 @@ impl MetadataService {
             has.over = true;
             (std::mem::take(&mut has.references), std::mem::take(&mut has.openings))
         };
-        openings.into_values().for_each(|opening| self.closed(opening, None));
+        for Opening { ino, write } in openings.into_values() {
+            // The clock has other things to do than to wait for data servers.
+            if self.counted_out(ino, write) {
+                self.due.lock().insert(ino);
+            }
+            self.mds.release(ino, 1);
+        }
         references.into_iter().for_each(|(ino, count)| self.mds.release(ino, count));
     }
 
@@ -277,8 +283,12 @@ impl MetadataService {
         }
         let begun = self.locked(ino, |file, state| {
             Self::writes(session, number, ino)?;
+            // Somebody else may have found it already, and written.
+            let fresh = !state.begun && state.writers == 1;
             let placed = self.begin(file, state, session.node)?;
-            state.untouched = Some((session.id, number));
+            if fresh {
+                state.untouched = Some((session.id, number));
+            }
             Ok(placed.layout)
         });
         begun.inspect_err(|no| tracing::debug!(%ino, errno = %no.errno(), "writing begins later")).ok()

@@ -404,8 +404,9 @@ impl Handler for MetadataService {
         if method == Some(Method::Listen) {
             return self.listen(&incoming, reply);
         }
-        let is_control = method
-            .is_some_and(|method| method.lane() == wire::schema::Lane::Control && method != Method::Unmount);
+        // These may wait for others.
+        let waits = matches!(method, Some(Method::Unmount | Method::DrainNode | Method::RemoveNode));
+        let is_control = method.is_some_and(|method| method.lane() == wire::schema::Lane::Control) && !waits;
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
             let workers = match (method, &self.slots) {

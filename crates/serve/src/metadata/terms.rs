@@ -311,7 +311,8 @@ impl Terms {
                 break;
             }
         }
-        machine.beginning.remove(&at) == Some(true)
+        machine.beginning.remove(&at);
+        machine.server.table().has_begun(by.session, operation) == Some(true)
     }
 
     pub(super) fn end(&self, by: Party, operation: u64) {
