@@ -171,8 +171,8 @@ fn who_waits_can_be_interrupted() {
 
 #[test]
 fn locks_outlive_a_restart_of_the_server() {
-    let mut site = with_silence(Duration::from_secs(4));
-    let (a, b) = (client(&site, 900, Duration::from_secs(20)), client(&site, 901, Duration::from_secs(20)));
+    let mut site = with_silence(Duration::from_secs(12));
+    let (a, b) = (client(&site, 900, Duration::from_secs(40)), client(&site, 901, Duration::from_secs(40)));
     let (of_a, of_b) = (open(&a), open(&b));
     take(&a, &of_a, ONE, Kind::Write).unwrap();
     take(&a, &of_a, FLOCK, Kind::Read).unwrap();

@@ -77,7 +77,7 @@ fn a_small_new_file_takes_three_messages_and_many_less() {
     assert_eq!(asked(&a)[&Method::GetUntouched], 1);
     a.write(&file, 0, BYTES, WriteHow::default()).unwrap();
     assert_eq!(a.getattr(attr.ino).unwrap().size, BYTES.len() as u64);
-    assert_eq!((asked(&a)[&Method::GetUntouched], asked(&a)[&Method::GetAttr]), (1, 1));
+    assert_eq!((asked(&a)[&Method::GetUntouched], asked(&a)[&Method::Look]), (1, 1));
     a.close(file.number);
 
     const MANY: u64 = 300;

@@ -166,22 +166,27 @@ impl MetadataService {
             let set = service.mds.set_gatherer(&gatherer);
             set.map_err(|errno| io::Error::other(errno.to_string()))?;
         }
+        service.start_clocks()?;
+        Ok(service)
+    }
+
+    fn start_clocks(self: &Arc<Self>) -> io::Result<()> {
         // A data server that hangs holds up what is due, and not the sessions' end.
         let mut clocks: Vec<(&str, Tick)> = vec![
             ("metadata-due", MetadataService::tend_files),
             ("metadata-clock", MetadataService::tend_terms),
         ];
-        if service.owners.is_none() {
+        if self.owners.is_none() {
             clocks.push(("metadata-moves", MetadataService::tend_moves));
         } else {
             clocks.push(("metadata-slots", MetadataService::tend_slots));
             clocks.push(("metadata-map", MetadataService::follow));
         }
         for (name, tick) in clocks {
-            let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
+            let (weak, ended) = (Arc::downgrade(self), self.ended.clone());
             std::thread::Builder::new().name(name.into()).spawn(move || run(&weak, &ended, tick))?;
         }
-        Ok(service)
+        Ok(())
     }
 
     /// Takes no more requests, and ends those that are under way.
