@@ -14,7 +14,7 @@ use net::Client;
 use proto::{
     Layout, Reason,
     data::{Attrs, Object, Read, Truncate, Write},
-    metadata::{Append, FindLayout},
+    metadata::{Append, FindLayout, SetXattr, XattrMode},
     moving::{
         Changed, Copies, DrainNode, Follow, HandOver, RemoveNode, Standing, StandingKind, StandingList,
         Standings,
@@ -331,6 +331,26 @@ fn regression_who_asks_in_the_moment_of_a_hand_over_is_told_the_truth() {
         assert_eq!(Reason::of(&read().unwrap_err()), Reason::Moved);
         assert_eq!(Reason::of(&ask(&client, &write, b"later", 0).unwrap_err()), Reason::Moved);
     }
+}
+
+/// Goal: what directories say of new files is not taken for layouts that cannot be read. Method: a drain beside one that says something.
+#[test]
+fn regression_a_directory_that_says_something_of_layouts_holds_no_drain_up() {
+    let site = Site::new(2);
+    let session = site.session();
+    let (head, name, mode) = (session.op(), b"user.onfs.layout".to_vec(), XattrMode::Set.into());
+    let set = SetXattr { head, ino: 1, name, mode, kill_sgid: false };
+    ask(&session.meta, &set, b"stripes=1", 0).unwrap();
+    let ino = session.create("f", 1).unwrap().ino;
+    let placed = session.begin(ino, 1).unwrap();
+    assert_eq!(placed.stripes.len(), 1);
+    session.write(ino, &placed, 0, &pattern(100_000, 3));
+    let node = placed.stripes[0];
+    drain(&site, node, false).unwrap();
+    until_drained(&site, node);
+    let now = layout(&session, ino);
+    assert_ne!(now.stripes, [node]);
+    assert!(session.read(ino, &now, 100_000) == pattern(100_000, 3));
 }
 
 /// A kill of each of the three, again and again, while everything moves off one server.

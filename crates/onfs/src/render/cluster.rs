@@ -222,7 +222,7 @@ fn left(drain: &DrainReport) -> String {
         return "nothing".to_owned();
     }
     if !known {
-        return "not known yet".to_owned();
+        return if why.is_empty() { "not known yet".to_owned() } else { format!("not known: {why}") };
     }
     let plural = if *files_left == 1 { "file" } else { "files" };
     let all = format!("{} {plural}, about {}", count(*files_left), bytes(*bytes_left));

@@ -18,7 +18,7 @@ use proto::{
 };
 use types::{Errno, Ino};
 
-use super::{MetadataService, drains::Drain, placed::Placed};
+use super::{MetadataService, drains::Drain, placed::Placed, wishes::DirWish};
 use crate::{
     answer::{Done, No, Outcome},
     standing::{self, Standing},
@@ -284,7 +284,8 @@ impl MetadataService {
                         }
                     }
                     Some(_) => (),
-                    None => damaged = true,
+                    // A directory has what it says of new files under the same key.
+                    None => damaged |= DirWish::decode(value).is_none(),
                 }
             }
             if self.has_ended() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -11,7 +11,7 @@ use namespace::key;
 use proto::data::{Object, Remove};
 use types::{Errno, Ino};
 
-use super::{MetadataService, placed::Placed};
+use super::{MetadataService, placed::Placed, wishes::DirWish};
 use crate::answer::No;
 
 /// When something could not be removed, the next round comes so much later.
@@ -101,6 +101,8 @@ impl MetadataService {
             tracing::error!(%ino, %error, "a layout was not read");
             No::from(Errno::EIO)
         })?;
-        stored.map(|bytes| Placed::decode(&bytes).ok_or_else(|| Errno::EIO.into())).transpose()
+        // A directory has what it says of new files under the same key.
+        let of_file = stored.filter(|bytes| DirWish::decode(bytes).is_none());
+        of_file.map(|bytes| Placed::decode(&bytes).ok_or_else(|| Errno::EIO.into())).transpose()
     }
 }
