@@ -104,7 +104,8 @@ fn until_drained(cluster: &Cluster, node: &NodeReport) -> Outcome<DrainReport> {
 fn progress(report: &DrainReport) -> Progress {
     let total = if report.known { report.files_moved.saturating_add(report.files_left) } else { 0 };
     let what = match (report.known, report.files_failed) {
-        (false, _) => "looking for what it holds".to_owned(),
+        (false, _) if report.why.is_empty() => "looking for what it holds".to_owned(),
+        (false, _) => format!("what it holds is not known: {}", report.why),
         (true, 0) => "files".to_owned(),
         (true, failed) => format!("files; {failed} wait: {}", report.why),
     };
