@@ -14,7 +14,9 @@ use std::{
 };
 
 use fuzzing::Ending;
-use net::{Bounds, Call, CallError, Client, Handler, Incoming, Instance, Reply, Server, Target, Tuning, connect};
+use net::{
+    Bounds, Call, CallError, Client, Handler, Incoming, Instance, Reply, Server, Target, Tuning, connect,
+};
 use prost::Message;
 use support::*;
 use wire::{

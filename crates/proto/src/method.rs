@@ -124,10 +124,7 @@ impl Method {
 
     /// It changes an object, and has no number: carried out once more after something else, it would undo that.
     pub const fn changes_object(self) -> bool {
-        matches!(
-            self,
-            Method::Write | Method::Truncate | Method::Allocate | Method::Remove | Method::SetTime
-        )
+        matches!(self, Method::Write | Method::Truncate | Method::Allocate | Method::Remove | Method::SetTime)
     }
 }
 

@@ -127,7 +127,11 @@ fn the_instance_is_told_and_proved() {
         |message: &mut HandshakeMessage| message.meta.truncate(message.meta.len() - 9),
     ] {
         let (a, b) = sides_as(instance);
-        let (a, b) = run(a, b, |n, message| if n == 0 { change(message) });
+        let (a, b) = run(a, b, |n, message| {
+            if n == 0 {
+                change(message)
+            }
+        });
         assert_eq!(a.err(), Some(HandshakeError::Key));
         assert_eq!(reason(&b), Some(Reason::Key));
     }
