@@ -19,7 +19,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// What a connection is known by, as long as anybody speaks of it.
 pub(crate) struct Mark {
-    /// Rises, in this process.
+    /// Rises, in this process, in the order in which connections are accepted.
     pub(crate) number: u64,
     superseded: AtomicBool,
 }
@@ -48,24 +48,27 @@ pub(crate) struct Newest(Mutex<HashMap<Key, Arc<Mark>>>);
 pub(crate) struct Turn {
     newest: Arc<Newest>,
     key: Option<Key>,
-    pub(crate) mark: Arc<Mark>,
+    /// From when it was taken.
+    pub(crate) mark: Option<Arc<Mark>>,
 }
 
 impl Turn {
     pub(crate) fn new(newest: &Arc<Newest>) -> Turn {
-        Turn { newest: newest.clone(), key: None, mark: Mark::new() }
+        Turn { newest: newest.clone(), key: None, mark: None }
     }
 
     /// To be called before the peer is told that it may ask. The number of the connection that has to be cut.
     pub(crate) fn take(&mut self, session: &Session) -> Option<u64> {
         let (node, instance) = (session.peer.node, session.peer.instance);
+        // Under the lock, for its number.
+        let mut newest = self.newest.0.lock();
+        let mark = self.mark.insert(Mark::new()).clone();
         if instance == 0 {
             return None;
         }
         let key = Key { node, instance, lane: session.lane };
         self.key = Some(key);
-        let mut newest = self.newest.0.lock();
-        let before = newest.insert(key, self.mark.clone())?;
+        let before = newest.insert(key, mark)?;
         before.superseded.store(true, SeqCst);
         Some(before.number)
     }
@@ -73,9 +76,9 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let Some(key) = self.key else { return };
+        let (Some(key), Some(own)) = (self.key, &self.mark) else { return };
         let mut newest = self.newest.0.lock();
-        if newest.get(&key).is_some_and(|mark| Arc::ptr_eq(mark, &self.mark)) {
+        if newest.get(&key).is_some_and(|mark| Arc::ptr_eq(mark, own)) {
             newest.remove(&key);
         }
     }

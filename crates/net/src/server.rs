@@ -285,7 +285,8 @@ fn serve(shared: &Shared, socket: SocketStream, from: &str, stranger: Place, con
             return transport.close();
         }
     };
-    let mark = &turn.mark;
+    // A session that was agreed on has one.
+    let Some(mark) = &turn.mark else { return };
     match Channel::start(transport, greeted, shared.handler.clone(), &shared.tuning, mark.clone()) {
         Ok((channel, reader)) => {
             let channel = Arc::new(channel);

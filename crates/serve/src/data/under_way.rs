@@ -38,8 +38,9 @@ impl From {
         (from.instance != 0).then_some(from)
     }
 
+    /// Of the same asker; `other` is not superseded.
     fn is_older_than(self, other: From) -> bool {
-        self.connection < other.connection && From { connection: other.connection, ..self } == other
+        self.connection != other.connection && From { connection: other.connection, ..self } == other
     }
 }
 
