@@ -17,6 +17,7 @@ use wire::{
 use crate::{
     greet::Greeted,
     link::{Answered, Link, Parts, Pending},
+    newest::Mark,
     reader::{Handler, Reader},
     trace,
     transport::{Transport, Waits},
@@ -83,6 +84,9 @@ pub struct Call {
     pub epoch: u64,
     pub trace: u64,
     pub job: u64,
+    /// If it ends without an answer, and may have been sent, the connection is cut: what is asked afterwards comes over a newer one, which takes
+    /// its place.
+    pub cuts: bool,
 }
 
 impl Call {
@@ -98,6 +102,7 @@ impl Call {
             epoch: 0,
             trace: trace::current().0,
             job: 0,
+            cuts: false,
         }
     }
 }
@@ -114,6 +119,7 @@ impl Channel {
         greeted: Greeted,
         handler: Arc<dyn Handler>,
         tuning: &Tuning,
+        mark: Arc<Mark>,
     ) -> io::Result<(Channel, impl FnOnce() + Send + 'static)> {
         let started = Instant::now();
         let Greeted { session, encoder, decoder, early } = greeted;
@@ -127,7 +133,8 @@ impl Channel {
             leave_max: tuning.leave_max,
         };
         let connection = Connection::new(settings, Duration::ZERO);
-        let parts = Parts { transport, connection, encoder, peer: session.peer, lane: session.lane, started };
+        let (peer, lane) = (session.peer, session.lane);
+        let parts = Parts { transport, connection, encoder, peer, lane, mark, started };
         let link = Arc::new(Link::new(parts));
         let channel = Channel { link: link.clone() };
         let writer = link.clone();
@@ -174,7 +181,7 @@ impl Channel {
             job: call.job,
         };
         let asked = self.link.ask(request, call.into, write)?;
-        Ok(Pending::new(self.link.clone(), asked, call.deadline))
+        Ok(Pending::new(self.link.clone(), asked, call.deadline, call.cuts))
     }
 
     /// The body of an answer that nobody needs any more: the next large one comes into it.

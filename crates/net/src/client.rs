@@ -18,6 +18,7 @@ use crate::{
     channel::{Call, CallError, Channel, Tuning},
     greet::{ConnectError, greet},
     link::Answered,
+    newest::Mark,
     reader::Handler,
     tls::Tls,
     transport::{SocketStream, Transport},
@@ -43,11 +44,36 @@ impl Credentials {
     }
 }
 
+/// One who asks a server, over all the connections that he makes one after the other: at the server the newest takes the place of the others.
+/// Two who ask the same server on the same lane must not have the same, or each would cut the other's connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Instance(u64);
+
+impl Instance {
+    /// Takes nobody's place.
+    const NONE: Instance = Instance(0);
+
+    pub fn random() -> Instance {
+        // Without the kernel's random numbers there are no connections either.
+        crate::random().map(u64::from_le_bytes).map_or(Instance::NONE, |number| Instance(number.max(1)))
+    }
+}
+
 /// Makes one connection. `handler` gets what the peer asks.
 pub fn connect(
     address: &Address,
     credentials: &Credentials,
     wish: Wish,
+    handler: Arc<dyn Handler>,
+    tuning: &Tuning,
+) -> Result<Channel, ConnectError> {
+    connect_as(Instance::NONE, (address, wish), credentials, handler, tuning)
+}
+
+fn connect_as(
+    instance: Instance,
+    (address, wish): (&Address, Wish),
+    credentials: &Credentials,
     handler: Arc<dyn Handler>,
     tuning: &Tuning,
 ) -> Result<Channel, ConnectError> {
@@ -60,16 +86,16 @@ pub fn connect(
         (None, _) | (_, None) => Box::new(socket),
     };
     let me = credentials.identity(tuning);
-    let handshake = Handshake::initiate(me, credentials.key.clone(), wish, crate::random()?);
+    let handshake = Handshake::initiate(me, credentials.key.clone(), wish, instance.0, crate::random()?);
     let left = tuning.connect_wait.saturating_sub(begun.elapsed());
-    let greeted = match greet(transport.as_ref(), handshake, tuning.limits, left) {
+    let greeted = match greet(transport.as_ref(), handshake, tuning.limits, left, |_| ()) {
         Ok(greeted) => greeted,
         Err(error) => {
             transport.close();
             return Err(error);
         }
     };
-    let (channel, reader) = Channel::start(transport, greeted, handler, tuning)?;
+    let (channel, reader) = Channel::start(transport, greeted, handler, tuning, Mark::new())?;
     thread::Builder::new().name("net-read".into()).spawn(reader)?;
     Ok(channel)
 }
@@ -96,6 +122,7 @@ struct State {
 /// repeated: whoever made them knows whether they may be.
 pub struct Client {
     target: Target,
+    instance: Instance,
     started: Instant,
     state: Mutex<State>,
     changed: Condvar,
@@ -103,9 +130,15 @@ pub struct Client {
 
 impl Client {
     pub fn new(target: Target) -> Client {
+        Client::of(Instance::random(), target)
+    }
+
+    /// One of several ways to the same server, of which one is used at a time.
+    pub fn of(instance: Instance, target: Target) -> Client {
         let redial = Redial::new(PAUSE_FIRST, PAUSE_LONGEST);
         let state = State { channel: None, connecting: false, redial, why: String::new() };
-        Client { target, started: Instant::now(), state: Mutex::new(state), changed: Condvar::new() }
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Client { target, instance, started: Instant::now(), state, changed }
     }
 
     /// Asks and waits, with a connection or for one, not beyond the deadline.
@@ -167,7 +200,7 @@ impl Client {
 
     fn connect(&self) -> Result<Channel, ConnectError> {
         let Target { address, wish, credentials, handler, tuning } = &self.target;
-        connect(address, credentials, *wish, handler.clone(), tuning)
+        connect_as(self.instance, (address, *wish), credentials, handler.clone(), tuning)
     }
 
     fn without(&self, state: &State, refused: bool) -> CallError {

@@ -77,6 +77,8 @@ pub(crate) fn greet(
     mut handshake: Handshake,
     limits: Limits,
     wait: Duration,
+    // Before the peer is told that it is so.
+    mut agreed: impl FnMut(&Session),
 ) -> Result<Greeted, ConnectError> {
     let place = Place::first(HANDSHAKE_VERSION, SumKey::OPEN);
     let mut encoder = Encoder::new(place);
@@ -116,6 +118,9 @@ pub(crate) fn greet(
                 Piece::End => {
                     let Some((header, meta, body)) = frame.take() else { continue };
                     let done = handshake.handle(&header, &meta, &body);
+                    if let Ok(Some(session)) = &done {
+                        agreed(session);
+                    }
                     tell(transport, &mut encoder, handshake.poll_output())?;
                     if let Some(session) = done? {
                         encoder.switch(session.version, session.send);

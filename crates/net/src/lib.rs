@@ -1,7 +1,8 @@
 //! Connections between ONFS processes, over TCP and Unix sockets: the machine of [`wire`] with sockets, threads and a clock.
 //!
 //! - [`Server`] listens; a [`Handler`] answers, in any order. [`Client`] asks: many threads share a connection, which is made again when it
-//!   was lost. Both directions are alike: a handler can be asked on a connection that it made.
+//!   was lost. Both directions are alike: a handler can be asked on a connection that it made. A client's newest connection takes the place of
+//!   those before it: what was asked over them and has not begun does not begin any more ([`Incoming::is_superseded`]).
 //! - [`transport`] what carries the bytes; [`key_file`] the cluster key; [`tls`] certificates, for who wants them; [`trace`] which request a
 //!   thread works on; [`Queue`] the way to threads that may wait.
 //!
@@ -15,6 +16,7 @@ mod client;
 mod greet;
 pub mod key_file;
 mod link;
+mod newest;
 mod outbox;
 mod pool;
 mod queue;
@@ -32,7 +34,7 @@ use wire::schema::{Fault, Retry};
 
 pub use address::{Address, NoAddress};
 pub use channel::{Call, CallError, Channel, Tuning};
-pub use client::{Client, Credentials, Target, connect};
+pub use client::{Client, Credentials, Instance, Target, connect};
 pub use greet::ConnectError;
 pub use link::{Answered, Pending, Reply};
 pub use pool::Buffer;

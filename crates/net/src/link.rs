@@ -24,6 +24,7 @@ use wire::{
 };
 
 use crate::{
+    newest::Mark,
     outbox::Outbox,
     pool::Pool,
     transport::{Transport, is_wait_over},
@@ -115,6 +116,7 @@ pub(crate) struct Parts {
     pub(crate) encoder: Encoder,
     pub(crate) peer: Peer,
     pub(crate) lane: Lane,
+    pub(crate) mark: Arc<Mark>,
     pub(crate) started: Instant,
 }
 
@@ -122,6 +124,7 @@ pub(crate) struct Link {
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) peer: Peer,
     pub(crate) lane: Lane,
+    pub(crate) mark: Arc<Mark>,
     pub(crate) pool: Arc<Pool>,
     started: Instant,
     state: Mutex<State>,
@@ -146,6 +149,7 @@ impl Link {
             transport: parts.transport,
             peer: parts.peer,
             lane: parts.lane,
+            mark: parts.mark,
             pool: Arc::default(),
             started: parts.started,
             state: Mutex::new(state),
@@ -466,17 +470,36 @@ pub struct Pending {
     id: RequestId,
     slot: Arc<Slot>,
     deadline: Instant,
+    cuts: bool,
     waited: bool,
 }
 
 impl Pending {
-    pub(crate) fn new(link: Arc<Link>, asked: (RequestId, Arc<Slot>), deadline: Instant) -> Pending {
-        Pending { link, id: asked.0, slot: asked.1, deadline, waited: false }
+    pub(crate) fn new(
+        link: Arc<Link>,
+        asked: (RequestId, Arc<Slot>),
+        deadline: Instant,
+        cuts: bool,
+    ) -> Pending {
+        Pending { link, id: asked.0, slot: asked.1, deadline, cuts, waited: false }
     }
 
     /// Not beyond the request's deadline.
     pub fn wait(mut self) -> Result<Answered, Failure> {
         self.waited = true;
+        let result = self.result();
+        self.ended(&result);
+        result
+    }
+
+    /// Before anybody hears how it ended.
+    fn ended(&self, result: &Result<Answered, Failure>) {
+        if self.cuts && matches!(result, Err(Failure::Unknown(_))) {
+            self.link.lose();
+        }
+    }
+
+    fn result(&self) -> Result<Answered, Failure> {
         if let Some(result) = self.slot.wait(self.deadline) {
             return result;
         }
@@ -495,6 +518,9 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if !self.waited {
             self.link.cancel(self.id);
+            if let Some(result) = self.slot.wait(Instant::now()) {
+                self.ended(&result);
+            }
         }
     }
 }

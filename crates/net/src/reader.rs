@@ -61,6 +61,17 @@ impl Incoming {
         self.link.lane
     }
 
+    /// A newer connection of the same peer is in the place of the one over which it came. Nobody waits for its answer, and it may have been asked
+    /// again: what has not begun must not.
+    pub fn is_superseded(&self) -> bool {
+        self.link.mark.is_superseded()
+    }
+
+    /// The number of the connection over which it came, of all in this process; those of newer ones are greater.
+    pub fn connection(&self) -> u64 {
+        self.link.mark.number
+    }
+
     pub fn body(&self) -> &[u8] {
         &self.body
     }
@@ -211,6 +222,7 @@ impl Reader {
     fn deliver(&self) {
         while let Some(news) = self.link.news() {
             match news {
+                News::Asked { .. } if self.link.mark.is_superseded() => (),
                 News::Asked { header, meta, body, deadline } => {
                     let reply = Reply::new(self.link.clone(), header.id);
                     let deadline = self.link.instant(deadline);

@@ -5,7 +5,7 @@ use std::{
     io, panic,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -25,6 +25,7 @@ use crate::{
     channel::{Channel, Tuning},
     client::Credentials,
     greet::{ConnectError, greet, turn_away},
+    newest::{Newest, Turn},
     reader::Handler,
     tls::{self, Tls, TlsTrouble},
     transport::{SocketStream, Transport},
@@ -57,7 +58,8 @@ struct Shared {
     ending: AtomicBool,
     strangers: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
-    last: AtomicU64,
+    newest: Arc<Newest>,
+    /// By the numbers of their marks.
     channels: Mutex<BTreeMap<u64, Arc<Channel>>>,
 }
 
@@ -104,7 +106,7 @@ impl Server {
             ending: AtomicBool::new(false),
             strangers: Arc::default(),
             connections: Arc::default(),
-            last: AtomicU64::new(0),
+            newest: Arc::default(),
             channels: Mutex::default(),
         });
         let for_listener = shared.clone();
@@ -223,6 +225,15 @@ fn admit(shared: &Arc<Shared>, stream: Socket, from: String) {
 }
 
 impl Shared {
+    /// One that is not there yet looks at its mark when it is.
+    fn cut(&self, number: u64) {
+        let before = self.channels.lock().get(&number).cloned();
+        if let Some(before) = before {
+            tracing::debug!(peer = before.peer().node, "a newer connection takes the place of an older one");
+            before.cut();
+        }
+    }
+
     fn tls(&self) -> Option<&Arc<Tls>> {
         self.credentials.tls.as_ref().filter(|_| self.on_tcp)
     }
@@ -251,12 +262,17 @@ impl Shared {
 fn serve(shared: &Shared, socket: SocketStream, from: &str, stranger: Place, connection: Place) {
     let begun = Instant::now();
     let Some((transport, roles)) = shared.secure(socket, from) else { return };
+    let mut turn = Turn::new(&shared.newest);
     let greeted = crate::random().map_err(ConnectError::from).and_then(|nonce| {
         let me = shared.credentials.identity(&shared.tuning);
         let handshake = Handshake::respond(me, shared.credentials.key.clone(), nonce).takes(roles);
         let limits: Limits = shared.tuning.limits;
         let left = shared.tuning.connect_wait.saturating_sub(begun.elapsed());
-        greet(transport.as_ref(), handshake, limits, left)
+        greet(transport.as_ref(), handshake, limits, left, |session| {
+            if let Some(before) = turn.take(session) {
+                shared.cut(before);
+            }
+        })
     });
     drop(stranger);
     let greeted = match greeted {
@@ -269,16 +285,17 @@ fn serve(shared: &Shared, socket: SocketStream, from: &str, stranger: Place, con
             return transport.close();
         }
     };
-    let number = shared.last.fetch_add(1, SeqCst);
-    match Channel::start(transport, greeted, shared.handler.clone(), &shared.tuning) {
+    // A session that was agreed on has one.
+    let Some(mark) = &turn.mark else { return };
+    match Channel::start(transport, greeted, shared.handler.clone(), &shared.tuning, mark.clone()) {
         Ok((channel, reader)) => {
             let channel = Arc::new(channel);
-            shared.channels.lock().insert(number, channel.clone());
-            if shared.ending.load(SeqCst) {
+            shared.channels.lock().insert(mark.number, channel.clone());
+            if shared.ending.load(SeqCst) || mark.is_superseded() {
                 channel.cut();
             }
             reader();
-            shared.channels.lock().remove(&number);
+            shared.channels.lock().remove(&mark.number);
         }
         Err(error) => tracing::warn!(%error, "no thread for a connection"),
     }

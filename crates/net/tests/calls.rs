@@ -14,13 +14,16 @@ use std::{
 };
 
 use fuzzing::Ending;
-use net::{Bounds, Call, CallError, Client, Server, Target, Tuning, connect};
+use net::{
+    Bounds, Call, CallError, Client, Handler, Incoming, Instance, Reply, Server, Target, Tuning, connect,
+};
 use prost::Message;
 use support::*;
 use wire::{
     connection::{Cause, Failure, NotTaken, Window},
     frame::{Body, Verdict},
-    schema::Fault,
+    handshake::Wish,
+    schema::{Fault, Lane},
 };
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
@@ -178,6 +181,98 @@ fn at_a_loss_what_was_sent_is_unknown_and_a_client_connects_again() {
     let again = Arc::new(Methods::default());
     let _server = Server::start(&address, credentials(1, 1), again, tuning(), Bounds::default()).unwrap();
     waiting.join().unwrap().expect("connected again");
+}
+
+fn client_of(server: &Server, instance: Instance, lane: Lane) -> Client {
+    let target = Target {
+        address: server.address(),
+        wish: Wish { lane, ..WISH },
+        credentials: credentials(2, 1),
+        handler: Arc::new(Methods::default()),
+        tuning: tuning(),
+    };
+    Client::of(instance, target)
+}
+
+/// Answers what is newer than what it keeps.
+#[derive(Default)]
+struct Keeps(std::sync::Mutex<Vec<(Incoming, Reply)>>);
+
+impl Handler for Keeps {
+    fn asked(&self, incoming: Incoming, reply: Reply) {
+        match incoming.header.method {
+            NEVER => self.0.lock().unwrap().push((incoming, reply)),
+            _ => reply.answer(done(incoming.connection().to_be_bytes().to_vec(), Vec::new())).unwrap(),
+        }
+    }
+}
+
+/// Goal: the newest connection of an instance takes the place of those before it, and of nobody else's: what came over them says so by the time
+/// that anything can come over the newer one. Method: requests that are kept unanswered, from one instance on two lanes and from another.
+#[test]
+fn the_newest_connection_of_an_instance_takes_the_place_of_the_older_ones() {
+    let keeps = Arc::new(Keeps::default());
+    let server =
+        Server::start(&tcp(), credentials(1, 1), keeps.clone(), tuning(), Bounds::default()).unwrap();
+    let instance = Instance::random();
+    let clients = [
+        client_of(&server, instance, Lane::Data),
+        client_of(&server, instance, Lane::Control),
+        client_of(&server, Instance::random(), Lane::Data),
+    ];
+    let wait = || soon(Duration::from_secs(20));
+    let mut channels: Vec<_> = clients.iter().map(|client| client.channel(wait()).unwrap()).collect();
+    // Without an instance nobody is in anybody's place.
+    channels.extend((0..2).map(|_| Arc::new(client(&server))));
+    let mut pending = Vec::new();
+    for (n, channel) in channels.iter().enumerate() {
+        pending.push(channel.begin(call(NEVER)).unwrap());
+        until("it is there", || keeps.0.lock().unwrap().len() == n + 1);
+    }
+    let superseded =
+        || keeps.0.lock().unwrap().iter().map(|(asked, _)| asked.is_superseded()).collect::<Vec<_>>();
+    assert_eq!(superseded(), [false; 5]);
+    let newer = client_of(&server, instance, Lane::Data);
+    let number = newer.call(call(ECHO)).unwrap().meta;
+    assert_eq!(superseded(), [true, false, false, false, false]);
+    let number = u64::from_be_bytes(number.try_into().unwrap());
+    assert!(keeps.0.lock().unwrap().iter().all(|(asked, _)| asked.connection() < number));
+    assert_eq!(pending.remove(0).wait(), Err(Failure::Unknown(Cause::Lost)));
+    until("it was cut", || !channels[0].is_open());
+    // An answer that nobody waits for any more goes nowhere.
+    let (_, reply) = keeps.0.lock().unwrap().remove(0);
+    reply.answer(done(Vec::new(), Vec::new())).unwrap();
+    for channel in &channels[1..] {
+        channel.call(call(ECHO)).unwrap();
+    }
+    // Whoever comes again over the first client is the newest.
+    clients[0].call(call(ECHO)).unwrap();
+    until("the other one is gone", || server.connections() == 5);
+}
+
+/// Goal: who gives up what it does not know the end of asks the next thing over a newer connection, if it wants that. Method: requests that are
+/// never answered.
+#[test]
+fn what_is_given_up_takes_its_connection_with_it_if_it_is_to() {
+    let (server, methods) = server(tuning(), Bounds::default());
+    let client = client_of(&server, Instance::random(), Lane::Data);
+    let given_up = |cuts| {
+        let deadline = soon(Duration::from_millis(100));
+        client.call(Call { deadline, cuts, ..call(NEVER) }).expect_err("no answer")
+    };
+    let first = client.channel(soon(Duration::from_secs(20))).unwrap();
+    assert_eq!(given_up(false), CallError::Failed(Failure::Unknown(Cause::Deadline)));
+    assert!(first.is_open());
+    assert_eq!(given_up(true), CallError::Failed(Failure::Unknown(Cause::Deadline)));
+    assert!(!first.is_open());
+    client.call(call(ECHO)).unwrap();
+    until("the first is gone", || methods.gone.load(SeqCst) == 1);
+    // Nobody waits for it at all.
+    let second = client.channel(soon(Duration::from_secs(20))).unwrap();
+    let pending = second.begin(Call { cuts: true, ..call(NEVER) }).unwrap();
+    until("it is there", || methods.asked.load(SeqCst) == 4);
+    drop(pending);
+    assert!(!second.is_open());
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl ByHand {
             buffer: Vec::new(),
         };
         let me = site.credentials(3, 1);
-        let mut handshake = Handshake::initiate(me.me, me.key, WISH, [7; 32]);
+        let mut handshake = Handshake::initiate(me.me, me.key, WISH, 0, [7; 32]);
         let session: Session = loop {
             if let Some(message) = handshake.poll_output() {
                 let header = message.header();

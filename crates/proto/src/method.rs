@@ -121,6 +121,11 @@ impl Method {
             _ => Lane::Data,
         }
     }
+
+    /// It changes an object, and has no number: carried out once more after something else, it would undo that.
+    pub const fn changes_object(self) -> bool {
+        matches!(self, Method::Write | Method::Truncate | Method::Allocate | Method::Remove | Method::SetTime)
+    }
 }
 
 #[cfg(test)]
@@ -138,5 +143,6 @@ mod tests {
             [Method::Renew, Method::Lookup, Method::Settle].map(Method::lane),
             [Lane::Control, Lane::Metadata, Lane::Data]
         );
+        assert!(Method::ALL.iter().all(|method| !method.changes_object() || method.lane() == Lane::Data));
     }
 }

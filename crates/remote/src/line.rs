@@ -1,6 +1,7 @@
 //! One lane to one server: a request is made until it is answered, or the server was away for too long.
 //!
-//! Requests may be made again: a change has its number, and what has none may be carried out twice.
+//! Requests may be made again: a change has its number, and what has none may be carried out twice, the second time over a newer connection,
+//! which ends the first. So a change of an object that is given up takes its connection with it.
 
 use std::{
     sync::{
@@ -12,7 +13,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use net::{Address, Answered, Call, CallError, Client, Credentials, NobodyAnswers, Target, Tuning, trace};
+use net::{
+    Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Target, Tuning, trace,
+};
 use parking_lot::Mutex;
 use proto::{
     Method,
@@ -56,6 +59,7 @@ impl Asking {
         Call {
             body: self.body.clone(),
             answer_bytes_max: self.answer_bytes_max,
+            cuts: self.method.changes_object(),
             ..Call::new(self.method.number(), self.meta.clone(), deadline)
         }
     }
@@ -118,14 +122,20 @@ struct Away {
 
 impl Line {
     pub(crate) fn new(addresses: &[Address], wish: Wish, common: &Common) -> Line {
+        Line::of(Instance::random(), addresses, wish, common)
+    }
+
+    /// In the place of one to the same server.
+    pub(crate) fn of(instance: Instance, addresses: &[Address], wish: Wish, common: &Common) -> Line {
         let client = |address: &Address| {
-            Client::new(Target {
+            let target = Target {
                 address: address.clone(),
                 wish,
                 credentials: common.credentials.clone(),
                 handler: Arc::new(NobodyAnswers),
                 tuning: common.tuning,
-            })
+            };
+            Client::of(instance, target)
         };
         Line {
             clients: addresses.iter().map(client).collect(),

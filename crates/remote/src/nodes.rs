@@ -9,7 +9,7 @@ use cluster::{
     map::{ClusterMap, NodeId},
     node::Node,
 };
-use net::Address;
+use net::{Address, Instance};
 use parking_lot::Mutex;
 use types::{Errno, Ino};
 use wire::{
@@ -21,6 +21,8 @@ use crate::line::{Common, Line};
 
 pub(crate) struct Nodes {
     common: Common,
+    /// At each of them: a line with new addresses takes the place of the last one.
+    instance: Instance,
     known: Mutex<Known>,
 }
 
@@ -42,7 +44,7 @@ fn as_owner(node: &Node) -> Owner {
 
 impl Nodes {
     pub(crate) fn new(common: Common) -> Nodes {
-        Nodes { common, known: Mutex::default() }
+        Nodes { common, instance: Instance::random(), known: Mutex::default() }
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -115,7 +117,8 @@ impl Nodes {
             return Some(line.clone());
         }
         let parsed: Vec<Address> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        let line = Arc::new(Line::new(&parsed, Wish { lane: Lane::Data, node: Some(node) }, &self.common));
+        let wish = Wish { lane: Lane::Data, node: Some(node) };
+        let line = Arc::new(Line::of(self.instance, &parsed, wish, &self.common));
         known.lines.insert(node, (addresses, line.clone()));
         Some(line)
     }

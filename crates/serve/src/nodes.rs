@@ -15,7 +15,7 @@ use cluster::{
     Change, ClusterMap, Node, NodeId, NodeState,
     placement::{Measure, Measures},
 };
-use net::{Address, Answered, Call, CallError, Client, Credentials, NobodyAnswers, Target, Tuning};
+use net::{Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Target, Tuning};
 use parking_lot::Mutex;
 use prost::Message;
 use proto::{Request, control::NodeReport, moving::StandingKind};
@@ -53,6 +53,8 @@ struct State {
 
 pub struct Nodes {
     credentials: Credentials,
+    /// At each of them, under whatever addresses.
+    instance: Instance,
     /// A server that is silent so long is away.
     silence: Duration,
     /// What an answer is waited for.
@@ -177,7 +179,8 @@ impl Nodes {
         let state =
             State { map, follows: false, adopted: false, nodes: BTreeMap::new(), standings: BTreeMap::new() };
         let state = Mutex::new(state);
-        Nodes { credentials, silence, patience, started: Instant::now(), state }
+        let instance = Instance::random();
+        Nodes { credentials, instance, silence, patience, started: Instant::now(), state }
     }
 
     pub fn map(&self) -> ClusterMap {
@@ -265,13 +268,14 @@ impl Nodes {
     fn client(&self, node: u64, address: &Address) -> Client {
         // Shorter than the patience with an answer: an address that does not work must leave time for the next.
         let tuning = Tuning { connect_wait: self.patience / 2, ..Tuning::default() };
-        Client::new(Target {
+        let target = Target {
             address: address.clone(),
             wish: Wish { lane: Lane::Data, node: Some(node) },
             credentials: self.credentials.clone(),
             handler: Arc::new(NobodyAnswers),
             tuning,
-        })
+        };
+        Client::of(self.instance, target)
     }
 
     /// Of those that take new files now.
@@ -313,7 +317,8 @@ impl Nodes {
         let begun: Vec<_> = asked
             .iter()
             .map(|(node, request)| {
-                let call = Call::new(R::METHOD.number(), request.encode_to_vec(), deadline);
+                let cuts = R::METHOD.changes_object();
+                let call = Call { cuts, ..Call::new(R::METHOD.number(), request.encode_to_vec(), deadline) };
                 (*node, self.begin(*node, call))
             })
             .collect();

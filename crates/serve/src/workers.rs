@@ -167,7 +167,10 @@ impl Counts {
         let _request = trace::enter(Trace(incoming.header.trace));
         // The service may take it away.
         let received = (incoming.meta.len() + incoming.body().len()) as u64;
-        let outcome = if Instant::now() >= incoming.deadline {
+        let outcome = if incoming.is_superseded() {
+            // It may have been asked again already, and more after it.
+            Err(No::later("a newer connection is in its connection's place"))
+        } else if Instant::now() >= incoming.deadline {
             // Nobody waits, and nothing was begun.
             Err(No::later("its time was over before it was begun"))
         } else {

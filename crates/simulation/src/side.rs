@@ -61,7 +61,7 @@ const KEY: ClusterKey = ClusterKey::new([9; 32]);
 impl Side {
     pub fn initiate((from, to): (Place, Place), nonce: [u8; NONCE_LEN], now: Time) -> Side {
         let wish = Wish { lane: Lane::Metadata, node: Some(to.number()) };
-        Side::new(from, Handshake::initiate(identity(from), KEY, wish, nonce), now)
+        Side::new(from, Handshake::initiate(identity(from), KEY, wish, 0, nonce), now)
     }
 
     pub fn respond((_, to): (Place, Place), nonce: [u8; NONCE_LEN], now: Time) -> Side {

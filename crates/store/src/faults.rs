@@ -1,9 +1,12 @@
-//! Failures on demand, for tests: "fail the n-th I/O, for every n". Costs one branch when off.
+//! Failures on demand, for tests: "fail the n-th I/O, for every n", and one that hangs. Costs one branch when off.
 
-use parking_lot::Mutex;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use parking_lot::{Condvar, Mutex};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
 };
 use types::Errno;
 
@@ -56,6 +59,43 @@ struct State {
     counts: [AtomicU64; KINDS],
     fired: AtomicU64,
     plans: Mutex<Vec<Plan>>,
+    hold: Mutex<Option<(IoKind, Arc<Gate>)>>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    /// Somebody has come, and: it is open.
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = self.state.lock();
+        state.0 = true;
+        self.changed.notify_all();
+        // Opened by the drop of its `Held`.
+        self.changed.wait_while(&mut state, |(_, open)| !*open);
+    }
+}
+
+/// The next operation of a kind hangs until this is dropped.
+#[derive(Debug)]
+pub struct Held(Arc<Gate>);
+
+impl Held {
+    /// Waits until it is there. Whether it is.
+    pub fn has_come(&self, until: Instant) -> bool {
+        let mut state = self.0.state.lock();
+        !self.0.changed.wait_while_until(&mut state, |(came, _)| !*came, until).timed_out()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.state.lock().1 = true;
+        self.0.changed.notify_all();
+    }
 }
 
 #[derive(Debug)]
@@ -81,6 +121,14 @@ impl Faults {
             state.plans.lock().push(Plan { fault, seen: 0 });
         }
     }
+    /// Only the next operation hangs; others go on beside it.
+    pub fn hold(&self, kind: IoKind) -> Held {
+        let gate: Arc<Gate> = Arc::default();
+        if let Some(state) = &self.0 {
+            *state.hold.lock() = Some((kind, gate.clone()));
+        }
+        Held(gate)
+    }
     pub fn clear(&self) {
         if let Some(state) = &self.0 {
             state.plans.lock().clear();
@@ -105,6 +153,10 @@ impl Faults {
     pub(crate) fn failure(&self, kind: IoKind) -> Option<Failure> {
         let state = self.0.as_ref()?;
         state.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        let held = state.hold.lock().take_if(|(held, _)| *held == kind);
+        if let Some((_, gate)) = held {
+            gate.pass();
+        }
         let mut failure = None;
         for plan in state.plans.lock().iter_mut().filter(|p| p.fault.kind.is_none_or(|k| k == kind)) {
             plan.seen += 1;

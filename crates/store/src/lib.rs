@@ -27,7 +27,7 @@ mod tier_store;
 pub use copy::{Copied, CopyRange};
 pub use descriptors::Descriptors;
 pub use error::StoreError;
-pub use faults::{Fault, FaultSpan, Faults, IoKind};
+pub use faults::{Fault, FaultSpan, Faults, Held, IoKind};
 pub use id::{FsUuid, InstanceId};
 pub use memory::{Backing, MemoryTier, MemoryTierOptions, MemoryTierState};
 pub use object::{ObjectFd, ObjectStat, is_used_elsewhere};

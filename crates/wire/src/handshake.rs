@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! initiator                                        responder
-//!   Hello   {versions, cluster, node, lane, nonce}  ->
+//!   Hello   {versions, cluster, node, lane, instance, nonce}  ->
 //!       <-  Welcome {version, cluster, node, nonce}, proof of the responder
 //!   Proof   of the initiator                        ->
 //!       <-  Accepted
@@ -92,6 +92,8 @@ pub struct Peer {
     pub roles: Roles,
     pub build: String,
     pub takes: Window,
+    /// Whose connection it is, over all that he makes one after the other: the newest is in the others' place. 0: he does not say.
+    pub instance: u64,
 }
 
 /// What both agreed on.
@@ -224,8 +226,14 @@ pub struct Wish {
 }
 
 impl Handshake {
-    /// `nonce` is random, and never used before.
-    pub fn initiate(me: Identity, key: ClusterKey, wish: Wish, nonce: [u8; NONCE_LEN]) -> Handshake {
+    /// `instance` as in [`Peer`]; `nonce` is random, and never used before.
+    pub fn initiate(
+        me: Identity,
+        key: ClusterKey,
+        wish: Wish,
+        instance: u64,
+        nonce: [u8; NONCE_LEN],
+    ) -> Handshake {
         let hello = Hello {
             version_min: me.versions.min.into(),
             version_max: me.versions.max.into(),
@@ -237,6 +245,7 @@ impl Handshake {
             nonce: nonce.to_vec(),
             requests_max: me.takes.requests,
             bytes_max: me.takes.bytes,
+            instance,
         };
         let message = HandshakeMessage::new(Kind::Hello, &hello);
         let state = State::Welcome { hello: message.meta.clone(), wanted: wish.node, lane: wish.lane };
@@ -342,6 +351,7 @@ impl Handshake {
             roles: Roles(welcome.roles),
             build: shown(&welcome.build, BUILD_MAX),
             takes: Window { requests: welcome.requests_max, bytes: welcome.bytes_max },
+            instance: 0,
         };
         let (send, receive) = self.key.sum_keys(&transcript);
         let proof = self.key.prove(Side::Initiator, &transcript).to_vec();
@@ -387,6 +397,7 @@ impl Handshake {
             roles: Roles(hello.roles),
             build: shown(&hello.build, BUILD_MAX),
             takes: Window { requests: hello.requests_max, bytes: hello.bytes_max },
+            instance: hello.instance,
         };
         let (receive, send) = self.key.sum_keys(&transcript);
         self.output = Some(message);

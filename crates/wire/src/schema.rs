@@ -45,6 +45,9 @@ pub struct Hello {
     pub requests_max: u32,
     #[prost(uint64, tag = "10")]
     pub bytes_max: u64,
+    /// Of what connection this one takes the place: of those before with the same number, on the same lane. 0, and missing: of none.
+    #[prost(fixed64, tag = "11")]
+    pub instance: u64,
 }
 
 /// The other side's answer, with its proof in the body.

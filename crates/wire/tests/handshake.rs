@@ -31,8 +31,12 @@ fn identity(node: u64) -> Identity {
 const WISH: Wish = Wish { lane: Lane::Data, node: None };
 
 fn sides() -> (Handshake, Handshake) {
+    sides_as(0)
+}
+
+fn sides_as(instance: u64) -> (Handshake, Handshake) {
     (
-        Handshake::initiate(identity(1), key(1), WISH, [1; 32]),
+        Handshake::initiate(identity(1), key(1), WISH, instance, [1; 32]),
         Handshake::respond(identity(2), key(1), [2; 32]),
     )
 }
@@ -103,6 +107,36 @@ fn golden_proofs() {
     assert_eq!(hex(&proof.body), "555b5380d2deb6eea92192c4906ef8ebebe5d2e8cc98c0b8275f0999b9b6805d");
 }
 
+/// Whose connection it is the responder hears, under the proof; an older build says nothing.
+#[test]
+fn the_instance_is_told_and_proved() {
+    let instance = 0x0102_0304_0506_0708;
+    let (a, b) = sides_as(instance);
+    let (a, b) = run(a, b, |_, _| ());
+    assert_eq!((session(a).peer.instance, session(b).peer.instance), (0, instance));
+    let (a, b) = sides();
+    let (a, b) = run(a, b, |_, _| ());
+    assert_eq!((session(a).peer.instance, session(b).peer.instance), (0, 0));
+    // At the end, as it is in the golden bytes of who says none, and then: field 11, 8 bytes.
+    let meta = |instance| sides_as(instance).0.poll_output().expect("hello").meta;
+    let (without, with) = (meta(0), meta(instance));
+    assert_eq!(with[..without.len()], without[..]);
+    assert_eq!(with[without.len()..], [0x59, 8, 7, 6, 5, 4, 3, 2, 1]);
+    for change in [
+        |message: &mut HandshakeMessage| *message.meta.last_mut().expect("its highest byte") ^= 1,
+        |message: &mut HandshakeMessage| message.meta.truncate(message.meta.len() - 9),
+    ] {
+        let (a, b) = sides_as(instance);
+        let (a, b) = run(a, b, |n, message| {
+            if n == 0 {
+                change(message)
+            }
+        });
+        assert_eq!(a.err(), Some(HandshakeError::Key));
+        assert_eq!(reason(&b), Some(Reason::Key));
+    }
+}
+
 fn reason(ended: &Ended) -> Option<Reason> {
     match ended {
         Err(HandshakeError::Refused { reason, .. }) => *reason,
@@ -155,7 +189,7 @@ fn the_newest_version_of_both_is_taken_and_none_in_common_is_told() {
         [((1, 3), (2, 9), Some(3)), ((4, 9), (1, 5), Some(5)), ((1, 1), (2, 3), None), ((5, 6), (1, 4), None)]
     {
         let with = |node, (min, max)| Identity { versions: Versions { min, max }, ..identity(node) };
-        let a = Handshake::initiate(with(1, ours), key(1), WISH, [1; 32]);
+        let a = Handshake::initiate(with(1, ours), key(1), WISH, 0, [1; 32]);
         let b = Handshake::respond(with(2, theirs), key(1), [2; 32]);
         let (a, b) = run(a, b, |_, _| ());
         match agreed {
@@ -173,7 +207,7 @@ fn the_newest_version_of_both_is_taken_and_none_in_common_is_told() {
 #[test]
 fn another_node_than_wanted_is_refused() {
     let wish = Wish { node: Some(5), ..WISH };
-    let a = Handshake::initiate(identity(1), key(1), wish, [1; 32]);
+    let a = Handshake::initiate(identity(1), key(1), wish, 0, [1; 32]);
     let (a, b) = run(a, sides().1, |_, _| ());
     assert_eq!(a.err(), Some(HandshakeError::Node { wanted: 5, found: 2 }));
     assert_eq!(reason(&b), Some(Reason::Node));
@@ -181,13 +215,13 @@ fn another_node_than_wanted_is_refused() {
 
 #[test]
 fn no_changed_byte_is_accepted() {
-    let (mut a, mut b) = sides();
+    let (mut a, mut b) = sides_as(7);
     let hello = a.poll_output().expect("hello");
     give(&mut b, &hello).expect("fine");
     let welcome = b.poll_output().expect("welcome");
     for (number, len) in [(0, hello.meta.len()), (1, welcome.meta.len() + 32), (2, 32)] {
         for at in 0..len {
-            let (a, b) = sides();
+            let (a, b) = sides_as(7);
             let (a, b) = run(a, b, |n, message| {
                 if n == number {
                     let meta = message.meta.len();
@@ -234,7 +268,7 @@ fn an_identity_follows_from_the_key() {
 
 #[test]
 fn fuzz_wire_handshake() {
-    let (mut a, mut b) = sides();
+    let (mut a, mut b) = sides_as(u64::MAX / 3);
     let mut good = Vec::new();
     let wrapped = |message: &HandshakeMessage| {
         let mut bytes = vec![message.kind as u8, message.meta.len() as u8];
@@ -258,7 +292,7 @@ fn fuzz_wire_handshake() {
             body: body.to_vec(),
         };
         // A side in each of its states; only the very message that belongs there brings one on.
-        let (mut a, mut b) = sides();
+        let (mut a, mut b) = sides_as(u64::MAX / 3);
         let mut at_proof = sides().1;
         give(&mut at_proof, &hello).expect("fine");
         a.poll_output();

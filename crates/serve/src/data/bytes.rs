@@ -30,11 +30,13 @@ impl DataService {
         })
     }
 
-    pub(super) fn write(&self, asked: &asked::Write, bytes: &[u8]) -> Outcome {
+    pub(super) fn write(&self, asked: &asked::Write, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
+        let bytes = incoming.body();
         if bytes.is_empty() {
             return Ok(Done::new(&asked::Written { bytes: 0 }));
         }
+        let begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         let written = self.writing(object, |there| {
             self.may_change(there.ino())?;
             let written = self.ds.write(there, asked.offset, bytes);
@@ -42,6 +44,7 @@ impl DataService {
             self.changed_now(there.ino(), asked.offset, asked.offset.saturating_add(bytes.len() as u64));
             Ok(written?)
         })?;
+        drop(begun);
         if asked.sync {
             self.make_durable(object)?;
         }
@@ -85,12 +88,14 @@ impl DataService {
     }
 
     /// The metadata server has the size, and the time, already. It forgets a cut that was answered, so that is durable before.
-    pub(super) fn truncate(&self, asked: &asked::Truncate) -> Outcome {
+    pub(super) fn truncate(&self, asked: &asked::Truncate, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
         if asked.size > i64::MAX as u64 {
             return Err(Errno::EFBIG.into());
         }
+        let begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         let done = self.resize(asked, object)?;
+        drop(begun);
         if !asked.grow_only && !self.is_nothing(object)? {
             let ino = proto::attr::ino(object.ino)?;
             self.store.sync().map_err(|error| refused(ino, &error))?;
@@ -121,8 +126,13 @@ impl DataService {
         })
     }
 
-    pub(super) fn allocate(&self, asked: &asked::Allocate) -> Outcome {
+    pub(super) fn allocate(&self, asked: &asked::Allocate, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
+        let _begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
+        self.allot(asked, object)
+    }
+
+    pub(super) fn allot(&self, asked: &asked::Allocate, object: &asked::Object) -> Outcome {
         let mode = match asked::AllocateMode::try_from(asked.mode) {
             Ok(asked::AllocateMode::Reserve) => ds::AllocateMode::Reserve,
             Ok(asked::AllocateMode::Zero) => ds::AllocateMode::Zero,
@@ -170,9 +180,10 @@ impl DataService {
         })
     }
 
-    pub(super) fn set_time(&self, asked: &asked::SetTime) -> Outcome {
+    pub(super) fn set_time(&self, asked: &asked::SetTime, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
         let time = asked.mtime.ok_or(Bad::Missing("time"))?.try_into()?;
+        let _begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         self.alone(object, |state, there| {
             self.may_change(there.ino())?;
             let Some(record) = state.record else { return Ok(Done::new(&Nothing {})) };

@@ -169,7 +169,7 @@ impl DataService {
     fn make_hole(&self, to: &Object, from: u64, until: u64) -> Result<(), No> {
         let mode = AllocateMode::Zero.into();
         let hole = Allocate { object: Some(*to), mode, offset: from, length: until - from };
-        self.allocate(&hole).map(drop)
+        self.allot(&hole, to).map(drop)
     }
 
     fn copy_data(&self, attempt: &Attempt, from: u64, until: u64, paced: bool) -> Result<(), No> {

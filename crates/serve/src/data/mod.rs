@@ -8,6 +8,8 @@
 //! - I-DATA-2: an object that is used is in the table, with one state, and settled before it leaves it.
 //!
 //! - I-DATA-3: an object that went to another data server is never changed here again, and whoever asks for it is told so (`cluster::moving`).
+//! - I-DATA-4: a change that came over a connection in whose place there is a newer one does not begin; of one that has begun nothing is left to
+//!   do when a change of the same object that came over the newer one begins.
 //!
 //! It believes its askers no further than its own bounds, and knows neither names nor sessions.
 
@@ -26,6 +28,7 @@ mod service;
 mod source;
 mod space;
 mod table;
+mod under_way;
 
 pub use record::Record;
 pub use service::{DataOptions, DataService, FirstRecords, first_record};

@@ -1,5 +1,6 @@
 //! Requests about objects, many at once: what they are, what they came to, that they go.
 
+use net::Incoming;
 use proto::{Nothing, data as asked};
 use types::Timestamp;
 
@@ -19,13 +20,13 @@ impl DataService {
         failed.map_or_else(|| Ok(Done::new(&Nothing {})), Err)
     }
 
-    pub(super) fn remove_all(&self, asked: &asked::Remove) -> Outcome {
-        let remove = |object: &asked::Object| self.remove(proto::attr::ino(object.ino)?);
-        let errnos = asked.objects.iter().map(|object| match remove(object) {
-            Ok(()) => 0,
-            Err(error) => error.errno().raw(),
+    pub(super) fn remove_all(&self, asked: &asked::Remove, incoming: &Incoming) -> Outcome {
+        let errnos = asked.objects.iter().map(|object| {
+            let Ok(ino) = proto::attr::ino(object.ino) else { return Ok(types::Errno::EINVAL.raw()) };
+            let _begun = self.under_way.begin(incoming, ino)?;
+            Ok(self.remove(ino).map_or_else(|error| error.errno().raw(), |()| 0))
         });
-        Ok(Done::new(&asked::Removed { errnos: errnos.collect() }))
+        Ok(Done::new(&asked::Removed { errnos: errnos.collect::<Result<_, No>>()? }))
     }
 
     fn attr(&self, object: &asked::Object) -> Result<asked::ObjectAttr, No> {

@@ -23,6 +23,7 @@ use super::{
     followed::Leaving,
     removed::Removed,
     table::{Held, State, Table},
+    under_way::UnderWay,
 };
 use crate::{
     answer::{Done, No, Outcome},
@@ -91,6 +92,7 @@ pub struct DataService {
     removed: Removed,
     pub(super) leaving: Leaving,
     pub(super) arriving: Arriving,
+    pub(super) under_way: UnderWay,
     workers: Workers,
     options: DataOptions,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -113,6 +115,7 @@ impl DataService {
             removed: Removed::default(),
             leaving: Leaving::default(),
             arriving: Arriving::default(),
+            under_way: UnderWay::default(),
             workers,
             options,
             ended: Arc::default(),
@@ -479,20 +482,20 @@ impl DataService {
             }
             Method::Judge => self.judge(&decode(meta)?),
             Method::Read => self.read(&decode(meta)?, incoming),
-            Method::Write => self.write(&decode(meta)?, incoming.body()),
+            Method::Write => self.write(&decode(meta)?, incoming),
             Method::Sync => self.sync(&decode(meta)?),
-            Method::Truncate => self.truncate(&decode(meta)?),
-            Method::Allocate => self.allocate(&decode(meta)?),
+            Method::Truncate => self.truncate(&decode(meta)?, incoming),
+            Method::Allocate => self.allocate(&decode(meta)?, incoming),
             Method::Seek => self.seek(&decode(meta)?),
             Method::Attrs => self.attrs(&decode(meta)?),
-            Method::Remove => self.remove_all(&decode(meta)?),
+            Method::Remove => self.remove_all(&decode(meta)?, incoming),
             Method::Stat => {
                 let _: asked::Stat = decode(meta)?;
                 let (total, free) = self.space();
                 Ok(Done::new(&asked::DataSpace { total, free }))
             }
             Method::Settle => self.settle_all(&decode(meta)?),
-            Method::SetTime => self.set_time(&decode(meta)?),
+            Method::SetTime => self.set_time(&decode(meta)?, incoming),
             // The metadata service's.
             _ => Err(Errno::ENOSYS.into()),
         }
