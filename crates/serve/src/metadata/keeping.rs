@@ -195,11 +195,10 @@ impl MetadataService {
             Err(Errno::ENOENT) => return Ok(Done::new(&Looked { attr: None, keeps: named, term_ms })),
             found => found?.attr.ino,
         };
-        let looked = self.look_at(session, found, keeping);
         // It was removed since the name was read.
-        let (attr, keeps) =
-            looked.map_err(|no| if no.errno() == Errno::ESTALE { Errno::ENOENT.into() } else { no })?;
-        self.refer(session, found)?;
+        let gone = |no: No| if no.errno() == Errno::ESTALE { Errno::ENOENT.into() } else { no };
+        let (attr, keeps) = self.look_at(session, found, keeping).map_err(gone)?;
+        self.refer(session, found).map_err(gone)?;
         Ok(Done::new(&Looked { attr: Some(attr.into()), keeps: keeps | named, term_ms }))
     }
 

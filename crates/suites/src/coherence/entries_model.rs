@@ -197,8 +197,9 @@ fn refused(call: u32, op: &EntryOp, why: Refusal) -> Vec<Step> {
         }
         (EntryOp::CreateBelow { at, .. }, Refusal::There | Refusal::NotThere) => found(*at, Sought::NewBelow),
         (EntryOp::UnlinkBelow { at }, Refusal::NotThere) => found(*at, Sought::OldBelow),
-        (EntryOp::Stat { .. } | EntryOp::List { .. }, Refusal::Moved) => vec![Step::impossible()],
-        // Nothing was done, and nothing is said.
+        (EntryOp::List { .. }, Refusal::Moved) => vec![Step::impossible()],
+        // Nothing was done, and nothing is said. A look, too: the kernel finds a directory that another client moved, and cannot put it
+        // where it is now while somebody here changes the directory where it was.
         (_, Refusal::Moved) => vec![],
         _ => vec![Step::impossible()],
     }
