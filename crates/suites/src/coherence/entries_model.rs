@@ -198,8 +198,10 @@ fn refused(call: u32, op: &EntryOp, why: Refusal) -> Vec<Step> {
         (EntryOp::CreateBelow { at, .. }, Refusal::There | Refusal::NotThere) => found(*at, Sought::NewBelow),
         (EntryOp::UnlinkBelow { at }, Refusal::NotThere) => found(*at, Sought::OldBelow),
         (EntryOp::List { .. }, Refusal::Moved) => vec![Step::impossible()],
-        // Nothing was done, and nothing is said. A look, too: the kernel finds a directory that another client moved, and cannot put it
-        // where it is now while somebody here changes the directory where it was.
+        // The kernel found a directory that another client moved, and could not put it where it is now, since somebody here was changing
+        // the directory where it was. Of anything but a directory it says no such thing.
+        (EntryOp::Stat { at }, Refusal::Moved) => facts(&[Fact::IsDirectory(*at)]),
+        // Nothing was done, and nothing is said.
         (_, Refusal::Moved) => vec![],
         _ => vec![Step::impossible()],
     }
@@ -468,5 +470,20 @@ impl State {
             Node::Directory { linked, .. } => *linked || found.values().any(|held| *held == Some(*id)),
         });
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a look may be told `ESTALE` of a directory and of nothing else. Method: the steps of such answers.
+    use super::*;
+
+    #[test]
+    fn regression_a_look_is_told_that_it_moved_of_directories_alone() {
+        let at = At { dir: 1, name: 2 };
+        let stat = refused(1, &EntryOp::Stat { at }, Refusal::Moved);
+        assert_eq!(stat, [Step::Holds(Fact::IsDirectory(at))]);
+        let list = refused(1, &EntryOp::List { dir: 1 }, Refusal::Moved);
+        assert_eq!(list, [Step::impossible()], "it begins with no name that can move");
     }
 }
