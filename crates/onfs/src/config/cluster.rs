@@ -99,10 +99,18 @@ impl ServerConfig {
 }
 
 impl ClusterConfig {
-    /// The cluster that is to be mounted, else the one that is configured.
-    pub fn resolve(settings: &Settings) -> Result<ClusterConfig, ConfigError> {
+    /// The cluster that is to be mounted, else the one that is configured: a server that has the metadata need not say where they are.
+    pub fn resolve(settings: &Settings, host: &Host) -> Result<ClusterConfig, ConfigError> {
         let reader = Reader(settings);
-        let Some(source) = reader.text("mount", "source")? else { return cluster(&reader) };
+        let Some(source) = reader.text("mount", "source")? else {
+            let configured = cluster(&reader)?;
+            if !configured.metadata.is_empty() || reader.count("node", "id")?.is_none() {
+                return Ok(configured);
+            }
+            let node = node(&reader, host)?;
+            let metadata = if node.metadata { vec![node.address] } else { Vec::new() };
+            return Ok(ClusterConfig { metadata, ..configured });
+        };
         let origin = &reader.entry("mount", "source")?.origin;
         let metadata = servers_of(source).map_err(|why| ConfigError::new(origin, why))?;
         Ok(ClusterConfig { metadata, ..cluster(&reader)? })
@@ -118,7 +126,7 @@ impl RemoteConfig {
     ) -> Result<Option<RemoteConfig>, ConfigError> {
         let reader = Reader(settings);
         let Some(source) = reader.text("mount", "source")? else { return Ok(None) };
-        let cluster = ClusterConfig::resolve(settings)?;
+        let cluster = ClusterConfig::resolve(settings, host)?;
         let mount = mount(&reader, host, mountpoint)?;
         if mount.state.starts_with(mountpoint) {
             let why =
@@ -356,6 +364,20 @@ mod tests {
         assert!(remote(&[KEY, source("a:99")]).unwrap_err().contains(":/"));
         assert!(remote(&[source("a:/")]).unwrap_err().contains("key_file"));
         assert!(is_source("a:/") && !is_source("onfs") && !is_source("/x:/"));
+    }
+
+    #[test]
+    fn regression_a_server_with_the_metadata_is_asked_itself() {
+        let asked = |flags: &[(&str, &str)]| {
+            let cluster = ClusterConfig::resolve(&settings(flags), &host()).unwrap();
+            cluster.metadata.iter().map(ToString::to_string).collect::<Vec<String>>()
+        };
+        assert_eq!(asked(&[KEY, ID]), ["host1:7400"]);
+        assert_eq!(asked(&[KEY, ID, ("cluster.metadata", "a,b")]), ["a:7400", "b:7400"]);
+        assert_eq!(asked(&[KEY, ID, ("mount.source", "a:/")]), ["a:7400"]);
+        let data_alone: [String; 0] = [];
+        assert_eq!(asked(&[KEY, ID, ("node.roles", "data")]), data_alone);
+        assert_eq!(asked(&[KEY]), data_alone);
     }
 
     #[test]
