@@ -2,10 +2,8 @@
 
 use std::{ops::ControlFlow, sync::atomic::Ordering};
 
-use namespace::{
-    Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, alloc, txn::Bytes,
-};
-use types::{Attr, Errno, FileKind, Ino, LocalId};
+use namespace::{Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, txn::Bytes};
+use types::{Attr, Errno, FileKind, Ino};
 
 use crate::{
     numbers::Fresh,
@@ -93,10 +91,10 @@ impl Mds {
         self.admit(None)?;
         let at = Place { dir: parent, name };
         self.make(SlotSet::of(parent), |txn, env| {
-            let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-            let found = namespace::create(txn, env, caller, at, node, fresh.ino)?;
-            tell_created(txn, (fresh.ino, node.kind), at, found.data.live);
-            Ok((found, Some(fresh)))
+            let (ino, fresh) = self.fresh(txn, parent)?;
+            let found = namespace::create(txn, env, caller, at, node, ino)?;
+            tell_created(txn, (ino, node.kind), at, found.data.live);
+            Ok((found, [Some(fresh), None]))
         })
     }
 
@@ -105,15 +103,15 @@ impl Mds {
         let made = self.change_around(
             SlotSet::of(parent),
             |txn, env| {
-                let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-                let found = namespace::create_unnamed(txn, env, caller, parent, mode, fresh.ino)?;
-                txn.tell(|| Change::Unnamed { ino: fresh.ino });
+                let (ino, fresh) = self.fresh(txn, parent)?;
+                let found = namespace::create_unnamed(txn, env, caller, parent, mode, ino)?;
+                txn.tell(|| Change::Unnamed { ino });
                 Ok((found, fresh))
             },
             |(found, _)| self.orphans.expect(found.attr.ino),
             |(found, fresh), committed| {
                 match committed {
-                    Ok(()) => self.numbers.took(fresh),
+                    Ok(()) => self.numbers.took(fresh, self.store.last_lsn()),
                     // Its number is somebody else's next.
                     Err(_) => self.orphans.unexpect(found.attr.ino),
                 }
@@ -129,14 +127,10 @@ impl Mds {
         self.admit(None)?;
         let at = Place { dir: parent, name };
         self.make(SlotSet::of(parent), |txn, env| {
-            let ugsd = if parent == Ino::ROOT { alloc::new_ugsd(txn)? } else { None };
-            // The first run finds that a new UGSD's slot is not locked, the second has it.
-            let (ino, fresh) = match ugsd {
-                Some(ugsd) => (Ino::new(ugsd, LocalId::TOP), None),
-                None => {
-                    let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-                    (fresh.ino, Some(fresh))
-                }
+            let (ino, fresh) = match self.new_ugsd(txn, parent)? {
+                // The first run finds that a new UGSD's slot is not locked, the second has it.
+                Some((ino, fresh)) => (ino, fresh.map(Some)),
+                None => self.fresh(txn, parent).map(|(ino, fresh)| (ino, [Some(fresh), None]))?,
             };
             let attr = namespace::mkdir(txn, env, caller, at, mode, ino)?;
             tell_created(txn, (ino, FileKind::Directory), at, false);
@@ -231,12 +225,11 @@ impl Mds {
     fn make<V>(
         &self,
         set: SlotSet,
-        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<(V, Option<Fresh>)>,
+        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<(V, [Option<Fresh>; 2])>,
     ) -> Result<V, Errno> {
         let made = self.change_then(set, operation, |(value, fresh)| {
-            if let Some(fresh) = fresh {
-                self.numbers.took(fresh);
-            }
+            let lsn = self.store.last_lsn();
+            fresh.into_iter().flatten().for_each(|fresh| self.numbers.took(fresh, lsn));
             value
         })?;
         self.inodes.fetch_add(1, Ordering::Relaxed);
