@@ -8,7 +8,7 @@ use std::{
 use fuse::{Session, TransportChoice, UnmountError as FuseUnmount};
 use net::tls::Tls;
 use parking_lot::RwLock;
-use remote::{OwnNode, Remote, RemoteOptions, ServerStatus};
+use remote::{OwnNode, OwnStatus, Remote, RemoteOptions, ServerStatus};
 use types::Errno;
 use wire::{
     connection::Window,
@@ -19,7 +19,7 @@ use super::{StartContext, mount_options, observed, refusals::of_mount};
 use crate::{
     config::{ClusterConfig, RemoteConfig, Transport, id_text},
     control::{
-        ClusterMountReport, ControlError, ControlHandler, ErrorCode, MoveReport, NodeReport, Peer,
+        ClusterMountReport, ControlError, ControlHandler, ErrorCode, MoveReport, NodeReport, OwnReport, Peer,
         ProgressSink, Request, Response,
     },
     monitor::{Id, Sample},
@@ -44,6 +44,7 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
         Some(0) => OwnNode::None,
         Some(node) => OwnNode::Is(node.into()),
     };
+    options.sockets = config.sockets.clone();
     options.no_atime = config.mount.flags.no_atime;
     options.leases = config.mount.leases;
     options.workers = config.mount.workers as usize;
@@ -213,11 +214,17 @@ impl Parts {
             map_epoch: status.map_epoch,
             open_files: status.open_files as u64,
             known_inodes: status.references as u64,
+            own: status.own.map(own),
             servers: servers.map(node).collect(),
             whole,
             warnings,
         }
     }
+}
+
+fn own(own: OwnStatus) -> OwnReport {
+    let way = if own.near { "socket" } else { "network" };
+    OwnReport { node: own.node, takes: own.takes, way: way.to_owned() }
 }
 
 fn node(server: &ServerStatus) -> NodeReport {
