@@ -35,15 +35,6 @@ pub trait Hatch: Send + Sync {
     fn hand_out(&self, ticket: Ticket) -> Option<OwnedFd>;
 }
 
-/// Has none.
-pub struct Nothing;
-
-impl Hatch for Nothing {
-    fn hand_out(&self, _: Ticket) -> Option<OwnedFd> {
-        None
-    }
-}
-
 /// Fetches a descriptor from the server that listens at `path`. `NotFound`: it has none for the ticket.
 pub fn fetch(path: &Path, ticket: Ticket, wait: Duration) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;

@@ -42,6 +42,7 @@ mod routing;
 mod session;
 mod shape;
 mod status;
+mod through;
 mod waiting;
 mod writing;
 mod xattr;

@@ -294,6 +294,11 @@ impl Line {
         self.near.as_ref().filter(|near| near.works())
     }
 
+    /// Where it is asked on this machine, if nothing is known against that.
+    pub(crate) fn near_path(&self) -> Option<&Path> {
+        self.near.as_ref().filter(|near| near.may_work()).map(Near::path)
+    }
+
     fn client(&self) -> Option<&Client> {
         if let Some(near) = self.near.as_ref().filter(|near| near.may_work()) {
             return Some(near.client());

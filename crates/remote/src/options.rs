@@ -46,6 +46,8 @@ pub struct RemoteOptions {
     pub control_socket: Option<PathBuf>,
     pub own_node: OwnNode,
     pub sockets: Sockets,
+    /// The kernel may read files by itself that the data server of this machine lends.
+    pub passthrough: bool,
     /// Names, attributes and bytes are kept as long as the server lets us.
     pub leases: bool,
     /// Reads leave no time behind.
@@ -72,6 +74,7 @@ impl RemoteOptions {
             control_socket: None,
             own_node: OwnNode::None,
             sockets: Sockets::Off,
+            passthrough: true,
             leases: true,
             no_atime: false,
             patience: Duration::from_secs(30),

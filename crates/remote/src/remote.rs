@@ -34,6 +34,7 @@ use crate::{
     pool::Pool,
     references::References,
     session::Session,
+    through::Through,
     waiting::Waiting,
 };
 
@@ -100,6 +101,7 @@ pub struct Remote {
     pub(crate) stopping: Mutex<bool>,
     stopped: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) through: Through,
     pub(crate) meter: Arc<Meter>,
     /// Ids of the kernel's requests.
     pub(crate) traces: Traces,
@@ -142,6 +144,7 @@ impl Remote {
             stopping: Mutex::default(),
             stopped: Condvar::new(),
             keeper: Mutex::default(),
+            through: Through::default(),
             meter,
             traces: Traces::new(options.credentials.me.node),
             options,

@@ -58,13 +58,18 @@ pub struct OwnStatus {
     pub takes: bool,
     /// It is asked over its Unix socket; else over the network.
     pub near: bool,
+    /// Files that the kernel reads by itself now, and that it did so far.
+    pub files: usize,
+    pub files_ever: u64,
 }
 
 impl Remote {
     fn own_status(&self) -> Option<OwnStatus> {
         let own = self.own();
         let line = self.nodes.line_there(own.near)?;
-        Some(OwnStatus { node: own.near, takes: own.takes != 0, near: line.near_way().is_some() })
+        let (files, files_ever) = self.through.files();
+        let near = line.near_way().is_some();
+        Some(OwnStatus { node: own.near, takes: own.takes != 0, near, files, files_ever })
     }
 
     pub fn status(&self) -> RemoteStatus {

@@ -21,6 +21,7 @@ use wire::{
     schema::Lane,
 };
 
+const NONE: OwnStatus = OwnStatus { node: 0, takes: false, near: false, files: 0, files_ever: 0 };
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const BOTH: Access = Access { read: true, write: true, exclusive: false, no_atime: true };
 
@@ -90,7 +91,7 @@ fn a_data_server_that_comes_later_is_the_own_one_until_it_is_drained() {
     let a = client(&site, 900, OwnNode::Detect, Sockets::Off);
     assert_eq!(own(&a), None);
     site.add_data(data_here(1));
-    until("it is found", || own(&a) == Some(OwnStatus { node: 1, takes: true, near: false }));
+    until("it is found", || own(&a) == Some(OwnStatus { node: 1, takes: true, near: false, ..NONE }));
     // On another machine, as far as anybody knows.
     let mut far = DataSite::new(2);
     far.address = Some("[::1]:0".parse().unwrap());
@@ -110,7 +111,7 @@ fn a_data_server_that_comes_later_is_the_own_one_until_it_is_drained() {
     let control = client_to(&site.address(), META, Lane::Control);
     ask(&control, &DrainNode { node: other, undo: false }, &[], 0).unwrap();
     // Of two one that is drained gets nothing: the other is the own one again.
-    until("one is drained", || own(&a) == Some(OwnStatus { node: 1, takes: true, near: false }));
+    until("one is drained", || own(&a) == Some(OwnStatus { node: 1, takes: true, near: false, ..NONE }));
     until("the mount has none that takes", || own(&b).is_some_and(|own| own.node == other && !own.takes));
     let name = |n: u32| format!("mine-{n}");
     let mut n = 0;
@@ -131,7 +132,7 @@ fn the_own_one_is_asked_over_its_socket_and_over_the_network_without_it() {
     let a = client(&site, 900, OwnNode::Detect, Sockets::At(socket.clone()));
     let b = client(&site, 901, OwnNode::None, Sockets::At(socket.clone()));
     let ino = write(&a, "f", b"first");
-    assert_eq!(own(&a), Some(OwnStatus { node: 1, takes: true, near: true }));
+    assert_eq!(own(&a), Some(OwnStatus { node: 1, takes: true, near: true, ..NONE }));
     assert_eq!(read(&b, ino, 9), b"first");
     assert_eq!(own(&b), None);
     // Without the socket, and with a connection that is lost.
@@ -142,7 +143,7 @@ fn the_own_one_is_asked_over_its_socket_and_over_the_network_without_it() {
     site.data[0].near = false;
     site.start_data(0);
     assert_eq!(read(&a, ino, 9), b"first");
-    assert_eq!(own(&a), Some(OwnStatus { node: 1, takes: true, near: false }));
+    assert_eq!(own(&a), Some(OwnStatus { node: 1, takes: true, near: false, ..NONE }));
     let second = write(&a, "g", b"second");
     // And back again.
     site.kill_data(0);
@@ -168,7 +169,7 @@ fn somebody_else_at_the_socket_is_not_believed() {
     let a = client(&site, 900, OwnNode::Detect, Sockets::At(path));
     let ino = write(&a, "f", b"bytes");
     assert_eq!(read(&a, ino, 9), b"bytes");
-    assert_eq!(own(&a), Some(OwnStatus { node: 1, takes: true, near: false }));
+    assert_eq!(own(&a), Some(OwnStatus { node: 1, takes: true, near: false, ..NONE }));
     drop(listener);
     a.shutdown();
 }

@@ -45,6 +45,7 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
         Some(node) => OwnNode::Is(node.into()),
     };
     options.sockets = config.sockets.clone();
+    options.passthrough = config.mount.passthrough;
     options.no_atime = config.mount.flags.no_atime;
     options.leases = config.mount.leases;
     options.workers = config.mount.workers as usize;
@@ -155,6 +156,11 @@ impl MountedFs for ClusterMount {
         sample.add(Id::KeptLapses, &[], status.kept.lapsed);
         sample.add(Id::KeptNames, &[], status.kept.names);
         sample.add(Id::KeptInodes, &[], status.kept.inodes);
+        if let Some(own) = &status.own {
+            sample.add(Id::OwnSocket, &[], u64::from(own.near));
+            sample.add(Id::OwnFiles, &[], own.files as u64);
+            sample.add(Id::OwnFilesEver, &[], own.files_ever);
+        }
         for server in std::iter::once(&status.metadata).chain(&status.data) {
             let away = server.away.as_ref().map_or(0.0, |(since, _)| since.as_secs_f64());
             sample.add_real(Id::ServerAway, &[&server.name], away);
@@ -224,7 +230,13 @@ impl Parts {
 
 fn own(own: OwnStatus) -> OwnReport {
     let way = if own.near { "socket" } else { "network" };
-    OwnReport { node: own.node, takes: own.takes, way: way.to_owned() }
+    OwnReport {
+        node: own.node,
+        takes: own.takes,
+        way: way.to_owned(),
+        passthrough_files: own.files as u64,
+        passthrough_files_ever: own.files_ever,
+    }
 }
 
 fn node(server: &ServerStatus) -> NodeReport {

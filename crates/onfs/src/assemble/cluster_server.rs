@@ -66,7 +66,7 @@ pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<
         Server::start(listen, credentials.clone(), serving.handler(), Tuning::default(), Bounds::default());
     let server = match server {
         Ok(mut server) => {
-            let near = listen_near(&mut server, config, cluster);
+            let near = listen_near(&mut server, &serving, config, cluster);
             near.iter()
                 .for_each(|path| tracing::info!(socket = %path.display(), "mounts on this machine find it"));
             server
@@ -97,10 +97,16 @@ pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<
 }
 
 /// Mounts on this machine need no network. Without the socket they take that, so a server without one serves as well.
-fn listen_near(server: &mut Server, config: &ServerConfig, cluster: [u8; 16]) -> Option<PathBuf> {
-    let path = config.node.sockets.of(cluster, config.node.id).filter(|_| config.node.data)?;
+fn listen_near(
+    server: &mut Server,
+    serving: &Serving,
+    config: &ServerConfig,
+    cluster: [u8; 16],
+) -> Option<PathBuf> {
+    let path = config.node.sockets.of(cluster, config.node.id)?;
+    let hatch = serving.hatch()?;
     let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    match made.and_then(|()| server.also_at(&path, Arc::new(net::hatch::Nothing))) {
+    match made.and_then(|()| server.also_at(&path, hatch)) {
         Ok(()) => Some(path),
         Err(error) => {
             tracing::warn!(socket = %path.display(), %error, "no socket for mounts on this machine: they come over the network");

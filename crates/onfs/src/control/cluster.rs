@@ -44,6 +44,11 @@ pub struct OwnReport {
     pub takes: bool,
     /// `socket`, or `network`.
     pub way: String,
+    /// That the kernel reads by itself now, and did so far.
+    #[serde(default)]
+    pub passthrough_files: u64,
+    #[serde(default)]
+    pub passthrough_files_ever: u64,
 }
 
 /// `onfs status --cluster`: what the metadata server knows of its cluster.

@@ -162,7 +162,11 @@ fn clients(clients: &[ClientReport]) -> String {
 fn own_server(s: &ClusterMountReport, own: &OwnReport) -> String {
     let name = s.servers.iter().find(|server| server.node == own.node).map_or("", |server| &server.name);
     let takes = if own.takes { "" } else { ", gets nothing new" };
-    format!("{} ({name}), over the {}{takes}", own.node, own.way)
+    let files = match own.passthrough_files {
+        0 => String::new(),
+        n => format!(", {} read in place", files(n)),
+    };
+    format!("{} ({name}), over the {}{takes}{files}", own.node, own.way)
 }
 
 /// The status of a server.

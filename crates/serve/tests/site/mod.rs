@@ -239,7 +239,7 @@ impl DataSite {
         )
         .unwrap();
         if self.near {
-            server.also_at(&self.near_socket(), Arc::new(net::hatch::Nothing)).unwrap();
+            server.also_at(&self.near_socket(), service.clone()).unwrap();
         }
         self.address = Some(server.address());
         self.running = Some(Running { ds, store, service, server });
@@ -291,6 +291,10 @@ impl DataSite {
 
     pub fn address(&self) -> &Address {
         self.address.as_ref().unwrap()
+    }
+
+    pub fn data_server(&self) -> &Arc<DataServer> {
+        &self.running.as_ref().unwrap().ds
     }
 
     pub fn service(&self) -> &Arc<DataService> {
