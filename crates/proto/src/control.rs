@@ -102,6 +102,9 @@ pub struct Unmount {
 pub struct Renew {
     #[prost(message, optional, tag = "1")]
     pub head: Option<Head>,
+    /// As in [`Mount`], as it is now. Missing: as it was.
+    #[prost(uint64, optional, tag = "2")]
+    pub node: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]

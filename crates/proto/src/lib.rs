@@ -7,7 +7,7 @@
 //! - [`head`] who asks, and which of his operations it is; [`attr`] attributes; [`layout`] where a file's data are;
 //!   [`fault`] answers that say no.
 //! - [`control`], [`metadata`], [`closing`], [`untouched`], [`locks`], [`data`], [`watch`] the messages, [`owners`] those among metadata servers,
-//!   [`moving`] those about stripes that move; [`meter`] counts requests.
+//!   [`moving`] those about stripes that move, [`lending`] those on one machine; [`meter`] counts requests.
 //!
 //! It knows no socket and no server, and believes no length.
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ pub mod fault;
 pub mod head;
 pub mod layout;
 pub mod leases;
+pub mod lending;
 pub mod locks;
 pub mod metadata;
 pub mod meter;

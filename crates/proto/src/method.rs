@@ -110,6 +110,9 @@ methods! {
     HandOver = 214,
     Copies = 215,
     Judge = 216,
+    // On one machine: a file that a client reads by itself.
+    Lend = 217,
+    StoreTo = 218,
 }
 
 impl Method {

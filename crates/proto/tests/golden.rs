@@ -12,6 +12,7 @@ use proto::{
     data::{self, AllocateMode, Object, ObjectAttr, Whence},
     decode,
     leases::*,
+    lending::{Lend, Lent, StoreTo},
     locks::*,
     metadata::{self as m, *},
     moving::*,
@@ -168,7 +169,8 @@ fn control() -> Vec<Golden> {
             .encode_to_vec(),
         ),
         ("unmount", Unmount { head: head() }.encode_to_vec()),
-        ("renew", Renew { head: head() }.encode_to_vec()),
+        ("renew", Renew { head: head(), node: None }.encode_to_vec()),
+        ("renew-node", Renew { head: head(), node: Some(0) }.encode_to_vec()),
         ("renewed", Renewed { map_epoch: 9 }.encode_to_vec()),
         ("map-since", MapSince { epoch: 9 }.encode_to_vec()),
         ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
@@ -469,8 +471,17 @@ fn moving() -> Vec<Golden> {
     ]
 }
 
+fn lending() -> Vec<Golden> {
+    let object = Some(Object { ino: 9, generation: 4 });
+    vec![
+        ("lend", Lend { object }.encode_to_vec()),
+        ("lent", Lent { ticket: vec![7; 16] }.encode_to_vec()),
+        ("store-to", StoreTo { object }.encode_to_vec()),
+    ]
+}
+
 fn all() -> Vec<Golden> {
-    [control(), owners(), watch(), names(), files(), locks(), bytes(), moving(), leases()].concat()
+    [control(), owners(), watch(), names(), files(), locks(), bytes(), moving(), leases(), lending()].concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -577,6 +588,8 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::HandOver => check::<HandOver>(meta),
         Method::Copies => check::<Copies>(meta),
         Method::Judge => check::<Judge>(meta),
+        Method::Lend => check::<Lend>(meta),
+        Method::StoreTo => check::<StoreTo>(meta),
     }
 }
 

@@ -1,10 +1,10 @@
 //! The kernel's requests. All but those that need nobody's answer go to a thread of the pools.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use fuse::{
     AttrOut, Call, Capabilities, DirBuffer, DirEntryOut, EntryOut, Filesystem, Header, InitConfig,
-    KernelInfo, OpenFlags, OpenOut, Operation, ReadArgs, StatfsOut, TransportKind,
+    KernelInfo, OpenOut, Operation, ReadArgs, StatfsOut, TransportKind,
 };
 use net::trace;
 use proto::{attr::Caller, meter::Class};
@@ -16,7 +16,6 @@ use crate::{
     dirs::Page,
     lock_calls::{in_the_way, process, wish},
     names::Place,
-    openings::OpenFile,
     reading::Answers,
     shape::AllocateArgs,
     writing::WriteHow,
@@ -57,6 +56,11 @@ impl Filesystem for Remote {
         config.capabilities |= wanted & kernel.capabilities;
         // Nothing is to be written back from its cache, nor mapped for writing there.
         config.capabilities -= Capabilities::WRITEBACK_CACHE | Capabilities::DIRECT_IO_ALLOW_MMAP;
+        if self.options.passthrough && kernel.capabilities.contains(Capabilities::PASSTHROUGH) {
+            config.capabilities |= Capabilities::PASSTHROUGH;
+            config.max_stack_depth = 1;
+            self.through.attach(kernel.backing.clone());
+        }
         config.max_write = 1 << 20;
         config.time_granularity_ns = 1;
         // Without a page cache nobody reads ahead: programs that go by it ask for fewer and larger pieces.
@@ -156,10 +160,6 @@ fn entry(attr: Attr) -> EntryOut {
     }
 }
 
-fn open_out(file: &OpenFile) -> OpenOut {
-    OpenOut { fh: file.number, flags: OpenFlags::DIRECT_IO, backing: None }
-}
-
 fn reply_entry(call: Call, attr: Attr) {
     call.reply_entry(&entry(attr));
 }
@@ -172,8 +172,8 @@ fn reply_ok(call: Call, (): ()) {
     call.reply_ok();
 }
 
-fn reply_created(call: Call, (attr, file): (Attr, Arc<OpenFile>)) {
-    call.reply_create(&entry(attr), &open_out(&file));
+fn reply_created(call: Call, (attr, out): (Attr, OpenOut)) {
+    call.reply_create(&entry(attr), &out);
 }
 
 fn reply_xattr(call: Call, out: Xattr) {
@@ -262,22 +262,27 @@ impl Remote {
             Operation::Fsyncdir { .. } => finish(call, self.fsync_dir(at), reply_ok),
             Operation::Statfs => finish(call, self.statfs(), |call, out| call.reply_statfs(&out)),
             Operation::Open { flags, kill_suidgid: _ } => {
-                let opened = Access::from_flags(flags).and_then(|access| self.open(at, access));
-                finish(call, opened, |call, file| call.reply_open(&open_out(&file)));
+                let opened = Access::from_flags(flags)
+                    .and_then(|access| self.open(at, access))
+                    .and_then(|file| self.open_for_kernel(&file, flags));
+                finish(call, opened, |call, out| call.reply_open(&out));
             }
             Operation::Create(args) => {
                 let place = Place { dir: at, name: args.name };
                 let made = Access::from_flags(args.flags)
-                    .and_then(|access| self.create(caller(&header, args.umask), place, args.mode, access));
+                    .and_then(|access| self.create(caller(&header, args.umask), place, args.mode, access))
+                    .and_then(|made| self.create_for_kernel(made, args.flags));
                 finish(call, made, reply_created);
             }
             Operation::Tmpfile(args) => {
                 let made = Access::from_flags(args.flags).and_then(|access| {
                     self.create_unnamed(caller(&header, args.umask), at, args.mode, access)
                 });
+                let made = made.and_then(|made| self.create_for_kernel(made, args.flags));
                 finish(call, made, reply_created);
             }
             Operation::Release(args) => {
+                self.through.leave(at);
                 self.close(args.fh);
                 call.reply_ok();
             }

@@ -169,6 +169,7 @@ impl Remote {
             ino: attr.ino,
             number,
             access,
+            size: attr.size,
             atime_due: wants_time && atime_due(attr, now()),
             read_at: Mutex::default(),
             placed: Mutex::new(layout.and_then(Placed::new).map(Arc::new)),

@@ -36,6 +36,8 @@ pub struct OpenFile {
     pub ino: Ino,
     pub number: u64,
     pub access: Access,
+    /// When it was opened.
+    pub(crate) size: u64,
     /// A read is to leave its time.
     pub(crate) atime_due: bool,
     pub(crate) read_at: Mutex<Option<Timestamp>>,

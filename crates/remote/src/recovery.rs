@@ -19,7 +19,7 @@ use proto::{
 use types::Errno;
 use wire::frame::Body;
 
-use crate::{Remote, line::Stop, options::OwnNode, session::Session};
+use crate::{Remote, line::Stop, nodes::Own, session::Session};
 
 impl Remote {
     /// What cluster it is, and who is in it. Returns the life of the server.
@@ -48,11 +48,11 @@ impl Remote {
 
     /// As it is seen now; 0: none.
     pub(crate) fn own_node(&self) -> u64 {
-        match self.options.own_node {
-            OwnNode::None => 0,
-            OwnNode::Is(node) => node,
-            OwnNode::Detect => self.nodes.here(&self.options.host),
-        }
+        self.own().takes
+    }
+
+    pub(crate) fn own(&self) -> Own {
+        self.nodes.own(self.options.own_node, &self.options.host)
     }
 
     fn mount(
@@ -62,11 +62,12 @@ impl Remote {
         (before, had): (u64, Vec<HeldLock>),
     ) -> Result<Arc<Session>, Stop> {
         let host = self.host();
-        let mount =
-            control::Mount { head: Some(proto::Head::of(id)), host, node: self.own_node(), before, life };
+        let node = self.own_node();
+        let mount = control::Mount { head: Some(proto::Head::of(id)), host, node, before, life };
         let body = Body::new(HadLocks { locks: had }.encode_to_vec());
         let (mounted, _) = self.ask_control_with(&mount, body, self.options.patience)?;
         self.set_renew(mounted.renew_ms);
+        self.told_node.store(node, Ordering::Relaxed);
         Ok(Arc::new(Session::new(id, mounted.joined, mounted.incarnation, mounted.operations_max)))
     }
 

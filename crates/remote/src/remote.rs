@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -34,11 +34,14 @@ use crate::{
     pool::Pool,
     references::References,
     session::Session,
+    through::Through,
     waiting::Waiting,
 };
 
 /// A look at what is to be given back and renewed.
 const TICK: Duration = Duration::from_millis(100);
+/// A change of the own node is told so soon.
+const TELL: Duration = Duration::from_millis(500);
 /// Of an end: what is open is closed within it, or left to the server.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// A request that finds its session gone so often in a row has an error.
@@ -93,9 +96,12 @@ pub struct Remote {
     /// Sessions that were made in place of others.
     pub(crate) recoveries: AtomicU64,
     renew: RwLock<Duration>,
+    /// The own node, as the metadata server was told.
+    pub(crate) told_node: AtomicU64,
     pub(crate) stopping: Mutex<bool>,
     stopped: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) through: Through,
     pub(crate) meter: Arc<Meter>,
     /// Ids of the kernel's requests.
     pub(crate) traces: Traces,
@@ -107,7 +113,7 @@ impl Remote {
         let meter: Arc<Meter> = Arc::default();
         let (credentials, tuning) = (options.credentials.clone(), options.tuning);
         let common = Common { credentials, tuning, meter: meter.clone() };
-        let nodes = Nodes::new(common.clone());
+        let nodes = Nodes::new(common.clone(), options.sockets.clone());
         let (on_duty, servers) = find_duty(&options, &common, &nodes)?;
         let node = (on_duty != 0).then_some(on_duty);
         let line = |lane| Line::new(&servers, Wish { lane, node }, &common);
@@ -134,9 +140,11 @@ impl Remote {
             recovering: Mutex::default(),
             recoveries: AtomicU64::new(0),
             renew: RwLock::new(Duration::from_secs(5)),
+            told_node: AtomicU64::new(0),
             stopping: Mutex::default(),
             stopped: Condvar::new(),
             keeper: Mutex::default(),
+            through: Through::default(),
             meter,
             traces: Traces::new(options.credentials.me.node),
             options,
@@ -381,16 +389,20 @@ impl Remote {
         // Copied: making a session in place of a lost one sets it.
         let every = *self.renew.read();
         let every = self.kept.lock().renew_every().map_or(every, |kept| kept.min(every));
-        if renewed.elapsed() < every {
+        let node = self.own_node();
+        let is_told = self.told_node.load(Ordering::Relaxed) == node;
+        // One that has come, or is no more, is told at once; if that fails, as often as all else.
+        if renewed.elapsed() < if is_told { every } else { every.min(TELL) } {
             return;
         }
         *renewed = Instant::now();
         let session = self.session();
         self.renew_homes(&session, every);
         let session = self.session();
-        let renew = control::Renew { head: Some(session.head()) };
+        let renew = control::Renew { head: Some(session.head()), node: Some(node) };
         let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
         if renewed.is_ok() {
+            self.told_node.store(node, Ordering::Relaxed);
             self.kept.lock().heard(sent, Instant::now());
         }
         match renewed {

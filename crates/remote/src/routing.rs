@@ -101,7 +101,11 @@ impl Remote {
             let home = self.homes.of(&owner);
             let renewed = self.join_at(&home, session.id).and_then(|joined| {
                 let head = Some(Head { joined, ..session.head() });
-                ask_at::<control::Renew>(&home.control, &control::Renew { head }, every)
+                ask_at::<control::Renew>(
+                    &home.control,
+                    &control::Renew { head, node: Some(self.own_node()) },
+                    every,
+                )
             });
             match renewed {
                 Ok((answer, _)) if answer.map_epoch > self.nodes.epoch() => self.fetch_map(),

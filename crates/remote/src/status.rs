@@ -32,6 +32,8 @@ pub struct RemoteStatus {
     /// Of programs, that the server has and cannot grant yet.
     pub waiting_locks: usize,
     pub kept: KeptCounts,
+    /// The data server of this machine, if there is one.
+    pub own: Option<OwnStatus>,
     pub metadata: ServerStatus,
     pub data: Vec<ServerStatus>,
 }
@@ -49,7 +51,27 @@ pub struct ServerStatus {
     pub away: Option<(Duration, String)>,
 }
 
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnStatus {
+    pub node: u64,
+    /// It gets what only this mount writes: it is not drained.
+    pub takes: bool,
+    /// It is asked over its Unix socket; else over the network.
+    pub near: bool,
+    /// Files that the kernel reads by itself now, and that it did so far.
+    pub files: usize,
+    pub files_ever: u64,
+}
+
 impl Remote {
+    fn own_status(&self) -> Option<OwnStatus> {
+        let own = self.own();
+        let line = self.nodes.line_there(own.near)?;
+        let (files, files_ever) = self.through.files();
+        let near = line.near_way().is_some();
+        Some(OwnStatus { node: own.near, takes: own.takes != 0, near, files, files_ever })
+    }
+
     pub fn status(&self) -> RemoteStatus {
         let all = self.nodes.all();
         let of_line = |line: &Line| (line.in_flight(), line.away());
@@ -83,6 +105,7 @@ impl Remote {
             references: self.references.len(),
             waiting_locks: self.locks.lock().parked_len(),
             kept: self.kept(),
+            own: self.own_status(),
             metadata,
             data: data.collect(),
         }

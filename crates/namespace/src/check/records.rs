@@ -165,7 +165,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 }
                 None => false,
             },
-            (None, key::HELD | key::STANDING) => parsed.raw_ino == 0 && parsed.rest.len() == 8,
+            (None, key::HELD | key::STANDING | key::LENT) => parsed.raw_ino == 0 && parsed.rest.len() == 8,
             (None, key::VERDICT) => parsed.raw_ino == 0 && matches!(parsed.rest.len(), 0 | 16 | 17),
             (None, key::CONFLICT) => parsed.conflict().is_some(),
             (Some(_) | None, _) => false,

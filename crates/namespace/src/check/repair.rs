@@ -122,7 +122,14 @@ fn repair_damaged<T: Txn + ?Sized>(txn: &mut T, key: &[u8]) -> Result<bool> {
             Ok(true)
         }
         // Their content is not looked at here: the key is wrong, and nobody asks for it.
-        key::LINK | key::WORK | key::CONFLICT | key::STRIPES | key::HELD | key::VERDICT | key::STANDING => {
+        key::LINK
+        | key::WORK
+        | key::CONFLICT
+        | key::STRIPES
+        | key::HELD
+        | key::LENT
+        | key::VERDICT
+        | key::STANDING => {
             txn.delete(key);
             Ok(true)
         }

@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use ds::FirstRecord;
 use kv::MetaStore;
 use mds::Mds;
-use net::{Address, Client, Credentials, Handler, NobodyAnswers, Target, Tuning};
+use net::{Address, Client, Credentials, Handler, NobodyAnswers, Target, Tuning, hatch::Hatch};
 use parking_lot::Mutex;
 use proto::control::NodeReport;
 use serve::{
@@ -45,6 +45,11 @@ pub(super) struct Serving {
 }
 
 impl Serving {
+    /// What has descriptors for clients on this machine, of a node with data.
+    pub fn hatch(&self) -> Option<Arc<dyn Hatch>> {
+        self.services.data.clone().map(|data| data as Arc<dyn Hatch>)
+    }
+
     pub fn start(
         node: &NodeConfig,
         credentials: &Credentials,
@@ -149,6 +154,7 @@ impl Serving {
         if let Some(data) = &self.services.data {
             sample.add_served("data", data.workers().meter());
             sample.add(Id::ObjectsInUse, &[], data.in_use() as u64);
+            sample.add(Id::ObjectsLent, &[], data.lent() as u64);
             let silent = self.report_trouble().map_or(0.0, |trouble| trouble.since.elapsed().as_secs_f64());
             sample.add_real(Id::ReportFails, &[], silent);
         }

@@ -1,6 +1,7 @@
 //! A server of a cluster: the stores, the services over them, and no kernel.
 
 use std::{
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -64,7 +65,12 @@ pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<
     let server =
         Server::start(listen, credentials.clone(), serving.handler(), Tuning::default(), Bounds::default());
     let server = match server {
-        Ok(server) => server,
+        Ok(mut server) => {
+            let near = listen_near(&mut server, &serving, config, cluster);
+            near.iter()
+                .for_each(|path| tracing::info!(socket = %path.display(), "mounts on this machine find it"));
+            server
+        }
         Err(error) => {
             serving.shutdown();
             drop(serving);
@@ -88,6 +94,25 @@ pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<
         changed: Condvar::new(),
     });
     Ok(Running { handler: fs.clone(), fs })
+}
+
+/// Mounts on this machine need no network. Without the socket they take that, so a server without one serves as well.
+fn listen_near(
+    server: &mut Server,
+    serving: &Serving,
+    config: &ServerConfig,
+    cluster: [u8; 16],
+) -> Option<PathBuf> {
+    let path = config.node.sockets.of(cluster, config.node.id)?;
+    let hatch = serving.hatch()?;
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    match made.and_then(|()| server.also_at(&path, hatch)) {
+        Ok(()) => Some(path),
+        Err(error) => {
+            tracing::warn!(socket = %path.display(), %error, "no socket for mounts on this machine: they come over the network");
+            None
+        }
+    }
 }
 
 fn roles(node: &NodeConfig) -> Roles {

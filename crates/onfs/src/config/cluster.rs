@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use net::{Address, tls::TlsFiles};
+use remote::Sockets;
 
 use super::{
     database::DatabaseConfig,
@@ -21,6 +22,11 @@ pub const PORT: u16 = 7400;
 pub const SOURCE_END: &str = ":/";
 /// What of the settings concerns a mount of a cluster.
 pub const REMOTE_SECTIONS: [&str; 4] = ["mount", "cluster", "monitor", "log"];
+
+/// Of root's data servers.
+const SOCKETS: &str = "/run/onfs";
+/// unix(7): with a zero behind it.
+const SOCKET_PATH_MAX: usize = 107;
 
 /// What `onfs server` is to be.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,6 +56,8 @@ pub struct NodeConfig {
     pub listen: Address,
     /// Where others reach it.
     pub address: Address,
+    /// Where mounts on its machine do, too.
+    pub sockets: Sockets,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,6 +77,8 @@ pub struct RemoteConfig {
     pub source: String,
     /// `metadata` are the source's servers.
     pub cluster: ClusterConfig,
+    /// Of the data server of this machine.
+    pub sockets: Sockets,
     pub mount: MountConfig,
     pub monitor: MonitorConfig,
     pub log: LogConfig,
@@ -134,7 +144,8 @@ impl RemoteConfig {
             return Err(ConfigError::new("mount.state", why));
         }
         let (monitor, log) = (monitor(&reader)?, log(&reader)?);
-        Ok(Some(RemoteConfig { source: source.to_owned(), cluster, mount, monitor, log }))
+        let sockets = sockets(&reader, host)?;
+        Ok(Some(RemoteConfig { source: source.to_owned(), cluster, sockets, mount, monitor, log }))
     }
 
     /// Flags for stores that a mount of a cluster does not have.
@@ -263,7 +274,32 @@ fn node(reader: &Reader<'_>, host: &Host) -> Result<NodeConfig, ConfigError> {
         None => reached_at(&listen, &host.name),
     };
     let rack = reader.text("node", "rack")?.map(str::to_owned);
-    Ok(NodeConfig { id: id.into(), name, rack, metadata, data, listen, address })
+    Ok(NodeConfig {
+        id: id.into(),
+        name,
+        rack,
+        metadata,
+        data,
+        listen,
+        address,
+        sockets: sockets(reader, host)?,
+    })
+}
+
+/// Where a data server listens for mounts on its machine, and they look for it.
+fn sockets(reader: &Reader<'_>, host: &Host) -> Result<Sockets, ConfigError> {
+    match reader.text("node", "socket")? {
+        // An ordinary user has no place that others of his machine would know.
+        None if host.is_root() => Ok(Sockets::In(SOCKETS.into())),
+        None | Some("none") => Ok(Sockets::Off),
+        Some(path) if path.starts_with('/') && path.len() <= SOCKET_PATH_MAX => Ok(Sockets::At(path.into())),
+        Some(other) => {
+            let why = format!(
+                "node.socket: {other:?}: auto, none or an absolute path of at most {SOCKET_PATH_MAX} bytes"
+            );
+            Err(ConfigError::new(&reader.entry("node", "socket")?.origin, why))
+        }
+    }
 }
 
 /// Who listens at all of a host's addresses is reached by the host's name.

@@ -207,6 +207,9 @@ settings! {
         "Where it listens, HOST:PORT or unix:/PATH.";
     node.address: Kind::Text { or: Some("auto") }, "auto", None,
         "Where clients and servers reach it. `auto` is where it listens, and the host's name if it listens everywhere.";
+    node.socket: Kind::Text { or: Some("auto") }, "auto", None,
+        "The Unix socket of a data server for mounts on its own machine, which use it in place of the network; a mount looks for it there, too. \
+         `auto` is /run/onfs/CLUSTER-NODE.sock for root and none for others; `none` is none.";
 
     cluster.id: Kind::Text { or: Some("auto") }, "auto", None,
         "The cluster's identity, 32 hexadecimal digits, the same on all nodes. `auto` follows from the key.";

@@ -25,12 +25,30 @@ pub struct ClusterMountReport {
     pub open_files: u64,
     /// Inodes that the kernel refers to.
     pub known_inodes: u64,
+    /// The data server of this machine, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<OwnReport>,
     /// The metadata server, then the data servers.
     pub servers: Vec<NodeReport>,
     /// All of it, as the metadata server knows it; none while that does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<ClusterReport>,
     pub warnings: Vec<String>,
+}
+
+/// How a mount uses the data server of its machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct OwnReport {
+    pub node: u64,
+    /// It gets what only this mount writes.
+    pub takes: bool,
+    /// `socket`, or `network`.
+    pub way: String,
+    /// That the kernel reads by itself now, and did so far.
+    #[serde(default)]
+    pub passthrough_files: u64,
+    #[serde(default)]
+    pub passthrough_files_ever: u64,
 }
 
 /// `onfs status --cluster`: what the metadata server knows of its cluster.

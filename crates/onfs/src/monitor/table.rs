@@ -107,6 +107,7 @@ metrics! {
     NodesUp: Gauge, "onfs_cluster_data_servers", ["state"], "Data servers that the metadata server hears (up), or not (away)";
     NodeSilent: Gauge, "onfs_cluster_report_age_seconds", ["node"], "Since the last report of a data server";
     ObjectsInUse: Gauge, "onfs_data_objects_in_use", [], "Objects that are open at a data server";
+    ObjectsLent: Gauge, "onfs_data_objects_lent", [], "Objects that stay in place since kernels of mounts on the same machine read their files";
     ReportFails: Gauge, "onfs_data_report_trouble_seconds", [], "For so long the metadata server takes no report of this data server; 0 when it does";
 
     ClientRequests: Counter, "onfs_client_requests_total", ["method"], "Requests that a mount of a cluster made";
@@ -122,6 +123,9 @@ metrics! {
     KeptNames: Gauge, "onfs_client_kept_names", [], "Names that are kept, also of what is not there";
     KeptInodes: Gauge, "onfs_client_kept_inodes", [], "Inodes whose attributes are kept";
     SessionsLost: Counter, "onfs_client_sessions_lost_total", [], "Sessions that were lost and made anew";
+    OwnSocket: Gauge, "onfs_client_own_socket", [], "1 if the data server of this machine is asked at its Unix socket, 0 if over the network; missing without one";
+    OwnFiles: Gauge, "onfs_client_passthrough_files", [], "Files of the data server of this machine that the kernel reads by itself now";
+    OwnFilesEver: Counter, "onfs_client_passthrough_files_total", [], "The same, so far";
     ServerAway: Gauge, "onfs_client_server_away_seconds", ["node"], "For so long a server has not answered this mount; 0 when it does";
 }
 

@@ -7,11 +7,12 @@ use super::{
 };
 use crate::control::{
     ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport, NodeReport,
-    ServerReport, ServerTierReport,
+    OwnReport, ServerReport, ServerTierReport,
 };
 
 /// The status of a mount of a cluster.
 pub fn cluster_mount(s: &ClusterMountReport) -> String {
+    let own = s.own.as_ref().map_or_else(|| "none".to_owned(), |own| own_server(s, own));
     let rows = [
         ("mount point", s.mountpoint.clone()),
         ("cluster", format!("{} ({})", s.source, s.cluster)),
@@ -21,6 +22,7 @@ pub fn cluster_mount(s: &ClusterMountReport) -> String {
         ("cluster map", format!("epoch {}", s.map_epoch)),
         ("open files", count(s.open_files)),
         ("known inodes", count(s.known_inodes)),
+        ("own data server", own),
     ];
     let mut out = pairs(&rows);
     out.push_str("\nservers\n");
@@ -154,6 +156,17 @@ fn clients(clients: &[ClientReport]) -> String {
         ]);
     }
     table.render(2)
+}
+
+/// That of a mount's machine.
+fn own_server(s: &ClusterMountReport, own: &OwnReport) -> String {
+    let name = s.servers.iter().find(|server| server.node == own.node).map_or("", |server| &server.name);
+    let takes = if own.takes { "" } else { ", gets nothing new" };
+    let files = match own.passthrough_files {
+        0 => String::new(),
+        n => format!(", {} read in place", files(n)),
+    };
+    format!("{} ({name}), over the {}{takes}{files}", own.node, own.way)
 }
 
 /// The status of a server.

@@ -35,6 +35,11 @@ impl DataService {
     pub(super) fn follow(&self, asked: &Follow) -> Outcome {
         let object = asked.object.unwrap_or_default();
         self.alone(&object, |_, there| {
+            if self.lending.has(there.ino()) {
+                return Err(No::later(
+                    "a program on its node reads it there in place, and cannot be told to stop",
+                ));
+            }
             // Alone: whoever changes it from now on notes that.
             if !self.leaving.begin(there.ino(), asked.attempt) {
                 return Err(over());
@@ -83,7 +88,7 @@ impl DataService {
     fn go(&self, ino: Ino, object: &Object, attempt: u64) -> Result<bool, No> {
         self.alone(object, |state, there| {
             let may = self.leaving.with(ino, |outgoing, now| outgoing.may_hand_over(now, attempt));
-            if may != Some(true) {
+            if may != Some(true) || self.lending.has(ino) {
                 // Nor later: it would have to be followed anew, under another number.
                 self.leaving.forget(ino);
                 return Ok(false);

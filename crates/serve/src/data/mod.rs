@@ -19,6 +19,8 @@ mod bytes;
 mod copying;
 mod followed;
 mod leaving;
+mod lending;
+mod lent_record;
 mod mark;
 mod marks;
 mod objects;

@@ -21,6 +21,7 @@ use super::{
     Record,
     attempt::Arriving,
     followed::Leaving,
+    lending::{Lending, tend_lent},
     removed::Removed,
     table::{Held, State, Table},
     under_way::UnderWay,
@@ -93,6 +94,7 @@ pub struct DataService {
     pub(super) leaving: Leaving,
     pub(super) arriving: Arriving,
     pub(super) under_way: UnderWay,
+    pub(super) lending: Lending,
     workers: Workers,
     options: DataOptions,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -116,11 +118,15 @@ impl DataService {
             leaving: Leaving::default(),
             arriving: Arriving::default(),
             under_way: UnderWay::default(),
+            lending: Lending::default(),
             workers,
             options,
             ended: Arc::default(),
         });
         service.read_marks()?;
+        service.read_lent()?;
+        let (lender, over) = (Arc::downgrade(&service), service.ended.clone());
+        std::thread::Builder::new().name("data-lent".into()).spawn(move || tend_lent(&lender, &over))?;
         let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
         std::thread::Builder::new().name("data-idle".into()).spawn(move || close_idle(&weak, &ended))?;
         Ok(service)
@@ -152,6 +158,11 @@ impl DataService {
     fn end(&self) {
         *self.ended.0.lock() = true;
         self.ended.1.notify_all();
+    }
+
+    /// Objects whose files clients on this machine read by themselves.
+    pub fn lent(&self) -> usize {
+        self.lending.len()
     }
 
     /// Objects that are open here.
@@ -251,7 +262,7 @@ impl DataService {
         self.table.get_or_make(ino).ok_or_else(|| No::later("as many objects in use as it takes"))
     }
 
-    fn attach(&self, held: &Held) -> Result<(), No> {
+    pub(super) fn attach(&self, held: &Held) -> Result<(), No> {
         let mut state = held.state.write();
         if state.gone || state.object.is_some() {
             return Ok(());
@@ -353,6 +364,10 @@ impl DataService {
 
     /// Settles an object and closes it; `wait` for those who use it now, or leave it.
     pub(super) fn leave(&self, held: &Held, wait: bool) -> Result<(), No> {
+        if !wait && self.lending.is_stored_to(held.ino) {
+            // Its times come from its file.
+            return Ok(());
+        }
         let mut state = match wait {
             true => held.state.write(),
             false => match held.state.try_write() {
@@ -456,6 +471,8 @@ impl DataService {
     }
 
     pub(super) fn remove_bytes(&self, ino: Ino) -> Result<(), No> {
+        // Who reads the file still has it: it is no object's any more.
+        self.lending.forget(&self.ds, ino);
         self.ds.remove(ino)?;
         self.first.pending.lock().remove(&ino);
         Ok(())
@@ -481,6 +498,8 @@ impl DataService {
                 Ok(self.copies())
             }
             Method::Judge => self.judge(&decode(meta)?),
+            Method::Lend => self.lend(&decode(meta)?, incoming),
+            Method::StoreTo => self.store_to(&decode(meta)?, incoming),
             Method::Read => self.read(&decode(meta)?, incoming),
             Method::Write => self.write(&decode(meta)?, incoming),
             Method::Sync => self.sync(&decode(meta)?),

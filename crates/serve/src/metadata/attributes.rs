@@ -99,7 +99,7 @@ impl MetadataService {
             self.mds.setattr(file.ino, &SetAttr { size: Some(size), ..set })?;
             return Ok(());
         };
-        self.begin(file, state, session.node)?;
+        self.begin(file, state, session.node())?;
         let known = self.mds.find(file.ino)?.attr.size;
         let now = self.truth(file, &placed, known)?.size;
         let found = if size < now && !grow_only {

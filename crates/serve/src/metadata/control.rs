@@ -12,7 +12,7 @@ use proto::{
 use types::{Errno, Ino};
 use wire::handshake::{Peer, Roles};
 
-use super::MetadataService;
+use super::{MetadataService, session::Session};
 use crate::answer::{Done, No, Outcome};
 
 impl MetadataService {
@@ -87,7 +87,8 @@ impl MetadataService {
         Ok(Done::new(&Nothing {}))
     }
 
-    pub(super) fn renew(&self, _: &Renew) -> Outcome {
+    pub(super) fn renew(&self, session: &Session, asked: &Renew) -> Outcome {
+        asked.node.into_iter().for_each(|node| session.is_at(node));
         Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch() }))
     }
 

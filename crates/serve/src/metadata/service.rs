@@ -303,7 +303,7 @@ impl MetadataService {
             Method::Mount => self.mount(meta, body, incoming.peer().node),
             Method::Unmount => self.unmount(meta),
             Method::Return => self.of_session(meta, |session, asked| self.give_back(session, asked)),
-            Method::Renew => self.of_session(meta, |_, asked| self.renew(asked)),
+            Method::Renew => self.of_session(meta, |session, asked| self.renew(session, asked)),
             Method::MapSince => self.map_since(meta, most),
             Method::NodeReport => self.node_report(incoming.peer(), meta),
             Method::DrainNode => self.drain_node(meta),

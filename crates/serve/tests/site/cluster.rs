@@ -77,6 +77,14 @@ impl Site {
         site
     }
 
+    /// A data server that comes later.
+    pub fn add_data(&mut self, data: DataSite) {
+        self.data.push(data);
+        self.reporters.push(None);
+        self.report(self.data.len() - 1);
+        self.wait_for(self.data.len());
+    }
+
     pub fn wait_for(&self, nodes: usize) {
         until("the data servers report", || self.service().nodes().measures().len() == nodes);
     }

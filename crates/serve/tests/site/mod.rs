@@ -146,7 +146,9 @@ pub struct DataSite {
     pub faults: Faults,
     pub options: DataOptions,
     /// Stays over restarts.
-    address: Option<Address>,
+    pub address: Option<Address>,
+    /// It also listens at a Unix socket for clients on its machine.
+    pub near: bool,
     running: Option<Running>,
 }
 
@@ -162,6 +164,7 @@ impl DataSite {
             faults: Faults::armed(),
             options: DataOptions { idle: Duration::from_millis(200), ..DataOptions::default() },
             address: None,
+            near: false,
             running: None,
         }
     }
@@ -227,7 +230,7 @@ impl DataSite {
             .address
             .clone()
             .unwrap_or_else(|| format!("unix:{}", self.dir.path().join("socket").display()).parse().unwrap());
-        let server = Server::start(
+        let mut server = Server::start(
             &address,
             credentials(self.node),
             service.clone(),
@@ -235,6 +238,9 @@ impl DataSite {
             Bounds::default(),
         )
         .unwrap();
+        if self.near {
+            server.also_at(&self.near_socket(), service.clone()).unwrap();
+        }
         self.address = Some(server.address());
         self.running = Some(Running { ds, store, service, server });
     }
@@ -279,8 +285,16 @@ impl DataSite {
         self.running.is_some()
     }
 
+    pub fn near_socket(&self) -> PathBuf {
+        self.dir.path().join("near")
+    }
+
     pub fn address(&self) -> &Address {
         self.address.as_ref().unwrap()
+    }
+
+    pub fn data_server(&self) -> &Arc<DataServer> {
+        &self.running.as_ref().unwrap().ds
     }
 
     pub fn service(&self) -> &Arc<DataService> {

@@ -117,7 +117,7 @@ fn session_state(session: &Session, there: &dyn Fn(Ino) -> bool) -> SessionState
     // Which slot an operation was about is not known; one that is asked again finds its answer at both.
     let answers = session.kept().into_iter().map(|(number, outcome)| answer(number, outcome)).collect();
     let (head, host) = (Some(Head::of(session.id)), session.host.clone());
-    let (node, client) = (session.node, session.client);
+    let (node, client) = (session.node(), session.client);
     SessionState { head, host, node, references, openings, answers, client }
 }
 
