@@ -110,6 +110,7 @@ methods! {
     HandOver = 214,
     Copies = 215,
     Judge = 216,
+    Coolest = 220,
 }
 
 impl Method {

@@ -22,6 +22,7 @@ mod leaving;
 mod mark;
 mod marks;
 mod objects;
+mod pressed;
 mod record;
 mod removed;
 mod service;
@@ -29,6 +30,7 @@ mod source;
 mod space;
 mod table;
 mod under_way;
+mod usage;
 
 pub use record::Record;
 pub use service::{DataOptions, DataService, FirstRecords, first_record};

@@ -21,6 +21,7 @@ use super::{
     Record,
     attempt::Arriving,
     followed::Leaving,
+    pressed::Pressed,
     removed::Removed,
     table::{Held, State, Table},
     under_way::UnderWay,
@@ -40,11 +41,21 @@ pub struct DataOptions {
     pub idle: Duration,
     /// In use at once: each has up to three files open.
     pub objects_max: usize,
+    /// Who waits for room, or for his bytes to be safe, waits so long without anything leaving.
+    pub patience: Duration,
+    /// Where there is only memory a closed object goes to another data server after so long. `None`: it stays.
+    pub leave_after: Option<Duration>,
 }
 
 impl Default for DataOptions {
     fn default() -> DataOptions {
-        DataOptions { bounds: Bounds::default(), idle: Duration::from_secs(5), objects_max: 65_536 }
+        DataOptions {
+            bounds: Bounds::default(),
+            idle: Duration::from_secs(5),
+            objects_max: 65_536,
+            patience: Duration::from_secs(20),
+            leave_after: Some(Duration::from_secs(30)),
+        }
     }
 }
 
@@ -93,6 +104,7 @@ pub struct DataService {
     pub(super) leaving: Leaving,
     pub(super) arriving: Arriving,
     pub(super) under_way: UnderWay,
+    pub(super) pressed: Pressed,
     workers: Workers,
     options: DataOptions,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -116,6 +128,7 @@ impl DataService {
             leaving: Leaving::default(),
             arriving: Arriving::default(),
             under_way: UnderWay::default(),
+            pressed: Pressed::new(options.patience, options.leave_after),
             workers,
             options,
             ended: Arc::default(),
@@ -178,6 +191,7 @@ impl DataService {
         about.only_in_memory = self.ds.dirty().1;
         about.waiting = self.workers.meter().waiting();
         about.copies = self.copies_unjudged();
+        about.pressure = Some(self.pressure());
     }
 
     /// Runs with the object, attached, beside other readers and writers.
@@ -279,6 +293,7 @@ impl DataService {
             }
         };
         self.ds.open(&object, USE);
+        self.pressed.opened(held.ino);
         state.begun = record.is_some_and(|r| r.live && r.memory_generation == self.ds.memory_generation());
         state.record = record;
         state.object = Some(object);
@@ -368,6 +383,7 @@ impl DataService {
         if let Some(object) = state.object.take() {
             self.ds.close(&object, USE);
         }
+        self.pressed.closed(held.ino);
         state.gone = true;
         self.table.remove(held.ino);
         Ok(())
@@ -426,6 +442,7 @@ impl DataService {
         // First: who has not begun by now does not begin any more.
         self.removed.add(ino);
         self.leaving.forget(ino);
+        self.pressed.gone(ino);
         loop {
             // Its place even when nobody uses it: who comes meanwhile would find what is being removed, and settle it later.
             let held = self.place(ino)?;
@@ -481,6 +498,10 @@ impl DataService {
                 Ok(self.copies())
             }
             Method::Judge => self.judge(&decode(meta)?),
+            Method::Coolest => {
+                let _: proto::moving::Coolest = decode(meta)?;
+                self.coolest()
+            }
             Method::Read => self.read(&decode(meta)?, incoming),
             Method::Write => self.write(&decode(meta)?, incoming),
             Method::Sync => self.sync(&decode(meta)?),
@@ -506,7 +527,13 @@ impl DataService {
 fn is_among_servers(method: Method) -> bool {
     matches!(
         method,
-        Method::Pull | Method::Follow | Method::Changed | Method::HandOver | Method::Copies | Method::Judge
+        Method::Pull
+            | Method::Follow
+            | Method::Changed
+            | Method::HandOver
+            | Method::Copies
+            | Method::Judge
+            | Method::Coolest
     )
 }
 
