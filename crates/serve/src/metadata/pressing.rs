@@ -135,6 +135,11 @@ impl MetadataService {
         if self.owners.is_some() { (0, 0) } else { self.peers().room_beside(NodeId(node)) }
     }
 
+    /// Files and bytes that a data server sent to others since this was started.
+    pub fn sent_by(&self, node: u64) -> (u64, u64) {
+        self.sendings.table.lock().get(&node).map_or((0, 0), |sent| (sent.files, sent.bytes))
+    }
+
     /// Called again and again.
     pub(super) fn tend_pressure(&self) {
         let _at_work = self.sendings.at_work.lock();
