@@ -58,6 +58,7 @@ fn data_server(node: &NodeNow) -> DataServerReport {
         available_bytes: report.free,
         only_in_memory_bytes: report.only_in_memory,
         busy_permille: report.busy,
+        lacking_bytes: report.pressure.map_or(0, |pressure| pressure.lacking),
         requests_waiting: report.waiting,
         tiers: report.tiers.iter().filter_map(tier).collect(),
     }

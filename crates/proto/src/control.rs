@@ -169,6 +169,32 @@ pub struct NodeReport {
     /// Copies of stripes of which it does not know whether they count ([`crate::moving::Copies`]).
     #[prost(uint64, tag = "30")]
     pub copies: u64,
+    /// How its lowest tier stands. None: it does not say, sends nothing away and takes nothing from who does.
+    #[prost(message, optional, tag = "220")]
+    pub pressure: Option<Pressure>,
+}
+
+/// As `cluster::pressure::Stand`, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Pressure {
+    /// Are to leave.
+    #[prost(uint64, tag = "1")]
+    pub lacking: u64,
+    /// In haste.
+    #[prost(bool, tag = "2")]
+    pub forced: bool,
+    /// It can take.
+    #[prost(uint64, tag = "3")]
+    pub spare: u64,
+    /// It can take if somebody waits.
+    #[prost(uint64, tag = "4")]
+    pub most: u64,
+    /// Its lowest tier outlives the machine.
+    #[prost(bool, tag = "5")]
+    pub safe: bool,
+    /// Objects that are to leave whatever room there is ([`crate::moving::CoolWhy`]).
+    #[prost(uint64, tag = "6")]
+    pub waiting: u64,
 }
 
 /// A tier of a data server, in bytes.
@@ -197,6 +223,12 @@ pub struct NodeReported {
     /// When it shall report again.
     #[prost(uint32, tag = "2")]
     pub again_ms: u32,
+    /// The largest stripe that another data server would take from it now, in a tier that outlives its machine. 0: nothing is moved.
+    #[prost(uint64, tag = "220")]
+    pub safe_room: u64,
+    /// The same in whichever tier.
+    #[prost(uint64, tag = "221")]
+    pub any_room: u64,
 }
 
 fn of_session(head: Option<&Head>) -> Result<(), Bad> {

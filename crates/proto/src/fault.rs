@@ -25,6 +25,8 @@ pub enum Reason {
     WrongOwner = 5,
     /// The object is at another data server now: the file's layout says where. With `ESTALE`.
     Moved = 30,
+    /// The object is about to go to another data server, which takes as long as it takes; this one sees to it that it ends. With `EAGAIN`.
+    Leaving = 220,
 }
 
 impl Reason {

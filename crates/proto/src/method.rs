@@ -113,6 +113,7 @@ methods! {
     // On one machine: a file that a client reads by itself.
     Lend = 217,
     StoreTo = 218,
+    Coolest = 220,
 }
 
 impl Method {

@@ -100,7 +100,12 @@ fn report() -> NodeReport {
         waiting: 8,
         version: "v".into(),
         copies: 9,
+        pressure: None,
     }
+}
+
+fn pressure() -> Pressure {
+    Pressure { lacking: 1, forced: true, spare: 2, most: 3, safe: true, waiting: 4 }
 }
 
 fn load() -> Load {
@@ -175,7 +180,10 @@ fn control() -> Vec<Golden> {
         ("map-since", MapSince { epoch: 9 }.encode_to_vec()),
         ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
         ("node-report", report().encode_to_vec()),
-        ("node-reported", NodeReported { map_epoch: 1, again_ms: 2000 }.encode_to_vec()),
+        (
+            "node-reported",
+            NodeReported { map_epoch: 1, again_ms: 2000, ..NodeReported::default() }.encode_to_vec(),
+        ),
     ]
 }
 
@@ -437,7 +445,12 @@ fn moving() -> Vec<Golden> {
         bytes_moved: 6,
         files_failed: 7,
         why: "w".into(),
+        ..Standing::default()
     };
+    let full =
+        Standing { full: true, files_sent: 1, bytes_sent: 2, stuck: "s".into(), ..Standing::default() };
+    let cool = Cool { object: 9, bytes: 300, open: true, cool: 4, why: CoolWhy::Aged.into() };
+    let list = CoolList { pressure: Some(pressure()), objects: vec![cool] };
     let pull = Pull {
         attempt,
         from: object,
@@ -445,7 +458,12 @@ fn moving() -> Vec<Golden> {
         source: 5,
         addresses: vec!["h:7401".into()],
         freeze_ms: 3000,
+        room: 0,
     };
+    let if_room = Pull { room: 300, ..pull.clone() };
+    let said = NodeReported { safe_room: 1, any_room: 300, ..NodeReported::default() };
+    let pressed = NodeReport { node: 2, pressure: Some(pressure()), ..NodeReport::default() };
+    let leaving = proto::fault::fault(Errno::EAGAIN, wire::schema::Retry::After, proto::Reason::Leaving, "");
     let pulled = Pulled { state: PullState::Failed.into(), copied: 1, errno: 5, why: "w".into() };
     let ranges = vec![Range { from: 1, to: 2 }, Range { from: 300, to: u64::MAX }];
     let copies = vec![Judged { object, attempt, counts: true }];
@@ -468,6 +486,13 @@ fn moving() -> Vec<Golden> {
         ("judge", Judge { copies }.encode_to_vec()),
         ("moved-layout", moved.encode_to_vec()),
         ("moved", proto::fault::moved().encode_to_vec()),
+        ("coolest", Coolest {}.encode_to_vec()),
+        ("cool-list", list.encode_to_vec()),
+        ("pull-if-room", if_room.encode_to_vec()),
+        ("node-report-of-a-full-one", pressed.encode_to_vec()),
+        ("node-reported-with-room", said.encode_to_vec()),
+        ("standing-of-a-full-one", full.encode_to_vec()),
+        ("leaving", leaving.encode_to_vec()),
     ]
 }
 
@@ -590,6 +615,7 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::Judge => check::<Judge>(meta),
         Method::Lend => check::<Lend>(meta),
         Method::StoreTo => check::<StoreTo>(meta),
+        Method::Coolest => check::<Coolest>(meta),
     }
 }
 

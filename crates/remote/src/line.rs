@@ -19,7 +19,7 @@ use net::{
 };
 use parking_lot::Mutex;
 use proto::{
-    Method,
+    Method, Reason,
     meter::{Ended, Meter},
 };
 use types::Errno;
@@ -238,7 +238,11 @@ impl Line {
                     let fault = proto::fault::read(&answered.meta);
                     let now = Instant::now();
                     // It is there, only not able to.
-                    let until = *able_by.get_or_insert(now + waits.patience);
+                    let until = match Reason::of(&fault) {
+                        // It says when it gives up.
+                        Reason::Leaving => end,
+                        _ => *able_by.get_or_insert(now + waits.patience),
+                    };
                     let after = pause.max(Duration::from_millis(fault.after_ms.min(5000).into()));
                     if !comes_later(&fault) || now + after >= until.min(end) {
                         return Err(Stop::Fault { fault: Box::new(fault), again });

@@ -18,7 +18,11 @@ use cluster::{
 use net::{Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Target, Tuning};
 use parking_lot::Mutex;
 use prost::Message;
-use proto::{Request, control::NodeReport, moving::StandingKind};
+use proto::{
+    Request,
+    control::{NodeReport, Pressure},
+    moving::StandingKind,
+};
 use wire::{
     connection::{Cause, Failure},
     frame::Verdict,
@@ -62,6 +66,14 @@ pub struct Nodes {
     /// Data servers that were there before report within the time of silence.
     started: Instant,
     state: Mutex<State>,
+}
+
+/// How a data server stands that takes stripes of others.
+pub(crate) struct Pressed {
+    pub node: u64,
+    pub pressure: Pressure,
+    pub busy: u32,
+    pub heard: Instant,
 }
 
 /// What is known of a data server, for people.
@@ -286,6 +298,34 @@ impl Nodes {
             (NodeId(*node), Measure { free: known.report.free, busy: known.report.busy })
         })
         .collect()
+    }
+
+    /// The same without those that are full, unless all are: what went there would soon have to leave.
+    pub fn measures_for_new(&self) -> Measures {
+        let mut measures = self.measures();
+        let full: Vec<NodeId> = {
+            let state = self.state.lock();
+            let forced = |known: &Known| known.report.pressure.is_some_and(|pressure| pressure.forced);
+            state.nodes.iter().filter(|(_, known)| forced(known)).map(|(node, _)| NodeId(*node)).collect()
+        };
+        if measures.keys().any(|node| !full.contains(node)) {
+            measures.retain(|node, _| !full.contains(node));
+        }
+        measures
+    }
+
+    /// Of those that say how they stand, and may get something.
+    pub(crate) fn pressures(&self) -> Vec<Pressed> {
+        let state = self.state.lock();
+        let here = state
+            .nodes
+            .iter()
+            .filter(|(node, known)| !self.is_away(known) && state.kind(**node) == StandingKind::In);
+        let pressed = here.filter_map(|(node, known)| {
+            let pressure = known.report.pressure?;
+            Some(Pressed { node: *node, pressure, busy: known.report.busy, heard: known.heard })
+        });
+        pressed.collect()
     }
 
     /// All and free bytes of those that are there.

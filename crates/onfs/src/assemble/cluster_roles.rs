@@ -148,7 +148,12 @@ impl Serving {
             sample.add(Id::NodesUp, &["up"], (now.nodes.len() - away) as u64);
             sample.add(Id::NodesUp, &["away"], away as u64);
             for node in &now.nodes {
-                sample.add_real(Id::NodeSilent, &[&node.report.name], node.heard_ms as f64 / 1000.0);
+                let name = &node.report.name[..];
+                sample.add_real(Id::NodeSilent, &[name], node.heard_ms as f64 / 1000.0);
+                let (files, bytes) = metadata.sent_by(node.report.node);
+                sample.add(Id::NodeSentFiles, &[name], files);
+                sample.add(Id::NodeSentBytes, &[name], bytes);
+                sample.add(Id::NodeLacking, &[name], node.report.pressure.map_or(0, |it| it.lacking));
             }
         }
         if let Some(data) = &self.services.data {

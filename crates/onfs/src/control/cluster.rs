@@ -95,6 +95,9 @@ pub struct DataServerReport {
     pub only_in_memory_bytes: u64,
     /// Thousandths of its tiers in which writers wait for room.
     pub busy_permille: u32,
+    /// Are to leave it for others.
+    #[serde(default)]
+    pub lacking_bytes: u64,
     /// Requests that wait or are carried out.
     pub requests_waiting: u64,
     pub tiers: Vec<ServerTierReport>,
@@ -142,6 +145,21 @@ pub struct NodeReport {
     /// Of one that is being drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainReport>,
+    /// Of one that is full, or that sent something to others since the metadata server was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<PressureReport>,
+}
+
+/// What a data server sends to others for want of room, or of a tier that outlives its machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PressureReport {
+    /// Now.
+    pub full: bool,
+    pub files_sent: u64,
+    pub bytes_sent: u64,
+    /// Why the last one that was tried stays.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// How far a data server is taken out.

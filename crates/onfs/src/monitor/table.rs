@@ -106,6 +106,9 @@ metrics! {
     Grace: Gauge, "onfs_metadata_grace_seconds", [], "For so long sessions of an earlier life of the server may come back; 0 in normal times";
     NodesUp: Gauge, "onfs_cluster_data_servers", ["state"], "Data servers that the metadata server hears (up), or not (away)";
     NodeSilent: Gauge, "onfs_cluster_report_age_seconds", ["node"], "Since the last report of a data server";
+    NodeLacking: Gauge, "onfs_cluster_lacking_bytes", ["node"], "Bytes that are to leave a full data server for others";
+    NodeSentFiles: Counter, "onfs_cluster_sent_files_total", ["node"], "Files that a data server sent to others for want of room, or of a tier that outlives its machine";
+    NodeSentBytes: Counter, "onfs_cluster_sent_bytes_total", ["node"], "Bytes of them, about";
     ObjectsInUse: Gauge, "onfs_data_objects_in_use", [], "Objects that are open at a data server";
     ObjectsLent: Gauge, "onfs_data_objects_lent", [], "Objects that stay in place since kernels of mounts on the same machine read their files";
     ReportFails: Gauge, "onfs_data_report_trouble_seconds", [], "For so long the metadata server takes no report of this data server; 0 when it does";

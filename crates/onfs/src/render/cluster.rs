@@ -7,7 +7,7 @@ use super::{
 };
 use crate::control::{
     ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport, NodeReport,
-    OwnReport, ServerReport, ServerTierReport,
+    OwnReport, PressureReport, ServerReport, ServerTierReport,
 };
 
 /// The status of a mount of a cluster.
@@ -88,6 +88,7 @@ fn data_servers(servers: &[DataServerReport]) -> String {
         ("only in memory", right),
         ("available", right),
         ("of", right),
+        ("to leave", right),
         ("requests", right),
         ("address", Align::Left),
     ]);
@@ -100,6 +101,7 @@ fn data_servers(servers: &[DataServerReport]) -> String {
             bytes(server.only_in_memory_bytes),
             bytes(server.available_bytes),
             bytes(server.total_bytes),
+            if server.lacking_bytes == 0 { "-".to_owned() } else { bytes(server.lacking_bytes) },
             count(server.requests_waiting),
             server.addresses.join(", "),
         ]);
@@ -209,6 +211,10 @@ pub fn nodes(nodes: &[NodeReport]) -> String {
     if drains {
         columns.push(("left", Align::Left));
     }
+    let presses = nodes.iter().any(|node| node.pressure.is_some());
+    if presses {
+        columns.push(("room", Align::Left));
+    }
     let mut table = Table::new(&columns);
     for node in nodes {
         let rack = if node.rack.is_empty() { "-".to_owned() } else { node.rack.clone() };
@@ -223,9 +229,28 @@ pub fn nodes(nodes: &[NodeReport]) -> String {
         if drains {
             row.push(node.drain.as_ref().map_or("-".to_owned(), left));
         }
+        if presses {
+            row.push(node.pressure.as_ref().map_or("-".to_owned(), pressure));
+        }
         table.row(row);
     }
     table.render(0)
+}
+
+/// How a data server is that sends something to others.
+fn pressure(pressure: &PressureReport) -> String {
+    let PressureReport { full, files_sent, bytes_sent, why } = pressure;
+    let mut words = Vec::new();
+    if *full {
+        words.push("full".to_owned());
+    }
+    if *files_sent > 0 {
+        words.push(format!("{}, {} sent to others", files(*files_sent), bytes(*bytes_sent)));
+    }
+    if !why.is_empty() {
+        words.push(format!("one waits: {why}"));
+    }
+    words.join("; ")
 }
 
 /// What a data server that is being drained still holds.
@@ -277,6 +302,20 @@ mod tests {
 
     use super::*;
     use crate::control::MetadataServerReport;
+
+    #[test]
+    fn a_full_node_is_shown() {
+        let pressure =
+            |full, why: &str| PressureReport { full, files_sent: 3, bytes_sent: 4 << 20, why: why.into() };
+        let node = |node, pressure| NodeReport { node, pressure, ..NodeReport::default() };
+        let all = [node(1, None), node(2, Some(pressure(true, "w"))), node(3, Some(pressure(false, "")))];
+        let text = nodes(&all);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].ends_with("room") && lines[1].ends_with("-"), "{text}");
+        assert!(lines[2].ends_with("full; 3 files, 4.0 MiB sent to others; one waits: w"), "{text}");
+        assert!(lines[3].ends_with("3 files, 4.0 MiB sent to others"), "{text}");
+        assert!(!nodes(&all[..1]).contains("room"));
+    }
 
     #[test]
     fn a_whole_cluster_is_shown() {

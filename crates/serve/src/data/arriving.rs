@@ -40,6 +40,11 @@ impl DataService {
         self.unjudged().len() as u64
     }
 
+    /// Of which it is not said yet whether it counts.
+    pub(super) fn is_copy(&self, ino: Ino) -> bool {
+        self.arriving.marks.lock().get(&ino).is_some()
+    }
+
     fn unjudged(&self) -> Vec<(Ino, Mark)> {
         let attempts = self.arriving.attempts.lock();
         let marks = self.arriving.marks.lock();
@@ -69,6 +74,15 @@ impl DataService {
         }
         if asked.freeze_ms > 0 {
             return Err(over("there is no such attempt"));
+        }
+        // Or it would soon have to send it on.
+        if asked.room > 0 && !self.is_welcome(asked.room) {
+            return Err(No::new(
+                Errno::ENOSPC,
+                wire::schema::Retry::Never,
+                proto::Reason::None,
+                "it has no room for it now",
+            ));
         }
         let source = Source::new(asked, self.arriving.credentials.get().ok_or(Errno::ENOSYS)?)?;
         self.make_way(ino, to.generation, asked.attempt)?;

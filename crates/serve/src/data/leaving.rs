@@ -101,6 +101,7 @@ impl DataService {
             state.gone = true;
             self.table.remove(ino);
             self.leaving.forget(ino);
+            self.pressed.left(ino);
             gone.map(|()| true)
         })
     }

@@ -24,6 +24,7 @@ mod lent_record;
 mod mark;
 mod marks;
 mod objects;
+mod pressed;
 mod record;
 mod removed;
 mod service;
@@ -31,6 +32,7 @@ mod source;
 mod space;
 mod table;
 mod under_way;
+mod usage;
 
 pub use record::Record;
 pub use service::{DataOptions, DataService, FirstRecords, first_record};

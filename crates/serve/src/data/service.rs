@@ -22,6 +22,7 @@ use super::{
     attempt::Arriving,
     followed::Leaving,
     lending::{Lending, tend_lent},
+    pressed::Pressed,
     removed::Removed,
     table::{Held, State, Table},
     under_way::UnderWay,
@@ -41,11 +42,21 @@ pub struct DataOptions {
     pub idle: Duration,
     /// In use at once: each has up to three files open.
     pub objects_max: usize,
+    /// Who waits for room, or for his bytes to be safe, waits so long without anything leaving.
+    pub patience: Duration,
+    /// Where there is only memory a closed object goes to another data server after so long. `None`: it stays.
+    pub leave_after: Option<Duration>,
 }
 
 impl Default for DataOptions {
     fn default() -> DataOptions {
-        DataOptions { bounds: Bounds::default(), idle: Duration::from_secs(5), objects_max: 65_536 }
+        DataOptions {
+            bounds: Bounds::default(),
+            idle: Duration::from_secs(5),
+            objects_max: 65_536,
+            patience: Duration::from_secs(20),
+            leave_after: Some(Duration::from_secs(30)),
+        }
     }
 }
 
@@ -95,6 +106,7 @@ pub struct DataService {
     pub(super) arriving: Arriving,
     pub(super) under_way: UnderWay,
     pub(super) lending: Lending,
+    pub(super) pressed: Pressed,
     workers: Workers,
     options: DataOptions,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -119,6 +131,7 @@ impl DataService {
             arriving: Arriving::default(),
             under_way: UnderWay::default(),
             lending: Lending::default(),
+            pressed: Pressed::new(options.patience, options.leave_after),
             workers,
             options,
             ended: Arc::default(),
@@ -189,6 +202,7 @@ impl DataService {
         about.only_in_memory = self.ds.dirty().1;
         about.waiting = self.workers.meter().waiting();
         about.copies = self.copies_unjudged();
+        about.pressure = Some(self.pressure());
     }
 
     /// Runs with the object, attached, beside other readers and writers.
@@ -290,6 +304,7 @@ impl DataService {
             }
         };
         self.ds.open(&object, USE);
+        self.pressed.opened(held.ino);
         state.begun = record.is_some_and(|r| r.live && r.memory_generation == self.ds.memory_generation());
         state.record = record;
         state.object = Some(object);
@@ -383,6 +398,7 @@ impl DataService {
         if let Some(object) = state.object.take() {
             self.ds.close(&object, USE);
         }
+        self.pressed.closed(held.ino);
         state.gone = true;
         self.table.remove(held.ino);
         Ok(())
@@ -441,6 +457,7 @@ impl DataService {
         // First: who has not begun by now does not begin any more.
         self.removed.add(ino);
         self.leaving.forget(ino);
+        self.pressed.gone(ino);
         loop {
             // Its place even when nobody uses it: who comes meanwhile would find what is being removed, and settle it later.
             let held = self.place(ino)?;
@@ -500,6 +517,10 @@ impl DataService {
             Method::Judge => self.judge(&decode(meta)?),
             Method::Lend => self.lend(&decode(meta)?, incoming),
             Method::StoreTo => self.store_to(&decode(meta)?, incoming),
+            Method::Coolest => {
+                let _: proto::moving::Coolest = decode(meta)?;
+                self.coolest()
+            }
             Method::Read => self.read(&decode(meta)?, incoming),
             Method::Write => self.write(&decode(meta)?, incoming),
             Method::Sync => self.sync(&decode(meta)?),
@@ -525,7 +546,13 @@ impl DataService {
 fn is_among_servers(method: Method) -> bool {
     matches!(
         method,
-        Method::Pull | Method::Follow | Method::Changed | Method::HandOver | Method::Copies | Method::Judge
+        Method::Pull
+            | Method::Follow
+            | Method::Changed
+            | Method::HandOver
+            | Method::Copies
+            | Method::Judge
+            | Method::Coolest
     )
 }
 

@@ -99,7 +99,9 @@ impl MetadataService {
             return Err(Errno::EPERM.into());
         }
         let map_epoch = self.nodes.reported(&asked)?;
-        Ok(Done::new(&NodeReported { map_epoch, again_ms: millis(self.options.report) }))
+        let (safe_room, any_room) = self.room_beside(asked.node);
+        let again_ms = millis(self.options.report);
+        Ok(Done::new(&NodeReported { map_epoch, again_ms, safe_room, any_room }))
     }
 }
 

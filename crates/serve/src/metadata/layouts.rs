@@ -62,7 +62,7 @@ impl MetadataService {
     }
 
     fn place(&self, ino: Ino, said: &DirWish, near: Option<NodeId>) -> Result<Chosen, NoPlace> {
-        let (map, measures) = (self.nodes.map(), self.nodes.measures());
+        let (map, measures) = (self.nodes.map(), self.nodes.measures_for_new());
         let with = |fixed| {
             let writers = near.map_or(Writers::Several, Writers::One);
             let wish = Wish { writers, fixed, replicated: false, job: Default::default(), seed: ino.get() };

@@ -28,6 +28,7 @@ mod names;
 mod opening;
 mod owners;
 mod placed;
+mod pressing;
 mod purge;
 mod service;
 mod session;

@@ -21,6 +21,7 @@ use super::{
     files::Files,
     leaving::Leaving,
     owners::{Inside, Owners, Shared},
+    pressing::Sendings,
     session::{Session, SessionLimits, Sessions, Turn},
     terms::Terms,
     turns::Turns,
@@ -94,6 +95,7 @@ pub struct MetadataService {
     pub(super) incarnation: u64,
     pub(super) owners: Option<Owners>,
     pub(super) drains: Drains,
+    pub(super) sendings: Sendings,
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
     slots: Option<[Workers; 2]>,
@@ -150,6 +152,7 @@ impl MetadataService {
             incarnation: u64::from_le_bytes(random),
             owners: shared.map(Owners::new),
             drains: Drains::default(),
+            sendings: Sendings::default(),
             slots,
             mds,
             store,
@@ -178,6 +181,7 @@ impl MetadataService {
         ];
         if self.owners.is_none() {
             clocks.push(("metadata-moves", MetadataService::tend_moves));
+            clocks.push(("metadata-full", MetadataService::tend_pressure));
         } else {
             clocks.push(("metadata-slots", MetadataService::tend_slots));
             clocks.push(("metadata-map", MetadataService::follow));

@@ -65,8 +65,12 @@ impl Site {
     }
 
     pub fn with(data: u64, options: MetadataOptions) -> Site {
+        Site::of((1..=data).map(DataSite::started).collect(), options)
+    }
+
+    /// With data servers that were started.
+    pub fn of(data: Vec<DataSite>, options: MetadataOptions) -> Site {
         let dir = tempfile::tempdir().unwrap();
-        let data: Vec<DataSite> = (1..=data).map(DataSite::started).collect();
         let reporters = data.iter().map(|_| None).collect();
         let mut site = Site { dir, state: State::new(), options, running: None, data, reporters };
         site.start();

@@ -143,6 +143,8 @@ pub struct DataSite {
     instance: Option<store::InstanceId>,
     generation: u32,
     pub memory: u64,
+    /// Bytes of the SSD tier; `None`: there is only memory.
+    pub ssd: Option<u64>,
     pub faults: Faults,
     pub options: DataOptions,
     /// Stays over restarts.
@@ -161,6 +163,7 @@ impl DataSite {
             instance: None,
             generation: 0,
             memory: 64 << 20,
+            ssd: Some(1 << 30),
             faults: Faults::armed(),
             options: DataOptions { idle: Duration::from_millis(200), ..DataOptions::default() },
             address: None,
@@ -198,12 +201,15 @@ impl DataSite {
             TierStore::open(dir, options).unwrap()
         };
         let memory_store = open(TierId::Memory, memory.path());
-        let ssd = DeviceTier { store: open(TierId::Ssd, &self.path("ssd")), limit: Some(1 << 30) };
+        let ssd = self.ssd.map(|limit| {
+            let (store, limit) = (open(TierId::Ssd, &self.path("ssd")), Some(limit));
+            DeviceTier { store, limit }
+        });
         let store = self.state.open(&self.path("meta"));
         let first = first_record(&store);
         let ds = DataServer::start(DsOptions {
             memory: Some((memory, memory_store)),
-            ssd: Some(ssd),
+            ssd,
             nearline: Nearline::None,
             memory_generation: self.generation,
             maps: Arc::new(KvMaps::new(store.clone(), first.hook())),
