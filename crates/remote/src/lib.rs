@@ -14,9 +14,11 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod caching;
 mod closes;
 mod closing;
 mod dirs;
+mod dropping;
 mod held;
 mod homes;
 mod keeping;
@@ -26,12 +28,14 @@ mod keys;
 mod line;
 mod lock_calls;
 mod locking;
+mod mapped;
 mod moved;
 mod names;
 mod nodes;
 mod opening;
 mod openings;
 mod options;
+mod pages;
 mod pool;
 mod reading;
 mod recovery;
@@ -52,6 +56,7 @@ pub use kept::KeptCounts;
 pub use names::Place;
 pub use openings::OpenFile;
 pub use options::{OwnNode, RemoteOptions};
+pub use pages::PageCounts;
 pub use remote::{Remote, StartError};
 pub use shape::AllocateArgs;
 pub use status::{RemoteStatus, ServerStatus};

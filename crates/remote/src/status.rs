@@ -16,6 +16,7 @@ use crate::{
     Remote,
     kept::KeptCounts,
     line::{Line, Stop},
+    pages::PageCounts,
 };
 
 /// For what people wait for.
@@ -32,6 +33,9 @@ pub struct RemoteStatus {
     /// Of programs, that the server has and cannot grant yet.
     pub waiting_locks: usize,
     pub kept: KeptCounts,
+    pub cache: PageCounts,
+    /// Files of which the kernel has pages, and how often some were dropped.
+    pub mapped: (u64, u64),
     pub metadata: ServerStatus,
     pub data: Vec<ServerStatus>,
 }
@@ -83,6 +87,8 @@ impl Remote {
             references: self.references.len(),
             waiting_locks: self.locks.lock().parked_len(),
             kept: self.kept(),
+            cache: self.caching.counts(),
+            mapped: self.dropping.counts(),
             metadata,
             data: data.collect(),
         }
