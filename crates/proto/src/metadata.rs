@@ -259,6 +259,12 @@ pub struct Opened {
     /// Missing: it was never written. Of a file that was just made for writing: writing has begun, as by [`BeginWrite`].
     #[prost(message, optional, tag = "2")]
     pub layout: Option<Layout>,
+    /// Of the file's bytes: see [`crate::leases::keeps`].
+    #[prost(uint32, tag = "3")]
+    pub keeps: u32,
+    /// As of [`crate::leases::Looked`]; 0: bytes are never to be kept.
+    #[prost(uint32, tag = "4")]
+    pub term_ms: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -435,6 +441,9 @@ pub struct Open {
     pub opening: u64,
     #[prost(bool, tag = "4")]
     pub write: bool,
+    /// Its bytes would be kept, if they may be.
+    #[prost(bool, tag = "5")]
+    pub keep: bool,
 }
 
 /// An opening that is not there is closed.

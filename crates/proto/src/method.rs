@@ -91,6 +91,7 @@ methods! {
     Look = 133,
     CloseMany = 140,
     GetUntouched = 141,
+    Keep = 142,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,

@@ -272,7 +272,7 @@ fn names() -> Vec<Golden> {
             Create { head, caller, dir: 1, name: name.clone(), mode: 0o600, opening: 3, write: true }
                 .encode_to_vec(),
         ),
-        ("opened", Opened { attr: attr(), layout: layout() }.encode_to_vec()),
+        ("opened", Opened { attr: attr(), layout: layout(), keeps: 4, term_ms: 6000 }.encode_to_vec()),
         ("mkdir", Mkdir { head, caller, dir: 1, name: name.clone(), mode: 0o700 }.encode_to_vec()),
         (
             "mknod",
@@ -320,7 +320,7 @@ fn files() -> Vec<Golden> {
         ),
         ("list-xattr", ListXattr { head, ino: 2 }.encode_to_vec()),
         ("remove-xattr", RemoveXattr { head, ino: 2, name }.encode_to_vec()),
-        ("open", Open { head, ino: 2, opening: 3, write: true }.encode_to_vec()),
+        ("open", Open { head, ino: 2, opening: 3, write: true, keep: true }.encode_to_vec()),
         ("close", Close { head, opening: 3, atime: time(4), ino: 2 }.encode_to_vec()),
         ("begin-write", BeginWrite { head, ino: 2, opening: 3 }.encode_to_vec()),
         ("begun", Begun { layout: layout(), size: 4 }.encode_to_vec()),
@@ -388,6 +388,8 @@ fn leases() -> Vec<Golden> {
     let kept = DirEntry { name: name(), ino: 2, kind: 1, cookie: 4, attr: None, keeps: 7 };
     vec![
         ("look", Look { head: joined(), ino: 2, name: name() }.encode_to_vec()),
+        ("keep", Keep { head: joined(), ino: 2 }.encode_to_vec()),
+        ("kept", Kept { keeps: 4, term_ms: 6000 }.encode_to_vec()),
         ("looked", Looked { attr: attr(), keeps: 7, term_ms: 6000 }.encode_to_vec()),
         ("return", Return { head: joined(), returned: vec![returned(name())] }.encode_to_vec()),
         ("told-recalls", told.encode_to_vec()),
@@ -557,6 +559,7 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::SlotLoads => check::<SlotLoads>(meta),
         Method::Find => check::<Find>(meta),
         Method::CloseMany => check::<CloseMany>(meta),
+        Method::Keep => check::<Keep>(meta),
         Method::GetUntouched => check::<GetUntouched>(meta),
         Method::Lookup => check::<Lookup>(meta),
         Method::GetAttr => check::<GetAttr>(meta),
@@ -649,6 +652,7 @@ fn no_bytes_make_a_decoder_panic() {
             let _ = HadLocks::read(bytes);
             let _ = Told::decode(bytes);
             let _ = Looked::decode(bytes);
+            let _ = Kept::decode(bytes);
             let _ = Entries::decode(bytes);
             let _ = Opened::decode(bytes).map(|opened| opened.layout.map(|layout| layout.check()));
             let _ = Attr::decode(bytes).map(types::Attr::try_from);
@@ -666,6 +670,7 @@ fn what_is_beyond_a_bound_is_refused() {
     assert_eq!(long.check(), too_long("name", 256, 255));
     assert_eq!(long.check().unwrap_err().errno(), Errno::ENAMETOOLONG);
     assert!(GetUntouched { head, ino: 0, opening: 1 }.check().is_err());
+    assert!(Keep { head, ino: 0 }.check().is_err());
     let closing = Closing { opening: 1, ino: 2, atime: None };
     let many = CloseMany { head, closings: vec![closing; CLOSINGS_MAX + 1] };
     assert!(matches!(many.check(), Err(Bad::TooLong { .. })));

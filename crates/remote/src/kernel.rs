@@ -54,12 +54,19 @@ impl Filesystem for Remote {
             return Err(Errno::EINVAL);
         }
         config.capabilities |= wanted & kernel.capabilities;
-        // Nothing is to be written back from its cache, nor mapped for writing there.
-        config.capabilities -= Capabilities::WRITEBACK_CACHE | Capabilities::DIRECT_IO_ALLOW_MMAP;
+        // Nothing is to be written back from its cache but what was changed through mappings.
+        config.capabilities -= Capabilities::WRITEBACK_CACHE;
         if self.options.passthrough && kernel.capabilities.contains(Capabilities::PASSTHROUGH) {
             config.capabilities |= Capabilities::PASSTHROUGH;
             config.max_stack_depth = 1;
             self.through.attach(kernel.backing.clone());
+        }
+        // Without leases nobody says when pages of mappings are to go.
+        let mappings = kernel.capabilities & Capabilities::DIRECT_IO_ALLOW_MMAP;
+        if self.keeps() && !mappings.is_empty() && self.serve_mappings(kernel.notifier.clone()) {
+            config.capabilities |= mappings;
+        } else {
+            config.capabilities -= Capabilities::DIRECT_IO_ALLOW_MMAP;
         }
         config.max_write = 1 << 20;
         config.time_granularity_ns = 1;
@@ -108,9 +115,20 @@ impl Filesystem for Remote {
             }
             // Directories are not to be cached, so there is an answer.
             Ok(Operation::Opendir { .. }) => return call.reply_open(&OpenOut::default()),
+            Ok(Operation::Read(args)) => {
+                let ino = Ino::from_raw(header.node);
+                // What programs read has an owner of locks; what the kernel reads for its pages has none.
+                if let Some(ino) = ino.filter(|_| args.lock_owner.is_none()) {
+                    self.reads_pages(ino);
+                }
+                let size = args.size as usize;
+                if let Some(found) = ino.and_then(|ino| self.find_now(ino, args.fh, args.offset, size)) {
+                    return call.reply_with(size, |buf| self.fill(args.offset, buf, found));
+                }
+                true
+            }
             Ok(
-                Operation::Read(_)
-                | Operation::Write(_)
+                Operation::Write(_)
                 | Operation::Fsync { .. }
                 | Operation::Fallocate { .. }
                 | Operation::Lseek { .. },
@@ -288,16 +306,26 @@ impl Remote {
             }
             Operation::Read(args) => self.serve_read(call, args),
             Operation::Write(args) => {
+                // Written back from pages, it goes where they are; the flags are nobody's.
                 let how = WriteHow {
-                    append: is_append(args.flags),
-                    sync: is_sync(args.flags),
+                    append: is_append(args.flags) && !args.cache,
+                    sync: is_sync(args.flags) && !args.cache,
                     kill_suidgid: args.kill_suidgid,
                 };
                 let written =
                     self.file(args.fh).and_then(|file| self.write(&file, args.offset, args.data, how));
-                finish(call, written, |call, bytes| {
-                    call.reply_written(u32::try_from(bytes).unwrap_or(u32::MAX));
-                });
+                let answer = move |call| {
+                    finish(call, written, |call, bytes| {
+                        call.reply_written(u32::try_from(bytes).unwrap_or(u32::MAX));
+                    });
+                };
+                if args.cache || !self.dropping.has(at) {
+                    return answer(call);
+                }
+                // Pages that were read while it was written may have what was there before.
+                let end = args.offset.saturating_add(args.data.len() as u64);
+                let range = if how.append { 0..0 } else { args.offset..end };
+                self.drop_written(at, range, Box::new(move || answer(call)));
             }
             Operation::Fsync { fh, .. } => {
                 finish(call, self.file(fh).and_then(|file| self.fsync(&file)), reply_ok);
@@ -344,7 +372,7 @@ impl Remote {
             Err(error) => return call.reply_error(error),
         };
         let (ino, size) = (call.header().node, args.size as usize);
-        match self.ask_for(&file, args.offset, size) {
+        match self.ask_or_find(&file, args.offset, size) {
             Ok(Answers::Whole(got)) => {
                 call.reply_bytes(&got.bytes);
                 self.reuse(got);

@@ -14,9 +14,11 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod caching;
 mod closes;
 mod closing;
 mod dirs;
+mod dropping;
 mod held;
 mod homes;
 mod keeping;
@@ -26,6 +28,7 @@ mod keys;
 mod line;
 mod lock_calls;
 mod locking;
+mod mapped;
 mod moved;
 mod names;
 mod near;
@@ -33,6 +36,7 @@ mod nodes;
 mod opening;
 mod openings;
 mod options;
+mod pages;
 mod pool;
 mod reading;
 mod recovery;
@@ -54,6 +58,7 @@ pub use kept::KeptCounts;
 pub use names::Place;
 pub use openings::OpenFile;
 pub use options::{OwnNode, RemoteOptions, Sockets};
+pub use pages::PageCounts;
 pub use remote::{Remote, StartError};
 pub use shape::AllocateArgs;
 pub use status::{OwnStatus, RemoteStatus, ServerStatus};

@@ -66,13 +66,17 @@ impl Remote {
     }
 
     pub(crate) fn apply(&self, ino: Ino, changes: Changes, grow_only: bool) -> Result<Attr, Errno> {
+        let mut changing = changes.size.map(|_| self.change_bytes(ino, None));
         let entry = self.change_of(&[inode(ino)], |head| metadata::SetAttr {
             head: Some(head),
             ino: ino.get(),
             changes: Some(changes),
             grow_only,
-        })?;
-        attr_of(entry.attr)
+        });
+        if let Some(changing) = &mut changing {
+            changing.ended(&entry);
+        }
+        attr_of(entry?.attr)
     }
 
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {

@@ -50,6 +50,8 @@ pub struct RemoteOptions {
     pub passthrough: bool,
     /// Names, attributes and bytes are kept as long as the server lets us.
     pub leases: bool,
+    /// Bytes of files that are kept at the most; 0: none.
+    pub cache: u64,
     /// Reads leave no time behind.
     pub no_atime: bool,
     /// A server that cannot be reached for so long: whoever waits for it gets an error.
@@ -76,6 +78,7 @@ impl RemoteOptions {
             sockets: Sockets::Off,
             passthrough: true,
             leases: true,
+            cache: 256 << 20,
             no_atime: false,
             patience: Duration::from_secs(30),
             longest: Duration::from_secs(120),

@@ -94,6 +94,7 @@ impl Remote {
         tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
         // Before the server takes us for somebody who keeps nothing.
         self.kept.lock().clear();
+        self.caching.clear();
         let life = self.fetch_facts().map_err(|stop| stop.errno())?;
         let came_back = self.come_back(gone, life).map_err(|stop| stop.errno())?;
         let (session, unlocked) = match came_back {
@@ -138,6 +139,7 @@ impl Remote {
                 ino: file.ino.get(),
                 opening: file.number,
                 write: file.access.write,
+                keep: false,
             };
             match self.ask_in(session, open) {
                 Ok(_) => file.lost.store(false, Ordering::Release),

@@ -24,7 +24,9 @@ use wire::{
 };
 
 use crate::{
+    caching::Caching,
     closes::Closes,
+    dropping::Dropping,
     homes::{FIRST_PAUSE, Homes},
     kept::Kept,
     line::{Asking, Common, Line, Stop, Waits},
@@ -82,6 +84,10 @@ pub struct Remote {
     pub(crate) homes: Homes,
     pub(crate) references: References,
     pub(crate) kept: Mutex<Kept>,
+    pub(crate) caching: Caching,
+    /// The server knows nothing of bytes that are kept.
+    pub(crate) keeps_none: AtomicBool,
+    pub(crate) dropping: Arc<Dropping>,
     pub(crate) openings: Openings,
     pub(crate) closes: Arc<Closes>,
     closer: Mutex<Option<JoinHandle<()>>>,
@@ -129,6 +135,9 @@ impl Remote {
             homes: Homes::new(common),
             references: References::default(),
             kept: Mutex::default(),
+            caching: Caching::new(options.cache),
+            keeps_none: AtomicBool::new(false),
+            dropping: Arc::default(),
             openings: Openings::default(),
             closes: Arc::default(),
             closer: Mutex::default(),
@@ -192,6 +201,7 @@ impl Remote {
             tracing::error!("the thread that keeps the session ended with a panic");
         }
         self.end_locks();
+        self.dropping.end();
         self.pool.shutdown();
         self.data_pool.shutdown();
         let end = Instant::now() + END_PATIENCE;

@@ -16,6 +16,7 @@ use crate::{
     Remote,
     kept::KeptCounts,
     line::{Line, Stop},
+    pages::PageCounts,
 };
 
 /// For what people wait for.
@@ -34,6 +35,9 @@ pub struct RemoteStatus {
     pub kept: KeptCounts,
     /// The data server of this machine, if there is one.
     pub own: Option<OwnStatus>,
+    pub cache: PageCounts,
+    /// Files of which the kernel has pages, and how often some were dropped.
+    pub mapped: (u64, u64),
     pub metadata: ServerStatus,
     pub data: Vec<ServerStatus>,
 }
@@ -106,6 +110,8 @@ impl Remote {
             waiting_locks: self.locks.lock().parked_len(),
             kept: self.kept(),
             own: self.own_status(),
+            cache: self.caching.counts(),
+            mapped: self.dropping.counts(),
             metadata,
             data: data.collect(),
         }

@@ -61,9 +61,15 @@ impl Remote {
             self.reserve(file, offset + bytes.len() as u64)?;
             (offset, placed)
         };
+        let mut changing = self.change_bytes(file.ino, Some(offset..offset + bytes.len() as u64));
         let written = self.where_it_is(file, placed, &mut |placed| {
             self.write_placed(file, placed, offset, bytes, how.sync)
-        })?;
+        });
+        // Of what is short a part may be carried out yet.
+        let all = written.and_then(|written| if written < bytes.len() { Err(Errno::EIO) } else { Ok(()) });
+        changing.ended(&all);
+        drop(changing);
+        let written = written?;
         if how.sync {
             self.sync_metadata(file)?;
         }

@@ -415,7 +415,7 @@ fn hostile_metas_are_answered() {
     let head = session.head();
     let good = [
         Lookup { head, dir: 1, name: b"stays".to_vec() }.encode_to_vec(),
-        Open { head, ino, opening: 5, write: true }.encode_to_vec(),
+        Open { head, ino, opening: 5, write: true, keep: true }.encode_to_vec(),
         Append { head, ino, opening: 1, length: 5 }.encode_to_vec(),
         Hold { head, references: vec![Reference { ino, count: 3 }] }.encode_to_vec(),
         Mknod { head, caller: Session::caller(), dir: 1, name: b"n".to_vec(), kind: 4, mode: 0, rdev: 0 }

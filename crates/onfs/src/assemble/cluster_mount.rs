@@ -48,6 +48,7 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     options.passthrough = config.mount.passthrough;
     options.no_atime = config.mount.flags.no_atime;
     options.leases = config.mount.leases;
+    options.cache = config.mount.cache.0;
     options.workers = config.mount.workers as usize;
     options.data_workers = config.mount.workers as usize * 2;
     let remote =
@@ -161,6 +162,12 @@ impl MountedFs for ClusterMount {
             sample.add(Id::OwnFiles, &[], own.files as u64);
             sample.add(Id::OwnFilesEver, &[], own.files_ever);
         }
+        sample.add(Id::KeptFiles, &[], status.kept.files);
+        sample.add(Id::KeptReads, &["found"], status.cache.found);
+        sample.add(Id::KeptReads, &["asked"], status.cache.missed);
+        sample.add(Id::KeptBytes, &[], status.cache.bytes);
+        sample.add(Id::MappedFiles, &[], status.mapped.0);
+        sample.add(Id::MappedDrops, &[], status.mapped.1);
         for server in std::iter::once(&status.metadata).chain(&status.data) {
             let away = server.away.as_ref().map_or(0.0, |(since, _)| since.as_secs_f64());
             sample.add_real(Id::ServerAway, &[&server.name], away);

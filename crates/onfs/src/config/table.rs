@@ -98,8 +98,10 @@ settings! {
     mount.cache_timeout: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "1h", None,
         "How long the kernel may answer from its caches of names and attributes; they are invalidated when they change.";
     mount.leases: Kind::Choice(&["on", "off"]), "on", None,
-        "Of a mount of a cluster: keep names and attributes as long as the metadata server lets us, instead of asking each time. `off` is for \
-         finding out whether that is at fault.";
+        "Of a mount of a cluster: keep names, attributes and bytes as long as the metadata server lets us, instead of asking each time, and let \
+         programs share mappings of files. `off` is for finding out whether that is at fault.";
+    mount.cache: Kind::Size { min: MIB, max: TIB, or: Some("off") }, "256MiB", None,
+        "Of a mount of a cluster: bytes of files that the client keeps at the most, as long as the metadata server lets it. `off` keeps none.";
     mount.request_deadline: Kind::Time { min_ms: SECOND, max_ms: HOUR, or: None }, "2min", None,
         "A request that takes longer is named in the log, once. It is not cut off.";
     mount.start_deadline: Kind::Time { min_ms: SECOND, max_ms: 24 * HOUR, or: None }, "5min", None,

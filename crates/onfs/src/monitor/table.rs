@@ -98,7 +98,7 @@ metrics! {
     Sessions: Gauge, "onfs_metadata_sessions", [], "Clients of a metadata server";
     Openings: Gauge, "onfs_metadata_openings", [], "What they have open, all together";
     FilesInUse: Gauge, "onfs_metadata_files_in_use", [], "Files that are open somewhere, or not settled yet";
-    Leases: Gauge, "onfs_metadata_leases", [], "Names and attributes that clients may keep now";
+    Leases: Gauge, "onfs_metadata_leases", [], "Names, attributes and bytes of files that clients may keep now";
     LeasesGranted: Counter, "onfs_metadata_leases_granted_total", [], "Answers that a client may keep";
     LeasesRecalled: Counter, "onfs_metadata_leases_recalled_total", [], "Leases that were asked back since somebody changes what they are on";
     LeasesLapsed: Counter, "onfs_metadata_leases_lapsed_total", [], "Times that all leases of a client ended since it was silent";
@@ -125,6 +125,11 @@ metrics! {
     KeptLapses: Counter, "onfs_client_kept_lapses_total", [], "Times that all was forgotten since the metadata server was not heard for too long";
     KeptNames: Gauge, "onfs_client_kept_names", [], "Names that are kept, also of what is not there";
     KeptInodes: Gauge, "onfs_client_kept_inodes", [], "Inodes whose attributes are kept";
+    KeptFiles: Gauge, "onfs_client_kept_files", [], "Files whose bytes may be kept";
+    KeptReads: Counter, "onfs_client_cache_reads_total", ["how"], "Reads of less than 512 KiB of files whose bytes may be kept: found here, or asked of data servers";
+    KeptBytes: Gauge, "onfs_client_cache_bytes", [], "Bytes of files that are kept";
+    MappedFiles: Gauge, "onfs_client_mapped_files", [], "Files of which the kernel has pages for mappings";
+    MappedDrops: Counter, "onfs_client_mapped_drops_total", [], "Times that the pages of a file were written back and dropped";
     SessionsLost: Counter, "onfs_client_sessions_lost_total", [], "Sessions that were lost and made anew";
     OwnSocket: Gauge, "onfs_client_own_socket", [], "1 if the data server of this machine is asked at its Unix socket, 0 if over the network; missing without one";
     OwnFiles: Gauge, "onfs_client_passthrough_files", [], "Files of the data server of this machine that the kernel reads by itself now";

@@ -145,7 +145,7 @@ impl MetadataService {
         self.refer(session, found.attr.ino)?;
         let (attr, none) = self.open_found(session, opening, &found.attr, write)?;
         let layout = if write { self.begin_new(session, opening, attr.ino) } else { none };
-        Ok(Done::new(&Opened { attr: Some(attr.into()), layout }))
+        Ok(Done::new(&Opened { attr: Some(attr.into()), layout, ..Opened::default() }))
     }
 
     pub(super) fn tmp_file(&self, session: &Session, asked: &TmpFile) -> Outcome {

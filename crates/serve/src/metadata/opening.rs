@@ -6,6 +6,7 @@ use lease::coherence::rights::Claim;
 use mds::Closed;
 use proto::{
     Layout, Nothing,
+    leases::Kept,
     metadata::{
         Append, Appended, BeginWrite, Begun, Close, FindLayout, Forget, Fsync, Held, Hold, Open, Opened,
         Placed, Reserve,
@@ -120,7 +121,9 @@ impl MetadataService {
         let attr = self.find_again(ino)?;
         regular(attr.kind)?;
         let (attr, layout) = self.open_found(session, asked.opening, &attr, asked.write)?;
-        Ok(Done::new(&Opened { attr: Some(attr.into()), layout }))
+        let kept = if asked.keep { self.keep_bytes(session, ino) } else { Kept::default() };
+        let Kept { keeps, term_ms } = kept;
+        Ok(Done::new(&Opened { attr: Some(attr.into()), layout, keeps, term_ms }))
     }
 
     /// Adds an opening of a regular file; the same again changes nothing. Returns its true attributes and its layout.

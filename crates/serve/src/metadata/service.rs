@@ -358,6 +358,7 @@ impl MetadataService {
             Method::Open => self.of_session(meta, |session, asked| self.open(session, asked)),
             Method::Close => self.of_session(meta, |session, asked| self.close(session, asked)),
             Method::CloseMany => self.of_session(meta, |session, asked| self.close_many(session, asked)),
+            Method::Keep => self.of_session(meta, |session, asked| self.keep(session, asked)),
             Method::GetUntouched => {
                 self.of_session(meta, |session, asked| self.get_untouched(session, asked))
             }
