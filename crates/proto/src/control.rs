@@ -62,6 +62,9 @@ pub struct Mount {
     /// The life of the server that it comes to. 0: whichever.
     #[prost(uint32, tag = "5")]
     pub life: u32,
+    /// The highest stamp of a lock ([`crate::locks::Locked`]) that it has heard of.
+    #[prost(uint64, tag = "6")]
+    pub stamp: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

@@ -157,7 +157,10 @@ fn control() -> Vec<Golden> {
             "facts",
             Facts { epoch: 1, node: 2, renew_ms: 3, silence_ms: 4, incarnation: 5, life: 6 }.encode_to_vec(),
         ),
-        ("mount", Mount { head: head(), host: "h".into(), node: 2, before: 3, life: 4 }.encode_to_vec()),
+        (
+            "mount",
+            Mount { head: head(), host: "h".into(), node: 2, before: 3, life: 4, stamp: 5 }.encode_to_vec(),
+        ),
         (
             "mounted",
             Mounted {
@@ -197,6 +200,8 @@ fn owners() -> Vec<Golden> {
         openings: vec![OpeningState { number: 4, ino: 5, write: true }],
         answers: vec![AnswerState { number: 6, meta: vec![7], refused: true }],
         client: 8,
+        locks: vec![held()],
+        silent_ms: 9,
     };
     let joining = JoinMetadata {
         node: 2,
@@ -223,8 +228,13 @@ fn owners() -> Vec<Golden> {
         ("loads", Loads { slots: vec![7], requests: vec![300] }.encode_to_vec()),
         (
             "slot-state",
-            SlotState { sessions: vec![session], files: vec![FileState { ino: 2, append_end: 3 }] }
-                .encode_to_vec(),
+            SlotState {
+                sessions: vec![session],
+                files: vec![FileState { ino: 2, append_end: 3 }],
+                given_up: vec![Head::of(SessionId(5))],
+                stamp: 6,
+            }
+            .encode_to_vec(),
         ),
         ("find", Find { head: head(), ino: 2 }.encode_to_vec()),
     ]

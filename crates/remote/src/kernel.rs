@@ -45,9 +45,7 @@ impl Filesystem for Remote {
             | Capabilities::HANDLE_KILLPRIV_V2
             | Capabilities::SETXATTR_EXT
             | Capabilities::AUTO_INVAL_DATA;
-        // Of several metadata servers none knows all locks of a process: then the kernel keeps those of this client.
-        let locks = Capabilities::POSIX_LOCKS | Capabilities::FLOCK_LOCKS;
-        let wanted = if self.has_homes() { wanted } else { wanted | locks };
+        let wanted = wanted | Capabilities::POSIX_LOCKS | Capabilities::FLOCK_LOCKS;
         // Each program that waits for a lock would keep one of the few entries of its queue.
         if kernel.transport == TransportKind::IoUring {
             tracing::error!("a mount of a cluster is served over /dev/fuse");

@@ -1,25 +1,36 @@
-//! Sessions: the first one, and one in place of one that is gone.
+//! Sessions: the first one, one that comes back, and one in place of one that is gone.
 //!
-//! A session is gone when the metadata server was started again, or has heard nothing of it for too long. In the new one the references
-//! are taken again and the files opened again by their numbers; a file that is no more cannot be, and its openings give errors. Locks are
-//! taken along to a server that was started again; where that is refused they are lost, and the openings with them.
+//! A session is gone when a metadata server was started again, or has heard nothing of it for too long. To a server that was started again it comes
+//! back, with its locks; the references that it has there are taken again and the files opened again by their numbers; a file that is no more cannot
+//! be, and its openings give errors. Where a server gave it up, or refuses its locks, a new one is made at all of them, and all locks are lost, and the
+//! openings with them: of several servers the others hear that the lost one is over.
 
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
-use lease::coherence::{locks::HadLock, message::Life};
-use prost::Message;
+use lease::coherence::message::Life;
 use proto::{
-    Reason, SessionId, control,
-    locks::{HadLocks, HeldLock},
+    Head, Reason, SessionId,
+    control::{self, Mounted},
     metadata,
 };
 use types::Errno;
-use wire::frame::Body;
 
-use crate::{Remote, line::Stop, nodes::Own, session::Session};
+use crate::{
+    Remote,
+    held::Source,
+    homes::{Came, Home},
+    line::Stop,
+    nodes::Own,
+    routing::{Coming, ask_at},
+    session::Session,
+};
+
+/// Of telling a server that a lost session is over.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Remote {
     /// What cluster it is, and who is in it. Returns the life of the server.
@@ -34,11 +45,17 @@ impl Remote {
         Ok(facts.life)
     }
 
+    /// One that has nothing anywhere.
     pub(crate) fn new_session(&self, life: u32) -> Result<Arc<Session>, Stop> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| Stop::Silent(error.to_string()))?;
         // 0 is none.
-        self.mount(SessionId(u128::from_le_bytes(random).max(1)), life, (0, Vec::new()))
+        let id = SessionId(u128::from_le_bytes(random).max(1));
+        let mounted = self.mount_at(&self.control, Coming { id, node: 0, life, before: 0 }, &[])?;
+        self.set_renew(mounted.renew_ms);
+        let serial = self.session().serial + 1;
+        let Mounted { joined, incarnation, operations_max, .. } = mounted;
+        Ok(Arc::new(Session::new((id, serial), joined, incarnation, operations_max)))
     }
 
     /// For people.
@@ -55,69 +72,119 @@ impl Remote {
         self.nodes.own(self.options.own_node, &self.options.host)
     }
 
-    fn mount(
-        &self,
-        id: SessionId,
-        life: u32,
-        (before, had): (u64, Vec<HeldLock>),
-    ) -> Result<Arc<Session>, Stop> {
-        let host = self.host();
-        let node = self.own_node();
-        let mount = control::Mount { head: Some(proto::Head::of(id)), host, node, before, life };
-        let body = Body::new(HadLocks { locks: had }.encode_to_vec());
-        let (mounted, _) = self.ask_control_with(&mount, body, self.options.patience)?;
-        self.set_renew(mounted.renew_ms);
-        self.told_node.store(node, Ordering::Relaxed);
-        Ok(Arc::new(Session::new(id, mounted.joined, mounted.incarnation, mounted.operations_max)))
-    }
-
-    /// The same session, with its locks, at a server that was started again; `None`: it was given up, or comes too late.
-    fn come_back(&self, gone: &Session, life: u32) -> Result<Option<Arc<Session>>, Stop> {
-        let had: Vec<HeldLock> = self.locks.lock().held.leave(gone.id).iter().map(HadLock::to_say).collect();
-        // One that comes back is not waited for any more. Of several servers each knows it by another number.
-        if (had.is_empty() && self.has_homes()) || Life::of(gone.joined) >= Life(life) {
-            return Ok(None);
-        }
-        match self.mount(gone.id, life, (gone.joined, had)) {
-            Ok(session) => Ok(Some(session)),
-            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => Ok(None),
-            Err(stop) => Err(stop),
-        }
-    }
-
-    /// Makes a session in place of `gone`, unless somebody did.
-    pub(crate) fn recover(&self, gone: &Arc<Session>) -> Result<(), Errno> {
+    /// Makes `gone` whole again, which `lost` does not know any more, unless somebody did.
+    pub(crate) fn recover(&self, gone: &Arc<Session>, lost: Source) -> Result<(), Errno> {
         let _one = self.recovering.lock();
         if !Arc::ptr_eq(&self.session(), gone) {
             return Ok(());
         }
-        tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
         // Before the server takes us for somebody who keeps nothing.
         self.kept.lock().clear();
         self.caching.clear();
-        let life = self.fetch_facts().map_err(|stop| stop.errno())?;
-        let came_back = self.come_back(gone, life).map_err(|stop| stop.errno())?;
-        let (session, unlocked) = match came_back {
-            Some(session) => (session, BTreeSet::new()),
-            None => {
-                let session = self.new_session(life).map_err(|stop| stop.errno())?;
-                (session, self.locks.lock().held.lose())
+        let home = self.homes.at(lost.node);
+        let known = home.as_ref().map_or(Some(gone.joined), |home| home.joined_as(gone.id));
+        if lost.joined != 0 && known != Some(lost.joined) {
+            return Ok(());
+        }
+        // Whom it came to for the first time has given it up, and so has who did not begin a new life since.
+        if lost.joined != 0 && self.come_back(gone, lost, home.as_deref())? {
+            return Ok(());
+        }
+        self.begin_again(gone)
+    }
+
+    /// The same session, with its locks, at a server that was started again. False: it was given up, or comes too late.
+    fn come_back(&self, gone: &Arc<Session>, lost: Source, home: Option<&Home>) -> Result<bool, Errno> {
+        let life = match home {
+            None => self.fetch_facts(),
+            Some(home) => {
+                ask_at(&home.control, &control::Hello {}, self.options.patience).map(|(facts, _)| facts.life)
             }
         };
-        self.hold_all(&session)?;
-        let lost = self.open_again(&session)? + self.lose_unlocked(&unlocked);
+        let life = life.map_err(|stop| stop.errno())?;
+        if Life::of(lost.joined) >= Life(life) {
+            return Ok(false);
+        }
+        let line = home.map_or(&self.control, |home| &home.control);
+        let had = self.locks.lock().held.leave(lost.node, gone.id);
+        let to = Coming { id: gone.id, node: lost.node, life, before: lost.joined };
+        let mounted = match self.mount_at(line, to, &had) {
+            Ok(mounted) => mounted,
+            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => return Ok(false),
+            Err(stop) => return Err(stop.errno()),
+        };
+        let at = Source { node: lost.node, joined: mounted.joined };
+        let session = match home {
+            None => Arc::new(gone.again(mounted.joined, mounted.incarnation)),
+            Some(_) => gone.clone(),
+        };
+        // Whose its slots are now. If nobody says, all is said again to whoever it is said to be.
+        let known = home.is_none() || self.fetch_map();
+        let which = |ino: u64| !known || self.node_of(ino) == at.node;
+        self.hold_all(&session, Some(at), &which)?;
+        let lost = self.open_again(&session, Some(at), &which)?;
+        tracing::warn!(session = %session.id, node = at.node, locks = had.len(), lost, "a session has come back; openings that are lost give EIO");
+        // From now on writes begin anew.
+        let again = match home {
+            None => {
+                let mut current = self.session.write();
+                self.recoveries.fetch_add(1, Ordering::AcqRel);
+                let again = self.locks.lock().come_back(at);
+                *current = session;
+                again
+            }
+            Some(home) => {
+                let mut came = home.joined.lock();
+                self.recoveries.fetch_add(1, Ordering::AcqRel);
+                let again = self.locks.lock().come_back(at);
+                *came = Some(Came { id: session.id, serial: session.serial, joined: at.joined });
+                again
+            }
+        };
+        self.kept.lock().clear();
+        self.caching.clear();
+        self.ask_locks_again(again);
+        Ok(true)
+    }
+
+    /// Makes a session in place of `gone`, whose locks are lost, wherever they were.
+    fn begin_again(&self, gone: &Arc<Session>) -> Result<(), Errno> {
+        tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
+        let life = self.fetch_facts().map_err(|stop| stop.errno())?;
+        let unlocked = self.locks.lock().held.lose();
+        let session = self.new_session(life).map_err(|stop| stop.errno())?;
+        self.hold_all(&session, None, &|_| true)?;
+        let lost = self.open_again(&session, None, &|_| true)? + self.lose_unlocked(&unlocked);
         tracing::warn!(session = %session.id, lost, "a new session; openings that are lost give EIO");
         let again = {
             let mut current = self.session.write();
             // From now on writes begin anew.
             self.recoveries.fetch_add(1, Ordering::AcqRel);
-            let again = self.locks.lock().enter(session.joined);
+            let at = Source { node: 0, joined: session.joined };
+            let again = self.locks.lock().begin_anew(at);
             self.kept.lock().clear();
+            self.caching.clear();
             *current = session;
             again
         };
         self.ask_locks_again(again);
+        self.leave_soon(gone.id);
         Ok(())
+    }
+
+    /// What a session that nobody uses any more has at other servers is not waited for.
+    fn leave_soon(&self, id: SessionId) {
+        let Some(this) = self.this.upgrade().filter(|this| this.has_homes()) else { return };
+        self.pool.defer(move || {
+            let bye = control::Unmount { head: Some(Head::of(id)) };
+            let homes = this.homes.all();
+            let lines = homes.iter().map(|home| &home.control).chain([&this.control]);
+            for line in lines {
+                if let Err(stop) = ask_at(line, &bye, LEAVE_PATIENCE) {
+                    tracing::debug!(errno = %stop.errno(), "a lost session was not ended: the server gives it up later");
+                }
+            }
+        });
     }
 
     /// Who believes in a lock that somebody else may have must not go on as if he had it.
@@ -130,10 +197,15 @@ impl Remote {
         lost
     }
 
-    /// How many are lost.
-    fn open_again(&self, session: &Arc<Session>) -> Result<u64, Errno> {
+    /// Those of `which`. How many are lost.
+    fn open_again(
+        &self,
+        session: &Session,
+        coming: Option<Source>,
+        which: &dyn Fn(u64) -> bool,
+    ) -> Result<u64, Errno> {
         let mut lost = 0;
-        for file in self.openings.all() {
+        for file in self.openings.all().into_iter().filter(|file| which(file.ino.get())) {
             let open = |head| metadata::Open {
                 head: Some(head),
                 ino: file.ino.get(),
@@ -141,7 +213,7 @@ impl Remote {
                 write: file.access.write,
                 keep: false,
             };
-            match self.ask_in(session, open) {
+            match self.ask_in(session, coming, open) {
                 Ok(_) => file.lost.store(false, Ordering::Release),
                 Err(Stop::Silent(_)) => return Err(Errno::EIO),
                 // Also one whose data server is away: it must not keep the others from going on.

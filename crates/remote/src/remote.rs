@@ -27,6 +27,7 @@ use crate::{
     caching::Caching,
     closes::Closes,
     dropping::Dropping,
+    held::Source,
     homes::{FIRST_PAUSE, Homes},
     kept::Kept,
     line::{Asking, Common, Line, Stop, Waits},
@@ -35,6 +36,7 @@ use crate::{
     options::RemoteOptions,
     pool::Pool,
     references::References,
+    routing::ask_at,
     session::Session,
     through::Through,
     waiting::Waiting,
@@ -145,7 +147,7 @@ impl Remote {
             data_pool,
             locks: Mutex::default(),
             listening: AtomicBool::new(false),
-            session: RwLock::new(Arc::new(Session::new(SessionId(0), 0, 0, 1))),
+            session: RwLock::new(Arc::new(Session::new((SessionId(0), 0), 0, 0, 1))),
             recovering: Mutex::default(),
             recoveries: AtomicU64::new(0),
             renew: RwLock::new(Duration::from_secs(5)),
@@ -159,7 +161,7 @@ impl Remote {
             options,
         });
         if let Err(stop) = remote.fetch_facts().and_then(|life| remote.new_session(life)).map(|session| {
-            let none = remote.locks.lock().enter(session.joined);
+            let none = remote.locks.lock().begin_anew(Source { node: 0, joined: session.joined });
             debug_assert!(none.is_empty());
             *remote.session.write() = session;
         }) {
@@ -281,20 +283,20 @@ impl Remote {
             let head = operation.as_ref().map_or_else(|| session.head(), |one| one.head());
             let sent = Instant::now();
             match self.ask_owner(&make, &want, &session, head) {
-                Ok(answered) => {
+                Ok((answered, _)) => {
                     self.kept.lock().heard(sent, Instant::now());
                     return understand::<R>(answered);
                 }
-                Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::SessionGone => {
+                Err((Stop::Fault { fault, again }, lost)) if Reason::of(&fault) == Reason::SessionGone => {
                     drop(operation);
-                    self.recover(&session)?;
+                    self.recover(&session, lost)?;
                     if again && want.operation && !want.anew {
                         let request = trace::current();
                         tracing::warn!(%request, method = R::METHOD.name(), "not known whether it was carried out");
                         return Err(Errno::EIO);
                     }
                 }
-                Err(stop) => {
+                Err((stop, _)) => {
                     *sure = matches!(stop, Stop::Fault { again: false, .. });
                     if let Stop::Silent(why) = &stop {
                         let request = trace::current();
@@ -307,14 +309,14 @@ impl Remote {
         Err(Errno::EIO)
     }
 
-    /// Asks whoever has the slot, wherever that goes meanwhile.
-    fn ask_owner<R: Request>(
+    /// Asks whoever has the slot, wherever that goes meanwhile. Says who answered.
+    pub(crate) fn ask_owner<R: Request>(
         &self,
         make: impl Fn(Head) -> R,
         want: &Want,
         session: &Session,
         head: Head,
-    ) -> Result<Answered, Stop> {
+    ) -> Result<(Answered, Source), (Stop, Source)> {
         let waits = Waits { patience: self.options.patience, longest: want.longest };
         let (mut pause, end) = (FIRST_PAUSE, Instant::now() + self.options.patience);
         let mut before = false;
@@ -322,9 +324,11 @@ impl Remote {
             let mut request = make(head);
             if let Err(bad) = request.check() {
                 let fault = proto::fault::fault(bad.errno(), Retry::Never, Reason::None, bad.to_string());
-                return Err(Stop::Fault { fault: Box::new(fault), again: false });
+                let nobody = Source { node: 0, joined: 0 };
+                return Err((Stop::Fault { fault: Box::new(fault), again: false }, nobody));
             }
-            let routed = self.route(&request, session, head)?;
+            let routed = self.route(&request, session, (head, None))?;
+            let from = routed.source();
             if routed.head() != head {
                 request = make(routed.head());
             }
@@ -341,13 +345,14 @@ impl Remote {
                     request.homes(&mut |_| homes += 1);
                     // Of several some may be here and some there: who asks sorts them anew.
                     if homes != 1 || !self.redirected(&mut pause, end) {
-                        return Err(Stop::Fault { fault, again: before });
+                        return Err((Stop::Fault { fault, again: before }, from));
                     }
                 }
                 Err(Stop::Fault { fault, again }) => {
-                    return Err(Stop::Fault { fault, again: again || before });
+                    return Err((Stop::Fault { fault, again: again || before }, from));
                 }
-                other => return other,
+                Ok(answered) => return Ok((answered, from)),
+                Err(stop) => return Err((stop, from)),
             }
         }
     }
@@ -358,37 +363,22 @@ impl Remote {
         request: &R,
         patience: Duration,
     ) -> Result<(R::Answer, Vec<u8>), Stop> {
-        self.ask_control_with(request, Body::default(), patience)
-    }
-
-    pub(crate) fn ask_control_with<R: Request>(
-        &self,
-        request: &R,
-        body: Body,
-        patience: Duration,
-    ) -> Result<(R::Answer, Vec<u8>), Stop> {
-        let asking = Asking {
-            method: R::METHOD,
-            meta: request.encode_to_vec().into(),
-            body,
-            answer_bytes_max: 4 << 20,
-        };
-        let answered = self.control.ask(&asking, Waits { patience, longest: patience })?;
-        understand::<R>(answered)
-            .map_err(|errno| Stop::Silent(format!("an answer that makes no sense: {errno}")))
+        ask_at(&self.control, request, patience)
     }
 
     pub(crate) fn set_renew(&self, renew_ms: u32) {
         *self.renew.write() = Duration::from_millis(renew_ms.clamp(100, 60_000).into());
     }
 
-    /// The map, if there is a newer one.
-    pub(crate) fn fetch_map(&self) {
+    /// The map, if there is a newer one. False: nobody said.
+    pub(crate) fn fetch_map(&self) -> bool {
         let since = control::MapSince { epoch: self.nodes.epoch() };
         match self.ask_control(&since, self.options.patience.min(END_PATIENCE)) {
-            Ok((_, body)) if body.is_empty() => {}
-            Ok((_, body)) => drop(self.nodes.take(&body)),
-            Err(stop) => tracing::debug!(errno = %stop.errno(), "the cluster map was not fetched"),
+            Ok((_, body)) => body.is_empty() || self.nodes.take(&body).is_ok(),
+            Err(stop) => {
+                tracing::debug!(errno = %stop.errno(), "the cluster map was not fetched");
+                false
+            }
         }
     }
 
@@ -416,10 +406,13 @@ impl Remote {
             self.kept.lock().heard(sent, Instant::now());
         }
         match renewed {
-            Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => self.fetch_map(),
+            Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => {
+                self.fetch_map();
+            }
             Ok(_) => {}
             Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
-                if let Err(error) = self.recover(&session) {
+                let here = Source { node: 0, joined: session.joined };
+                if let Err(error) = self.recover(&session, here) {
                     tracing::warn!(%error, "no session in place of the lost one yet");
                 }
             }

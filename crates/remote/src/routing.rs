@@ -11,10 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lease::coherence::locks::HadLock;
 use net::Answered;
 use prost::Message;
 use proto::{
     BATCH_MAX, Head, Reason, Request, SessionId, control,
+    locks::{HadLocks, HeldLock, LOCKS_MAX},
     metadata::{Forget, Hold},
 };
 use types::Errno;
@@ -22,12 +24,25 @@ use wire::frame::Body;
 
 use crate::{
     Remote,
-    homes::{FIRST_PAUSE, Home},
+    held::Source,
+    homes::{Came, FIRST_PAUSE, Home},
     line::{Asking, Line, Stop, Waits},
     session::Session,
 };
 
 const PAUSE_LONGEST: Duration = Duration::from_millis(200);
+
+/// A session that comes to a server.
+#[derive(Clone, Copy)]
+pub(crate) struct Coming {
+    pub id: SessionId,
+    /// 0: over the mount's own lines.
+    pub node: u64,
+    /// Of the server. 0: whichever.
+    pub life: u32,
+    /// As which it was known there. 0: it comes for the first time.
+    pub before: u64,
+}
 
 /// A request to whom it is for.
 pub(crate) struct Routed {
@@ -47,13 +62,22 @@ impl Remote {
         Some(self.homes.of(&owner))
     }
 
-    /// Who is asked, and with which head. `request` has any head.
+    /// The node of whoever is asked about an inode; 0: over the mount's own lines.
+    pub(crate) fn node_of(&self, ino: u64) -> u64 {
+        if !self.has_homes() {
+            return 0;
+        }
+        self.nodes.owner_of(ino).map(|owner| owner.node).filter(|node| *node != self.on_duty).unwrap_or(0)
+    }
+
+    /// Who is asked, and with which head. `request` has any head. `coming`: as which the session is just coming back somewhere. An error has
+    /// who said it.
     pub(crate) fn route<R: Request>(
         &self,
         request: &R,
         session: &Session,
-        head: Head,
-    ) -> Result<Routed, Stop> {
+        (head, coming): (Head, Option<Source>),
+    ) -> Result<Routed, (Stop, Source)> {
         let mut first = None;
         if self.has_homes() {
             request.homes(&mut |ino| first = first.or(Some(ino)));
@@ -61,7 +85,12 @@ impl Remote {
         match first.and_then(|ino| self.home_of(ino)) {
             None => Ok(Routed { home: None, head }),
             Some(home) => {
-                let joined = self.join_at(&home, session.id)?;
+                let joined = match coming.filter(|at| at.node == home.node) {
+                    Some(at) => at.joined,
+                    None => self
+                        .join_at(&home, session)
+                        .map_err(|stop| (stop, Source { node: home.node, joined: 0 }))?,
+                };
                 Ok(Routed { home: Some(home), head: Head { joined, ..head } })
             }
         }
@@ -77,19 +106,45 @@ impl Remote {
         line.ask(asking, waits)
     }
 
-    /// The session comes there, if it has not yet.
-    fn join_at(&self, home: &Home, id: SessionId) -> Result<u64, Stop> {
-        let mut joined = home.joined.lock();
-        if let Some((_, number)) = joined.filter(|(of, _)| *of == id) {
-            return Ok(number);
+    /// The session comes there, if it has not yet. Slots may have brought something of it there before, so it says what it has.
+    fn join_at(&self, home: &Home, session: &Session) -> Result<u64, Stop> {
+        let mut came = home.joined.lock();
+        match *came {
+            Some(came) if came.id == session.id => return Ok(came.joined),
+            Some(came) if came.serial > session.serial => return Err(session_gone()),
+            Some(_) | None => (),
         }
-        let host = self.host();
-        let mount =
-            control::Mount { head: Some(Head::of(id)), host, node: self.own_node(), before: 0, life: 0 };
-        let patience = self.options.patience;
-        let (mounted, _) = ask_at::<control::Mount>(&home.control, &mount, patience)?;
-        *joined = Some((id, mounted.joined));
-        Ok(mounted.joined)
+        let had = self.locks.lock().held.had(session.id);
+        let to = Coming { id: session.id, node: home.node, life: 0, before: 0 };
+        let mounted = self.mount_at(&home.control, to, &had)?;
+        let joined = mounted.joined;
+        *came = Some(Came { id: session.id, serial: session.serial, joined });
+        self.locks.lock().held.enter(Source { node: home.node, joined });
+        Ok(joined)
+    }
+
+    /// The session comes to a server, with its locks.
+    pub(crate) fn mount_at(
+        &self,
+        line: &Line,
+        Coming { id, node, life, before }: Coming,
+        had: &[HadLock],
+    ) -> Result<control::Mounted, Stop> {
+        let mut locks: Vec<HeldLock> = had.iter().map(HadLock::to_say).collect();
+        if locks.len() > LOCKS_MAX {
+            // Of several servers none takes them all.
+            locks.retain(|lock| self.node_of(lock.ino) == node);
+        }
+        let mount = control::Mount {
+            head: Some(Head::of(id)),
+            host: self.host(),
+            node: self.own_node(),
+            before,
+            life,
+            stamp: self.locks.lock().held.stamp(),
+        };
+        let body = Body::new(HadLocks { locks }.encode_to_vec());
+        ask_with(line, &mount, body, self.options.patience).map(|(mounted, _)| mounted)
     }
 
     /// All of them hear of the session, also those that have nothing of it yet: a slot may bring it there.
@@ -99,7 +154,9 @@ impl Remote {
         }
         for owner in self.nodes.owners().into_iter().filter(|owner| owner.node != self.on_duty) {
             let home = self.homes.of(&owner);
-            let renewed = self.join_at(&home, session.id).and_then(|joined| {
+            let mut at = Source { node: owner.node, joined: 0 };
+            let renewed = self.join_at(&home, session).and_then(|joined| {
+                at.joined = joined;
                 let head = Some(Head { joined, ..session.head() });
                 ask_at::<control::Renew>(
                     &home.control,
@@ -108,13 +165,18 @@ impl Remote {
                 )
             });
             match renewed {
-                Ok((answer, _)) if answer.map_epoch > self.nodes.epoch() => self.fetch_map(),
+                Ok((answer, _)) if answer.map_epoch > self.nodes.epoch() => {
+                    self.fetch_map();
+                }
                 Ok(_) => {}
                 Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
-                    if let Err(error) = self.recover(session) {
+                    if let Err(error) = self.recover(session, at) {
                         tracing::warn!(%error, "no session in place of the lost one yet");
+                        return;
                     }
-                    return;
+                    if !Arc::ptr_eq(&self.session(), session) {
+                        return;
+                    }
                 }
                 Err(stop) => {
                     tracing::debug!(node = owner.node, errno = %stop.errno(), "the session was not renewed there")
@@ -125,8 +187,9 @@ impl Remote {
 
     /// At the end.
     pub(crate) fn leave_homes(&self, session: &Session, patience: Duration) {
-        for (node, home) in self.homes.all() {
-            let Some((_, joined)) = home.joined.lock().filter(|(of, _)| *of == session.id) else { continue };
+        for home in self.homes.all() {
+            let (node, joined) = (home.node, home.joined_as(session.id));
+            let Some(joined) = joined else { continue };
             let bye = control::Unmount { head: Some(Head { joined, ..session.head() }) };
             if let Err(stop) = ask_at::<control::Unmount>(&home.control, &bye, patience) {
                 tracing::info!(node, errno = %stop.errno(), "the session was not ended in order there");
@@ -160,15 +223,17 @@ impl Remote {
             .collect()
     }
 
-    /// In a session that is not yet the mount's, at whoever has the slots.
+    /// In a session that is not yet the mount's, or just coming back, at whoever has the slots.
     pub(crate) fn ask_in<R: Request>(
         &self,
         session: &Session,
+        coming: Option<Source>,
         make: impl Fn(Head) -> R,
     ) -> Result<R::Answer, Stop> {
         let (mut pause, end) = (FIRST_PAUSE, Instant::now() + self.options.patience);
         loop {
-            let routed = self.route(&make(session.head()), session, session.head())?;
+            let routed = self.route(&make(session.head()), session, (session.head(), coming));
+            let routed = routed.map_err(|(stop, _)| stop)?;
             let asking = Asking {
                 method: R::METHOD,
                 meta: make(routed.head).encode_to_vec().into(),
@@ -187,17 +252,24 @@ impl Remote {
         }
     }
 
-    /// References are the session's again.
-    pub(crate) fn hold_all(&self, session: &Session) -> Result<(), Errno> {
-        for some in self.by_owner(self.references.all(), |one| one.ino) {
+    /// References are the session's again, those of `which`.
+    pub(crate) fn hold_all(
+        &self,
+        session: &Session,
+        coming: Option<Source>,
+        which: &dyn Fn(u64) -> bool,
+    ) -> Result<(), Errno> {
+        let mut all = self.references.all();
+        all.retain(|one| which(one.ino));
+        for some in self.by_owner(all, |one| one.ino) {
             let hold = |head| Hold { head: Some(head), references: some.clone() };
-            match self.ask_in(session, hold) {
+            match self.ask_in(session, coming, hold) {
                 Ok(_) => {}
                 // A slot went meanwhile, and the others of this part did not.
                 Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::WrongOwner => {
                     for one in some {
                         let hold = |head| Hold { head: Some(head), references: vec![one] };
-                        self.ask_in(session, hold).map_err(|stop| stop.errno())?;
+                        self.ask_in(session, coming, hold).map_err(|stop| stop.errno())?;
                     }
                 }
                 Err(stop) => return Err(stop.errno()),
@@ -228,13 +300,22 @@ impl Remote {
 }
 
 /// On a control line.
-fn ask_at<R: Request>(line: &Line, request: &R, patience: Duration) -> Result<(R::Answer, Vec<u8>), Stop> {
-    let asking = Asking {
-        method: R::METHOD,
-        meta: request.encode_to_vec().into(),
-        body: Body::default(),
-        answer_bytes_max: 4 << 20,
-    };
+pub(crate) fn ask_at<R: Request>(
+    line: &Line,
+    request: &R,
+    patience: Duration,
+) -> Result<(R::Answer, Vec<u8>), Stop> {
+    ask_with(line, request, Body::default(), patience)
+}
+
+fn ask_with<R: Request>(
+    line: &Line,
+    request: &R,
+    body: Body,
+    patience: Duration,
+) -> Result<(R::Answer, Vec<u8>), Stop> {
+    let asking =
+        Asking { method: R::METHOD, meta: request.encode_to_vec().into(), body, answer_bytes_max: 4 << 20 };
     let answered = line.ask(&asking, Waits { patience, longest: patience })?;
     match R::Answer::decode(answered.meta.as_slice()) {
         Ok(answer) => Ok((answer, answered.body)),
@@ -242,7 +323,17 @@ fn ask_at<R: Request>(line: &Line, request: &R, patience: Duration) -> Result<(R
     }
 }
 
+/// Another was made in its place.
+fn session_gone() -> Stop {
+    Stop::Fault { fault: Box::new(proto::fault::session_gone()), again: false }
+}
+
 impl Routed {
+    pub(crate) fn source(&self) -> Source {
+        let node = self.home.as_ref().map_or(0, |home| home.node);
+        Source { node, joined: self.head.joined }
+    }
+
     pub(crate) fn head(&self) -> Head {
         self.head
     }

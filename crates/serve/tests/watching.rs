@@ -72,7 +72,7 @@ fn requests_are_counted_by_role_and_by_client() {
         let head = Some(Head::of(SessionId(number.into())));
         ask(
             &client(number, Lane::Control),
-            &Mount { head, host: host.into(), node: 0, before: 0, life: 0 },
+            &Mount { head, host: host.into(), node: 0, before: 0, life: 0, stamp: 0 },
             &[],
             0,
         )

@@ -55,10 +55,11 @@ impl MetadataService {
         if asked.life != 0 && asked.life != self.terms.life().0 {
             return Err(No::session_gone());
         }
-        let joined = self.joined(Party { session: id, joined: Joined(asked.before) }, had)?;
+        let brings = !had.locks.is_empty();
+        let joined = self.joined(Party { session: id, joined: Joined(asked.before) }, had, asked.stamp)?;
         self.sessions.mount(Party { session: id, joined: Joined(joined) }, &asked.host, (asked.node, client));
         // What it came back with is waited for by the next life, too.
-        if asked.before != 0
+        if (asked.before != 0 || brings)
             && let Some(session) = self.sessions.get(id)
         {
             self.arrive(&session, false)?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lease::coherence::{
     locks::{HadLock, LockRequest},
-    message::{Had, Party},
+    message::{Had, Joined, Party},
 };
 use net::{Incoming, Reply};
 use proto::{
@@ -171,9 +171,20 @@ impl MetadataService {
     }
 
     /// A session comes, with what it had; it has a number from then on.
-    pub(super) fn joined(&self, by: Party, had: Had) -> Result<u64, No> {
-        let (joined, due) = self.terms.join(by, had);
+    pub(super) fn joined(&self, by: Party, had: Had, stamp: u64) -> Result<u64, No> {
+        let (joined, due) = self.terms.join(by, had, stamp);
         self.carry_on(due);
+        Self::admitted(joined)
+    }
+
+    /// A session has something in slots that come from another server.
+    pub(super) fn placed(&self, session: SessionId, silent: Duration) -> Result<u64, No> {
+        let (joined, due) = self.terms.place(session, silent);
+        self.carry_on(due);
+        Self::admitted(joined)
+    }
+
+    fn admitted(joined: Result<Option<Joined>, ()>) -> Result<u64, No> {
         match joined {
             Ok(Some(joined)) => Ok(joined.0),
             Ok(None) => Err(No::too_much("as many sessions as it takes")),

@@ -12,6 +12,7 @@
 
 mod attributes;
 mod batches;
+mod carried;
 mod cluster;
 mod control;
 mod draining;

@@ -137,11 +137,12 @@ impl MetadataService {
         // A store that was just made has no earlier sessions.
         let is_new = mds.epoch() == 1 || shared.as_ref().is_some_and(|shared| shared.is_new);
         let wait = if is_new { Duration::ZERO } else { options.sessions.silence };
+        let begun = shared.as_ref().map(Shared::slots);
         let service = Arc::new_cyclic(|me| MetadataService {
             me: me.clone(),
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
             sessions: Sessions::default(),
-            terms: Terms::new(&options.sessions, before.past, before.present),
+            terms: Terms::new(&options.sessions, before, begun),
             leaving: Leaving::default(),
             turns: Turns::default(),
             files: Files::default(),

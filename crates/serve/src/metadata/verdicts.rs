@@ -145,6 +145,21 @@ pub(super) fn arrive(store: &MetaStore, session: SessionId, keeping: bool) -> Re
     }
 }
 
+/// The same of several, for locks that come with slots.
+pub(super) fn arrive_all(
+    store: &MetaStore,
+    sessions: impl Iterator<Item = SessionId>,
+) -> Result<(), KvError> {
+    let (mut writes, mut new) = (WriteSet::new(), false);
+    for session in sessions {
+        if store.get(&key::presence(session.0))?.is_none() {
+            writes.put(&key::presence(session.0), encode_presence(false));
+            new = true;
+        }
+    }
+    if new { durably(store, writes) } else { Ok(()) }
+}
+
 /// It has nothing any more. Lost with a power cut this is only waited for once more.
 pub(super) fn depart(store: &MetaStore, session: SessionId) -> Result<(), KvError> {
     if store.get(&key::presence(session.0))?.is_none() {
@@ -163,13 +178,17 @@ pub(super) fn record(store: &MetaStore, session: SessionId, life: Life) -> Resul
     durably(store, writes)
 }
 
-/// Sessions of lives before this one come back no more, so of those only the verdicts of this one are needed. `missing`: those that did not.
+/// Sessions of lives before this one come back no more, so of those only the verdicts of this one are needed. `missing`: those that did not; that is
+/// a verdict, too.
 pub(super) fn end_grace(store: &MetaStore, life: Life, missing: &[SessionId]) -> Result<(), LifeError> {
     let mut writes = WriteSet::new();
     for (session, _) in sessions(store)?.given_up.into_iter().filter(|(_, of)| *of < life) {
         writes.delete(&key::verdict(session.0));
     }
-    missing.iter().for_each(|session| writes.delete(&key::presence(session.0)));
+    for session in missing {
+        writes.delete(&key::presence(session.0));
+        writes.put(&key::verdict(session.0), encode(life));
+    }
     writes.put(&key::lives(), Lives { life: life.0, from: life.0, recorded: true }.encode());
     Ok(durably(store, writes)?)
 }

@@ -104,13 +104,17 @@ pub struct Several {
 impl Several {
     /// All of them up, with slots, and told of the data servers.
     pub fn new(servers: usize, data: u64) -> Several {
+        Several::with(servers, data, options())
+    }
+
+    pub fn with(servers: usize, data: u64, options: MetadataOptions) -> Several {
         let mut site = Several {
             dir: tempfile::tempdir().unwrap(),
             common: Arc::default(),
             epochs: Arc::default(),
             applied: (0..servers).map(|_| Arc::new(Mutex::new(Lsn(0)))).collect(),
             notes: (0..servers).map(|_| State::new()).collect(),
-            options: options(),
+            options,
             running: (0..servers).map(|_| None).collect(),
             data: (1..=data).map(DataSite::started).collect(),
             reporters: Vec::new(),

@@ -51,20 +51,14 @@ impl MetadataService {
         if let Some(slot) = slots.iter().find(|slot| !self.mds.serves(**slot)) {
             return Err(refused("slots are not let go", &format!("{} is not ours", slot.get())));
         }
-        if self.in_grace() && slots.iter().any(|slot| self.is_used(*slot)) {
+        if (self.in_grace() || self.terms.in_grace()) && slots.iter().any(|slot| self.is_used(*slot)) {
             // What sessions of an earlier life have in them is known when they have come back; the next owner would take it for closed.
             return Err(refused("slots are not let go", "clients of before the start may still come back"));
         }
         if !owners.gates.shut(&slots, SHUT_WAIT) {
             return Err(refused("slots are not let go", "they are in use"));
         }
-        let result = if self.terms.has_locks(&slots) {
-            // They would have to go along.
-            let why = "programs have locks on files in the slots, or wait for some";
-            Err(No::new(Errno::EBUSY, Retry::Never, Reason::None, why))
-        } else {
-            self.let_go_shut(owners, numbers, &slots)
-        };
+        let result = self.let_go_shut(owners, numbers, &slots);
         owners.gates.open(&slots);
         result
     }
@@ -112,6 +106,8 @@ impl MetadataService {
         state: &SlotState,
         next_ugsd: u32,
     ) -> Result<BTreeMap<u16, u64>, No> {
+        // Before they are ours: the next life waits for whoever has locks in them.
+        self.expect(state)?;
         let taken = owners.rights.take_free(numbers).map_err(|why| refused("slots are not taken", &why))?;
         if let Some(missing) = numbers.iter().find(|slot| !taken.contains_key(slot)) {
             let ours: Vec<u16> = taken.into_keys().filter(|n| !self.serves(*n)).collect();
@@ -123,6 +119,7 @@ impl MetadataService {
         let served =
             self.put_state(state).and_then(|()| Ok(self.mds.take_on(&as_slots(numbers), next_ugsd)?));
         if let Err(no) = served {
+            self.terms.drop_locks(&as_slots(numbers).into_iter().collect());
             // Whoever had them takes them back.
             if let Err(why) = owners.rights.release(numbers) {
                 tracing::error!(why, "slots that are not served are not given back");

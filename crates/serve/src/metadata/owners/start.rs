@@ -1,6 +1,7 @@
 //! A metadata server among others: how it comes, and what it has for that.
 
 use std::{
+    collections::HashSet,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -16,7 +17,7 @@ use namespace::superblock::{Stored, Superblock};
 use net::{Address, Credentials};
 use proto::owners::{JoinMetadata, runs};
 use thiserror::Error;
-use types::{Errno, SLOTS};
+use types::{Errno, SLOTS, Slot};
 
 use super::{
     peers::Peer,
@@ -63,6 +64,13 @@ pub struct Shared {
     /// It had no slots before, so nobody has anything in them.
     pub(crate) is_new: bool,
     pub(crate) notes: Arc<MetaStore>,
+}
+
+impl Shared {
+    /// Those that are ours.
+    pub(crate) fn slots(&self) -> HashSet<Slot> {
+        as_slots(&self.joining.rights.ours().into_keys().collect::<Vec<u16>>()).into_iter().collect()
+    }
 }
 
 /// Opens the part of the file system that this server has; the first of all servers makes it.
