@@ -120,8 +120,10 @@ impl MetadataService {
             }
             return Err(refused("slots are not taken", &format!("{missing} is another's")));
         }
-        let served =
-            self.put_state(state).and_then(|()| Ok(self.mds.take_on(&as_slots(numbers), next_ugsd)?));
+        let served = self.put_state(state).and_then(|()| {
+            self.pass_on(state)?;
+            Ok(self.mds.take_on(&as_slots(numbers), next_ugsd)?)
+        });
         if let Err(no) = served {
             // Whoever had them takes them back.
             if let Err(why) = owners.rights.release(numbers) {
