@@ -28,6 +28,7 @@ pub mod method;
 mod modes;
 pub mod moving;
 pub mod owners;
+pub mod tail;
 pub mod untouched;
 pub mod watch;
 

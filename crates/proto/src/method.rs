@@ -54,6 +54,10 @@ methods! {
     TakeOn = 44,
     Bring = 45,
     SlotLoads = 46,
+    TailWho = 47,
+    TailBegin = 48,
+    TailMore = 49,
+    TailNow = 50,
     // Metadata: 100 to 199.
     Lookup = 100,
     GetAttr = 101,

@@ -17,6 +17,7 @@ use proto::{
     metadata::{self as m, *},
     moving::*,
     owners::*,
+    tail::*,
     untouched::GetUntouched,
     watch::*,
 };
@@ -237,6 +238,32 @@ fn owners() -> Vec<Golden> {
             .encode_to_vec(),
         ),
         ("find", Find { head: head(), ino: 2 }.encode_to_vec()),
+    ]
+}
+
+fn tails() -> Vec<Golden> {
+    let operation = TailOperation { session_high: 1, session_low: 2, number: 3 };
+    let answer = Some(AnswerState { number: 3, meta: vec![4], refused: false });
+    let record = TailRecord {
+        number: 5,
+        commits: vec![TailCommit { lsn: 6, body: vec![7, 8] }],
+        answers: vec![TailAnswer { operation, acknowledged: 9, answer }],
+        begun: vec![TailOperation { number: 10, ..operation }],
+    };
+    let writer = "0123abcd".to_owned();
+    let begin = TailBegin { node: 1, writer: writer.clone(), copy: 2, beat: 3, base: 400 };
+    let more = TailMore { node: 1, writer, copy: 2, beat: 3, from: 401, up_to: 402, applied: 5 };
+    let status = TailStatus { standby: 2, complete: true, waiting: 3, since_ms: 400, off: true };
+    vec![
+        ("tail-who", TailWho {}.encode_to_vec()),
+        ("tail-is", TailIs { writer: "0123abcd".into() }.encode_to_vec()),
+        ("tail-begin", begin.encode_to_vec()),
+        ("tail-more", more.encode_to_vec()),
+        ("tail-has", TailHas { copy: 2, beat: 3, up_to: 400, refused: true }.encode_to_vec()),
+        ("tail-now", TailNow {}.encode_to_vec()),
+        ("tail-status", status.encode_to_vec()),
+        // Also in files.
+        ("tail-records", TailRecords { records: vec![record] }.encode_to_vec()),
     ]
 }
 
@@ -518,7 +545,20 @@ fn lending() -> Vec<Golden> {
 }
 
 fn all() -> Vec<Golden> {
-    [control(), owners(), watch(), names(), files(), locks(), bytes(), moving(), leases(), lending()].concat()
+    [
+        control(),
+        owners(),
+        tails(),
+        watch(),
+        names(),
+        files(),
+        locks(),
+        bytes(),
+        moving(),
+        leases(),
+        lending(),
+    ]
+    .concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -567,6 +607,10 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::TakeOn => check::<TakeOn>(meta),
         Method::Bring => check::<Bring>(meta),
         Method::SlotLoads => check::<SlotLoads>(meta),
+        Method::TailWho => check::<TailWho>(meta),
+        Method::TailBegin => check::<TailBegin>(meta),
+        Method::TailMore => check::<TailMore>(meta),
+        Method::TailNow => check::<TailNow>(meta),
         Method::Find => check::<Find>(meta),
         Method::CloseMany => check::<CloseMany>(meta),
         Method::Keep => check::<Keep>(meta),
@@ -661,6 +705,7 @@ fn no_bytes_make_a_decoder_panic() {
             }
             let _ = HadLocks::read(bytes);
             let _ = Told::decode(bytes);
+            let _ = TailRecords::decode(bytes);
             let _ = Looked::decode(bytes);
             let _ = Kept::decode(bytes);
             let _ = Entries::decode(bytes);

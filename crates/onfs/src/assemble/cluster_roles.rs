@@ -127,6 +127,11 @@ impl Serving {
         self.services.shutdown();
     }
 
+    /// It is to be ended and started.
+    pub fn has_to_begin_anew(&self) -> bool {
+        self.services.metadata.as_ref().is_some_and(|metadata| metadata.has_to_begin_anew())
+    }
+
     /// What the roles counted.
     pub fn sample(&self, sample: &mut Sample) {
         if let Some(metadata) = &self.services.metadata {

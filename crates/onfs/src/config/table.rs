@@ -171,6 +171,9 @@ settings! {
     metadata.servers: Kind::Choice(&["one", "several"]), "one", None,
         "Of a cluster: whether this metadata server has all of the namespace, or several share it, each with directories of its own. \
          `several` needs `postgres`, the same database and namespace for all, and all of them in cluster.metadata.";
+    metadata.standby: Kind::Choice(&["auto", "off"]), "auto", None,
+        "Of several metadata servers: whether another one keeps a copy of what this one has answered, and goes on in its place \
+         when it is dead for good. `off`: nobody does, and its directories wait until it is started again.";
 
     policy.promote: Kind::Choice(crate::policy::Promote::NAMES), "on-open", None,
         "When data comes up from a slower tier: when a file is opened (of a linked directory: when it is read), or only on \

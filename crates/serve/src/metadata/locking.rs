@@ -146,6 +146,7 @@ impl MetadataService {
         if let Some(session) = condemned.or_else(|| self.sessions.remove(session)) {
             self.give_up(&session);
             self.depart(&session);
+            self.forget_answers(session.id);
         }
     }
 

@@ -20,7 +20,7 @@ use super::{
     drains::Drains,
     files::Files,
     leaving::Leaving,
-    owners::{Inside, Owners, Shared},
+    owners::{Inside, Owners, Shared, Tails},
     pressing::Sendings,
     session::{Session, SessionLimits, Sessions, Turn},
     terms::Terms,
@@ -89,8 +89,8 @@ pub struct MetadataService {
     pub(super) dying: Mutex<HashSet<Ino>>,
     /// The next round of removing.
     pub(super) bury_after: Mutex<Instant>,
-    /// Until then sessions of an earlier life may come back.
-    pub(super) grace: Instant,
+    /// Until then sessions of an earlier life may come back, or of a server in whose place this one goes on.
+    pub(super) grace: Mutex<Instant>,
     /// Of this life.
     pub(super) incarnation: u64,
     pub(super) owners: Option<Owners>,
@@ -99,6 +99,8 @@ pub struct MetadataService {
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
     slots: Option<[Workers; 2]>,
+    /// What others' standby is asked. It waits for no disk and no other server.
+    copying: Option<Workers>,
     /// Messages that say that somebody is there never wait behind others.
     pub(super) control: Workers,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -129,12 +131,17 @@ impl MetadataService {
             Some(_) => Some([Workers::start("slots", few)?, Workers::start("slots-wait", few)?]),
             None => None,
         };
+        let copying = shared.as_ref().map(|_| Workers::start("copying", few)).transpose()?;
         // What concerns this server alone is in its own store.
         let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
         let before = verdicts::begin_life(&notes).map_err(io::Error::other)?;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         // A store that was just made has no earlier sessions.
+        let tails = match &shared {
+            Some(shared) => Tails::begin(&store, shared).map_err(io::Error::other)?,
+            None => None,
+        };
         let is_new = mds.epoch() == 1 || shared.as_ref().is_some_and(|shared| shared.is_new);
         let wait = if is_new { Duration::ZERO } else { options.sessions.silence };
         let begun = shared.as_ref().map(Shared::slots);
@@ -149,12 +156,13 @@ impl MetadataService {
             due: Mutex::default(),
             dying: Mutex::default(),
             bury_after: Mutex::new(Instant::now()),
-            grace: Instant::now() + wait,
+            grace: Mutex::new(Instant::now() + wait),
             incarnation: u64::from_le_bytes(random),
-            owners: shared.map(Owners::new),
+            owners: shared.map(|shared| Owners::new(shared, tails)),
             drains: Drains::default(),
             sendings: Sendings::default(),
             slots,
+            copying,
             mds,
             store,
             notes,
@@ -186,6 +194,9 @@ impl MetadataService {
         } else {
             clocks.push(("metadata-slots", MetadataService::tend_slots));
             clocks.push(("metadata-map", MetadataService::follow));
+            clocks.push(("metadata-copies", MetadataService::tend_copies));
+            clocks.push(("metadata-standby", MetadataService::tend_tail));
+            self.start_tails()?;
         }
         for (name, tick) in clocks {
             let (weak, ended) = (Arc::downgrade(self), self.ended.clone());
@@ -202,7 +213,16 @@ impl MetadataService {
         self.workers.shutdown();
         self.slots.iter().flatten().for_each(Workers::shutdown);
         self.control.shutdown();
+        // Until here answers waited for the standby.
+        self.end_tails();
+        self.copying.iter().for_each(Workers::shutdown);
         self.end_moves();
+    }
+
+    /// As [`MetadataService::shutdown`], without a word to anybody: as if it were killed.
+    pub fn abandon(&self) {
+        self.fall_silent();
+        self.shutdown();
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -226,7 +246,7 @@ impl MetadataService {
 
     /// Sessions of an earlier life may still come back with what they had.
     pub(super) fn in_grace(&self) -> bool {
-        Instant::now() < self.grace
+        Instant::now() < *self.grace.lock()
     }
 
     /// Where there are others: who makes the map, and what operations need of the others' slots.
@@ -279,7 +299,11 @@ impl MetadataService {
         match session.begin(&head, self.options.sessions.operations)? {
             Turn::Again(outcome) => outcome,
             Turn::First => {
-                let outcome = run(&session, &request).map_err(|no| {
+                if let Some(outcome) = self.answered_before(&head) {
+                    session.answered(&head, &outcome);
+                    return outcome;
+                }
+                let outcome = self.as_operation(&head, || run(&session, &request)).map_err(|no| {
                     // It was not begun: a part of what it is about is another's, or did not come; it may the next time.
                     if no.errno() == Errno::EREMOTE {
                         No::wrong_owner(self.nodes.epoch())
@@ -290,6 +314,7 @@ impl MetadataService {
                     }
                 });
                 session.answered(&head, &outcome);
+                self.tell_standby(&head, &outcome);
                 outcome
             }
         }
@@ -321,6 +346,10 @@ impl MetadataService {
             Method::TakeOn => self.slots_take_on(meta),
             Method::Bring => self.bring_slots(meta),
             Method::SlotLoads => self.slot_loads(meta),
+            Method::TailWho => self.tail_who(meta),
+            Method::TailBegin => self.tail_begin(meta),
+            Method::TailMore => self.tail_more(meta, body),
+            Method::TailNow => self.tail_now(meta),
             // No worker carries it out, or it is of who watches, which has a thread of its own.
             _ => Err(Errno::ENOSYS.into()),
         }
@@ -395,6 +424,9 @@ fn is_among_servers(method: Method) -> bool {
             | Method::TakeOn
             | Method::Bring
             | Method::SlotLoads
+            | Method::TailWho
+            | Method::TailBegin
+            | Method::TailMore
     )
 }
 
@@ -405,7 +437,8 @@ fn is_read(method: Method) -> bool {
 
 impl Serve for MetadataService {
     fn serve(&self, incoming: &mut Incoming) -> Outcome {
-        self.carry_out(incoming)
+        let outcome = self.carry_out(incoming);
+        self.when_settled(incoming, outcome)
     }
 }
 
@@ -432,6 +465,9 @@ impl Handler for MetadataService {
                     ),
                     Some([slots, _]),
                 ) => slots,
+                (Some(Method::TailBegin | Method::TailMore), Some(_)) => {
+                    self.copying.as_ref().unwrap_or(&self.control)
+                }
                 _ if is_control => &self.control,
                 _ => &self.workers,
             };

@@ -12,6 +12,7 @@ use cluster::{
     map::{ClusterMap, SlotEpoch},
     node::{Node, NodeState, RACK},
     plan::Plan,
+    tail::choice,
 };
 use prost::Message;
 use proto::{
@@ -46,7 +47,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// Slots that are nobody's are looked for so often.
 const LOOK: Duration = Duration::from_secs(2);
 
-fn own(slots: &[u16], owner: NodeId, epochs: &[u64]) -> Vec<Change> {
+pub(super) fn own(slots: &[u16], owner: NodeId, epochs: &[u64]) -> Vec<Change> {
     let slots = as_slots(slots).into_iter().zip(epochs);
     slots.map(|(slot, epoch)| Change::Own { slot, owner, epoch: SlotEpoch(*epoch) }).collect()
 }
@@ -55,7 +56,12 @@ impl MetadataService {
     fn on_duty(&self) -> Result<(&Owners, &Duty), No> {
         let owners = self.shared()?;
         let duty = owners.duty.as_ref().ok_or_else(|| No::wrong_owner(self.nodes.epoch()))?;
-        Ok((owners, duty))
+        match &owners.tails {
+            // Another may be on duty by now.
+            Some(tails) if tails.keeper.is_over() => Err(No::wrong_owner(self.nodes.epoch())),
+            Some(tails) if !tails.keeper.may_act() => Err(No::later("its standby does not answer")),
+            Some(_) | None => Ok((owners, duty)),
+        }
     }
 
     pub(in crate::metadata) fn join_metadata(&self, meta: &[u8]) -> Outcome {
@@ -275,6 +281,7 @@ impl MetadataService {
     pub(in crate::metadata) fn tend_slots(&self) {
         let Ok((owners, duty)) = self.on_duty() else { return };
         let Some(mut turn) = duty.turn.try_lock() else { return };
+        self.choose_standbys();
         self.settle_doubts(owners, &mut turn);
         self.return_lent(owners, &mut turn);
         self.share_with_newcomers(owners, &mut turn);
@@ -297,6 +304,13 @@ impl MetadataService {
                     break;
                 }
             }
+        }
+    }
+
+    fn choose_standbys(&self) {
+        let changes = choice::choose(&self.nodes.map(), |node| self.is_heard(node));
+        if let Err(no) = self.nodes.change(&changes) {
+            tracing::warn!(detail = no.0.detail, "standbys stay as they are");
         }
     }
 

@@ -116,8 +116,10 @@ impl MetadataService {
             }
             return Err(refused("slots are not taken", &format!("{missing} is another's")));
         }
-        let served =
-            self.put_state(state).and_then(|()| Ok(self.mds.take_on(&as_slots(numbers), next_ugsd)?));
+        let served = self.put_state(state).and_then(|()| {
+            self.pass_on(state)?;
+            Ok(self.mds.take_on(&as_slots(numbers), next_ugsd)?)
+        });
         if let Err(no) = served {
             self.terms.drop_locks(&as_slots(numbers).into_iter().collect());
             // Whoever had them takes them back.

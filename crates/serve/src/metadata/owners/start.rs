@@ -19,6 +19,8 @@ use proto::owners::{JoinMetadata, runs};
 use thiserror::Error;
 use types::{Errno, SLOTS, Slot};
 
+use crate::metadata::tail::StandbyOptions;
+
 use super::{
     peers::Peer,
     rights::{SlotRights, as_slots},
@@ -55,6 +57,8 @@ pub struct Joining {
     /// The others are waited for so long.
     pub patience: Duration,
     pub relief: Settings,
+    /// Of standbys; `None`: there are none.
+    pub standby: Option<StandbyOptions>,
 }
 
 /// What a service needs beside its [`Mds`] when there are others.

@@ -6,8 +6,8 @@ use cluster::{ClusterMap, node::Node};
 use types::Slot;
 
 use super::{
-    following::Following, gates::Gates, peers::Peers, rights::SlotRights, start::Shared, states::StateTable,
-    turn::Duty,
+    following::Following, gates::Gates, peers::Peers, rights::SlotRights, standby::Tails, start::Shared,
+    states::StateTable, turn::Duty,
 };
 
 pub(crate) struct Owners {
@@ -19,10 +19,12 @@ pub(crate) struct Owners {
     /// Of the server on duty.
     pub(super) duty: Option<Duty>,
     pub(crate) following: Following,
+    /// Where there are standbys.
+    pub(crate) tails: Option<Tails>,
 }
 
 impl Owners {
-    pub(crate) fn new(shared: Shared) -> Owners {
+    pub(crate) fn new(shared: Shared, tails: Option<Tails>) -> Owners {
         let Shared { joining, duty, is_new: _, notes: _ } = shared;
         Owners {
             me: joining.me.clone(),
@@ -32,6 +34,7 @@ impl Owners {
             states: StateTable::default(),
             duty: duty.then(|| Duty::new(joining.relief)),
             following: Following::new(joining),
+            tails,
         }
     }
 
