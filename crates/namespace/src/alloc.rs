@@ -54,6 +54,18 @@ pub fn reserve<T: Txn + ?Sized>(txn: &mut T, ugsd: UgsdId, count: u64) -> Result
     Ok(start..end)
 }
 
+/// As [`new_ugsd`], so many numbers that follow each other: the first. `None`: there are not so many left.
+pub(crate) fn new_ugsds<T: Txn + ?Sized>(txn: &mut T, count: u32) -> Result<Option<UgsdId>> {
+    let mut superblock = superblock::load(txn)?;
+    let (first, next) = (superblock.next_ugsd, superblock.next_ugsd.saturating_add(count));
+    let (Some(first), Some(_)) = (UgsdId::new(first), UgsdId::new(next.saturating_sub(1))) else {
+        return Ok(None);
+    };
+    superblock.next_ugsd = next;
+    superblock::store(txn, &superblock);
+    Ok(Some(first))
+}
+
 /// A number for a new UGSD. `None` once all are used: then new top-level directories live in the root's.
 pub fn new_ugsd<T: Txn + ?Sized>(txn: &mut T) -> Result<Option<UgsdId>> {
     let mut superblock = superblock::load(txn)?;
