@@ -54,6 +54,18 @@ pub fn reserve<T: Txn + ?Sized>(txn: &mut T, ugsd: UgsdId, count: u64) -> Result
     Ok(start..end)
 }
 
+/// So many numbers for new UGSDs that follow each other: the first. `None`: there are not so many left.
+pub(crate) fn new_ugsds<T: Txn + ?Sized>(txn: &mut T, count: u32) -> Result<Option<UgsdId>> {
+    let mut superblock = superblock::load(txn)?;
+    let (first, next) = (superblock.next_ugsd, superblock.next_ugsd.saturating_add(count));
+    let (Some(first), Some(_)) = (UgsdId::new(first), UgsdId::new(next.saturating_sub(1))) else {
+        return Ok(None);
+    };
+    superblock.next_ugsd = next;
+    superblock::store(txn, &superblock);
+    Ok(Some(first))
+}
+
 /// The first local numbers of a UGSD that is made in this transaction, as [`reserve`] would take them.
 pub fn first<T: Txn + ?Sized>(txn: &mut T, ugsd: UgsdId, count: u64) -> Range<u64> {
     let end = FIRST.saturating_add(count).min(LocalId::MAX + 1);
