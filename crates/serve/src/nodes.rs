@@ -297,6 +297,16 @@ impl Nodes {
         })
     }
 
+    /// Those that may still carry out something of who is not in this roster: they do not keep to it, and were heard of not so long ago.
+    pub(crate) fn without_roster(&self, version: u64, patience: Duration) -> Vec<u64> {
+        let state = self.state.lock();
+        let without = state.nodes.iter().filter(|(_, known)| {
+            let report = &known.report;
+            report.refuses && report.roster < version && known.heard.elapsed() <= patience
+        });
+        without.map(|(node, _)| *node).collect()
+    }
+
     pub fn status(&self) -> Vec<NodeStatus> {
         let state = self.state.lock();
         let status = |known: &Known| NodeStatus {

@@ -36,6 +36,7 @@ impl DataService {
         if bytes.is_empty() {
             return Ok(Done::new(&asked::Written { bytes: 0 }));
         }
+        let admitted = self.admission.begin(asked.joined)?;
         let begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         let written = self.writing(object, |there| {
             self.may_change(there.ino())?;
@@ -44,7 +45,7 @@ impl DataService {
             self.changed_now(there.ino(), asked.offset, asked.offset.saturating_add(bytes.len() as u64));
             Ok(written?)
         })?;
-        drop(begun);
+        drop((begun, admitted));
         if asked.sync {
             self.make_durable(object)?;
         }
@@ -128,6 +129,7 @@ impl DataService {
 
     pub(super) fn allocate(&self, asked: &asked::Allocate, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
+        let _admitted = self.admission.begin(asked.joined)?;
         let _begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         self.allot(asked, object)
     }

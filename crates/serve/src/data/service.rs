@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -13,12 +13,17 @@ use kv::{MetaStore, WriteSet};
 use namespace::{key, txn::KvError};
 use net::{Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex};
-use proto::{Method, Request, control::NodeReport, data as asked};
+use proto::{
+    Method, Request,
+    control::{NodeReport, NodeReported},
+    data as asked,
+};
 use types::{Errno, Ino, Timestamp};
 use wire::handshake::Roles;
 
 use super::{
     Record,
+    admission::Admission,
     attempt::Arriving,
     followed::Leaving,
     removed::Removed,
@@ -93,6 +98,7 @@ pub struct DataService {
     pub(super) leaving: Leaving,
     pub(super) arriving: Arriving,
     pub(super) under_way: UnderWay,
+    pub(super) admission: Admission,
     workers: Workers,
     options: DataOptions,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -116,6 +122,7 @@ impl DataService {
             leaving: Leaving::default(),
             arriving: Arriving::default(),
             under_way: UnderWay::default(),
+            admission: Admission::default(),
             workers,
             options,
             ended: Arc::default(),
@@ -178,6 +185,12 @@ impl DataService {
         about.only_in_memory = self.ds.dirty().1;
         about.waiting = self.workers.meter().waiting();
         about.copies = self.copies_unjudged();
+        (about.refuses, about.roster) = (true, self.admission.kept());
+    }
+
+    /// The report that was sent at `sent` was answered. True: there is something new that the next report says to be known.
+    pub(crate) fn reported(&self, sent: Instant, reported: &NodeReported) -> bool {
+        self.admission.heard(sent, reported)
     }
 
     /// Runs with the object, attached, beside other readers and writers.

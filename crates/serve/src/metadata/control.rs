@@ -12,7 +12,7 @@ use proto::{
 use types::{Errno, Ino};
 use wire::handshake::{Peer, Roles};
 
-use super::MetadataService;
+use super::{MetadataService, fencing::data_lease};
 use crate::answer::{Done, No, Outcome};
 
 impl MetadataService {
@@ -98,7 +98,14 @@ impl MetadataService {
             return Err(Errno::EPERM.into());
         }
         let map_epoch = self.nodes.reported(&asked)?;
-        Ok(Done::new(&NodeReported { map_epoch, again_ms: millis(self.options.report) }))
+        // Where there are several of us data servers do not know whose session asks.
+        let keeps_to = asked.refuses && self.owners.is_none();
+        Ok(Done::new(&NodeReported {
+            map_epoch,
+            again_ms: millis(self.options.report),
+            lease_ms: if keeps_to { millis(data_lease(&self.options.sessions)) } else { 0 },
+            roster: self.roster_for(asked.roster).filter(|_| keeps_to),
+        }))
     }
 }
 

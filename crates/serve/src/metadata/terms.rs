@@ -228,9 +228,19 @@ impl Terms {
         }
     }
 
+    /// Those that are there, and the last number that one came by.
+    pub(super) fn there(&self) -> (Vec<Joined>, Joined) {
+        self.machine.lock().server.there()
+    }
+
+    /// Everybody of earlier lives who may have something has come back.
+    pub(super) fn all_are_back(&self) -> bool {
+        self.machine.lock().server.missing().is_some_and(BTreeSet::is_empty)
+    }
+
     /// Sessions of earlier lives that did not come back yet.
     pub(super) fn missing(&self) -> Vec<SessionId> {
-        self.machine.lock().server.missing().collect()
+        self.machine.lock().server.missing().into_iter().flatten().copied().collect()
     }
 
     pub(super) fn counts(&self) -> Counts {
