@@ -126,7 +126,7 @@ fn watch() -> Vec<Golden> {
         writing: 4,
         references: 5,
     };
-    let node = NodeNow { report: report(), heard_ms: 1, away: true };
+    let node = NodeNow { report: report(), heard_ms: 1, away: true, draining: true };
     let cluster = ClusterNow {
         epoch: 1,
         node: 2,

@@ -70,6 +70,8 @@ pub struct NodeStatus {
     pub report: NodeReport,
     pub heard: Duration,
     pub away: bool,
+    /// What it has goes elsewhere.
+    pub draining: bool,
 }
 
 impl State {
@@ -309,12 +311,13 @@ impl Nodes {
 
     pub fn status(&self) -> Vec<NodeStatus> {
         let state = self.state.lock();
-        let status = |known: &Known| NodeStatus {
+        let status = |(node, known): (&u64, &Known)| NodeStatus {
             report: known.report.clone(),
             heard: known.heard.elapsed(),
             away: self.is_away(known),
+            draining: state.kind(*node) == StandingKind::Draining,
         };
-        state.nodes.values().map(status).collect()
+        state.nodes.iter().map(status).collect()
     }
 
     fn is_away(&self, known: &Known) -> bool {

@@ -120,6 +120,8 @@ fn files_in_use_go_elsewhere_with_all_that_was_answered() {
 
     let said = drain(&site, node, false).unwrap();
     assert_eq!((said.kind(), said.name), (StandingKind::Draining, format!("data-{node}")));
+    let status = site.service().nodes().status();
+    assert!(status.iter().all(|one| one.draining == (one.report.node == node)), "and who watches is told");
     // Writes, cuts and appends meanwhile.
     let done = AtomicBool::new(false);
     let lines = std::thread::scope(|scope| {
