@@ -172,6 +172,12 @@ pub struct NodeReport {
     /// Copies of stripes of which it does not know whether they count ([`crate::moving::Copies`]).
     #[prost(uint64, tag = "30")]
     pub copies: u64,
+    /// It refuses sessions that were given up.
+    #[prost(bool, tag = "31")]
+    pub refuses: bool,
+    /// Of the newest [`Roster`] that it keeps to: nothing of a session that this says is gone is under way any more. 0: none.
+    #[prost(uint64, tag = "32")]
+    pub roster: u64,
     /// How its lowest tier stands. None: it does not say, sends nothing away and takes nothing from who does.
     #[prost(message, optional, tag = "220")]
     pub pressure: Option<Pressure>,
@@ -219,19 +225,48 @@ pub struct TierNow {
     pub writers_wait: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Eq, Message)]
 pub struct NodeReported {
     #[prost(uint64, tag = "1")]
     pub map_epoch: u64,
     /// When it shall report again.
     #[prost(uint32, tag = "2")]
     pub again_ms: u32,
+    /// For so long after it sent this report it may carry out what sessions ask. 0: as long as it likes.
+    #[prost(uint32, tag = "3")]
+    pub lease_ms: u32,
+    /// If it is not the one that it has.
+    #[prost(message, optional, tag = "4")]
+    pub roster: Option<Roster>,
     /// The largest stripe that another data server would take from it now, in a tier that outlives its machine. 0: nothing is moved.
     #[prost(uint64, tag = "220")]
     pub safe_room: u64,
     /// The same in whichever tier.
     #[prost(uint64, tag = "221")]
     pub any_room: u64,
+}
+
+/// Which sessions are there, by the numbers as which they came. There are 4096 at most.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Roster {
+    /// A later one has a higher number, also of a later life of the metadata server.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// Numbers of this life are above it,
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+    /// and this is the last that was given. Higher ones are of sessions that came since.
+    #[prost(uint64, tag = "3")]
+    pub last: u64,
+    /// Of this life, those that are there.
+    #[prost(uint64, repeated, tag = "4")]
+    pub there: Vec<u64>,
+    /// Sessions of earlier lives may come back,
+    #[prost(bool, tag = "5")]
+    pub earlier: bool,
+    /// but not these.
+    #[prost(uint64, repeated, tag = "6")]
+    pub given_up: Vec<u64>,
 }
 
 fn of_session(head: Option<&Head>) -> Result<(), Bad> {

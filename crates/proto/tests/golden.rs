@@ -101,12 +101,26 @@ fn report() -> NodeReport {
         waiting: 8,
         version: "v".into(),
         copies: 9,
+        refuses: true,
+        roster: 10,
         pressure: None,
     }
 }
 
 fn pressure() -> Pressure {
     Pressure { lacking: 1, forced: true, spare: 2, most: 3, safe: true, waiting: 4 }
+}
+
+fn node_reported() -> NodeReported {
+    let roster =
+        Roster { version: 10, first: 1, last: 5, there: vec![2, 4], earlier: true, given_up: vec![7] };
+    NodeReported {
+        map_epoch: 1,
+        again_ms: 2000,
+        lease_ms: 24_000,
+        roster: Some(roster),
+        ..NodeReported::default()
+    }
 }
 
 fn load() -> Load {
@@ -125,7 +139,7 @@ fn watch() -> Vec<Golden> {
         writing: 4,
         references: 5,
     };
-    let node = NodeNow { report: report(), heard_ms: 1, away: true };
+    let node = NodeNow { report: report(), heard_ms: 1, away: true, draining: true };
     let cluster = ClusterNow {
         epoch: 1,
         node: 2,
@@ -184,10 +198,7 @@ fn control() -> Vec<Golden> {
         ("map-since", MapSince { epoch: 9 }.encode_to_vec()),
         ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
         ("node-report", report().encode_to_vec()),
-        (
-            "node-reported",
-            NodeReported { map_epoch: 1, again_ms: 2000, ..NodeReported::default() }.encode_to_vec(),
-        ),
+        ("node-reported", node_reported().encode_to_vec()),
     ]
 }
 
@@ -444,13 +455,13 @@ fn bytes() -> Vec<Golden> {
     vec![
         ("read", data::Read { object: one, offset: 2, length: 3 }.encode_to_vec()),
         ("read-done", data::ReadDone { size: 2 }.encode_to_vec()),
-        ("write", data::Write { object: one, offset: 2, sync: true }.encode_to_vec()),
+        ("write", data::Write { object: one, offset: 2, sync: true, joined: 9 }.encode_to_vec()),
         ("written", data::Written { bytes: 2 }.encode_to_vec()),
         ("sync", data::Sync { object: one }.encode_to_vec()),
         ("truncate", data::Truncate { object: one, size: 2, grow_only: true }.encode_to_vec()),
         (
             "allocate",
-            data::Allocate { object: one, mode: AllocateMode::Zero.into(), offset: 2, length: 3 }
+            data::Allocate { object: one, mode: AllocateMode::Zero.into(), offset: 2, length: 3, joined: 9 }
                 .encode_to_vec(),
         ),
         ("seek", data::Seek { object: one, offset: 2, whence: Whence::Hole.into() }.encode_to_vec()),

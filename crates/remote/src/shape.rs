@@ -56,7 +56,8 @@ impl Remote {
             let ranges = ranges(placed.striped, args.offset, end.min(size));
             let askings = ranges.into_iter().map(|(stripe, offset, length)| {
                 let object = Some(object(file, placed, stripe));
-                let request = data::Allocate { object, mode: mode.into(), offset, length };
+                let (mode, joined) = (mode.into(), self.joined_for_data());
+                let request = data::Allocate { object, mode, offset, length, joined };
                 Ok((placed.layout.stripes[stripe], asking(&request, Body::default(), 0)?))
             });
             let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;

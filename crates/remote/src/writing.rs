@@ -126,7 +126,8 @@ impl Remote {
         let whole = Bytes::copy_from_slice(bytes);
         let askings = parts.iter().map(|part| {
             let object = Some(object(file, placed, part.stripe));
-            let request = data::Write { object, offset: part.object_offset, sync };
+            let joined = self.joined_for_data();
+            let request = data::Write { object, offset: part.object_offset, sync, joined };
             let from = (part.offset - offset) as usize;
             let body = Body::new(whole.slice(from..from + part.len as usize));
             Ok((placed.layout.stripes[part.stripe], asking(&request, body, 0)?))

@@ -82,6 +82,8 @@ pub struct NodeStatus {
     pub report: NodeReport,
     pub heard: Duration,
     pub away: bool,
+    /// What it has goes elsewhere.
+    pub draining: bool,
 }
 
 impl State {
@@ -337,14 +339,25 @@ impl Nodes {
         })
     }
 
+    /// Those that may still carry out something of who is not in this roster: they do not keep to it, and were heard of not so long ago.
+    pub(crate) fn without_roster(&self, version: u64, patience: Duration) -> Vec<u64> {
+        let state = self.state.lock();
+        let without = state.nodes.iter().filter(|(_, known)| {
+            let report = &known.report;
+            report.refuses && report.roster < version && known.heard.elapsed() <= patience
+        });
+        without.map(|(node, _)| *node).collect()
+    }
+
     pub fn status(&self) -> Vec<NodeStatus> {
         let state = self.state.lock();
-        let status = |known: &Known| NodeStatus {
+        let status = |(node, known): (&u64, &Known)| NodeStatus {
             report: known.report.clone(),
             heard: known.heard.elapsed(),
             away: self.is_away(known),
+            draining: state.kind(*node) == StandingKind::Draining,
         };
-        state.nodes.values().map(status).collect()
+        state.nodes.iter().map(status).collect()
     }
 
     fn is_away(&self, known: &Known) -> bool {

@@ -84,10 +84,15 @@ fn run((ended, trouble): Said<'_>, service: &DataService, to: &Client, mut about
         let mut again = PERIOD;
         parking_lot::MutexGuard::unlocked(&mut over, || {
             service.report(&mut about);
+            let sent = Instant::now();
             match report(to, &about) {
                 Ok(reported) => {
                     service.told(&reported);
                     again = Duration::from_millis(reported.again_ms.into()).clamp(PERIOD_MIN, PERIOD);
+                    // Somebody waits to hear that this was taken.
+                    if service.reported(sent, &reported) {
+                        again = PERIOD_MIN;
+                    }
                     *trouble.lock() = None;
                 }
                 Err(why) => {

@@ -103,8 +103,7 @@ pub enum Effect {
     Fence(SessionId),
     /// What it had is free.
     Over(SessionId),
-    /// Durably: earlier lives' sessions may come back no more, and what was fenced before this life may be forgotten. And no server
-    /// takes a write under a number of an earlier life: who did not come back may not know it yet.
+    /// Durably: who did not come back of earlier lives may not, and no server takes a write of him. What was fenced before may be forgotten.
     EndGrace,
 }
 
@@ -183,8 +182,7 @@ impl Server {
     /// One that surely had no life before: there is nothing to wait for.
     pub fn first(limits: Limits, now: Time) -> Server {
         let past = Past { life: Life(1), from: Life(1), fenced: BTreeSet::new() };
-        let none = BTreeSet::new();
-        Server { grace: Grace::Ended, timers: none, ..Server::new(limits, past, now) }
+        Server { grace: Grace::Ended, timers: BTreeSet::new(), ..Server::new(limits, past, now) }
     }
 
     /// It is known who may come back: the time for it ends when all have. To be called before anybody comes.
@@ -195,9 +193,15 @@ impl Server {
         }
     }
 
-    /// Those who did not come back yet.
-    pub fn missing(&self) -> impl Iterator<Item = SessionId> {
-        self.expected.iter().flat_map(|expected| &expected.sessions).copied()
+    /// Those that are there and were not given up, and the last number that one came by.
+    pub fn there(&self) -> (Vec<Joined>, Joined) {
+        let alive = self.sessions.values().filter(|session| session.standing == Standing::Alive);
+        (alive.map(|session| session.joined).collect(), Joined(self.joins))
+    }
+
+    /// Those who did not come back yet. `None`: that is not known.
+    pub fn missing(&self) -> Option<&BTreeSet<SessionId>> {
+        self.expected.as_ref().map(|expected| &expected.sessions)
     }
 
     /// Leases of earlier lives may be in use: nothing is granted, and nothing begins.

@@ -85,7 +85,7 @@ pub struct DataServerReport {
     pub rack: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// `up` or `away`.
+    /// `up`, `draining` or `away`.
     pub state: String,
     /// Since its last report.
     pub report_age_ms: u64,

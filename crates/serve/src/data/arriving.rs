@@ -26,7 +26,7 @@ use super::{
 use crate::answer::{Done, No, Outcome};
 
 /// Objects that are copied at once: with four pieces of 1 MiB each under way that bounds the memory.
-const ATTEMPTS_MAX: usize = 8;
+const ATTEMPTS_MAX: usize = 16;
 
 impl DataService {
     /// With which it asks other data servers. Without them it takes nothing from any.

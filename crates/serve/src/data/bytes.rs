@@ -40,6 +40,7 @@ impl DataService {
         if bytes.is_empty() {
             return Ok(Done::new(&asked::Written { bytes: 0 }));
         }
+        let admitted = self.admission.begin(asked.joined)?;
         let begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         let written = self.writing(object, |there| {
             self.may_change(there.ino())?;
@@ -48,7 +49,7 @@ impl DataService {
             self.changed_now(there.ino(), asked.offset, asked.offset.saturating_add(bytes.len() as u64));
             written.map_err(|errno| self.or_without_room(errno))
         })?;
-        drop(begun);
+        drop((begun, admitted));
         if asked.sync {
             self.make_safe(object)?;
         }
@@ -149,6 +150,7 @@ impl DataService {
 
     pub(super) fn allocate(&self, asked: &asked::Allocate, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
+        let _admitted = self.admission.begin(asked.joined)?;
         let _begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         self.allot(asked, object)
     }

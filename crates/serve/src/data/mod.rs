@@ -13,6 +13,7 @@
 //!
 //! It believes its askers no further than its own bounds, and knows neither names nor sessions.
 
+mod admission;
 mod arriving;
 mod attempt;
 mod bytes;

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -13,12 +13,17 @@ use kv::{MetaStore, WriteSet};
 use namespace::{key, txn::KvError};
 use net::{Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex};
-use proto::{Method, Request, control::NodeReport, data as asked};
+use proto::{
+    Method, Request,
+    control::{NodeReport, NodeReported},
+    data as asked,
+};
 use types::{Errno, Ino, Timestamp};
 use wire::handshake::Roles;
 
 use super::{
     Record,
+    admission::Admission,
     attempt::Arriving,
     followed::Leaving,
     lending::{Lending, tend_lent},
@@ -105,6 +110,7 @@ pub struct DataService {
     pub(super) leaving: Leaving,
     pub(super) arriving: Arriving,
     pub(super) under_way: UnderWay,
+    pub(super) admission: Admission,
     pub(super) lending: Lending,
     pub(super) pressed: Pressed,
     workers: Workers,
@@ -130,6 +136,7 @@ impl DataService {
             leaving: Leaving::default(),
             arriving: Arriving::default(),
             under_way: UnderWay::default(),
+            admission: Admission::default(),
             lending: Lending::default(),
             pressed: Pressed::new(options.patience, options.leave_after),
             workers,
@@ -203,6 +210,12 @@ impl DataService {
         about.waiting = self.workers.meter().waiting();
         about.copies = self.copies_unjudged();
         about.pressure = Some(self.pressure());
+        (about.refuses, about.roster) = (true, self.admission.kept());
+    }
+
+    /// The report that was sent at `sent` was answered. True: there is something new that the next report says to be known.
+    pub(crate) fn reported(&self, sent: Instant, reported: &NodeReported) -> bool {
+        self.admission.heard(sent, reported)
     }
 
     /// Runs with the object, attached, beside other readers and writers.

@@ -12,7 +12,7 @@ use proto::{
 use types::{Errno, Ino};
 use wire::handshake::{Peer, Roles};
 
-use super::{MetadataService, session::Session};
+use super::{MetadataService, fencing::data_lease, session::Session};
 use crate::answer::{Done, No, Outcome};
 
 impl MetadataService {
@@ -100,9 +100,17 @@ impl MetadataService {
             return Err(Errno::EPERM.into());
         }
         let map_epoch = self.nodes.reported(&asked)?;
+        // Where there are several of us data servers do not know whose session asks.
+        let keeps_to = asked.refuses && self.owners.is_none();
         let (safe_room, any_room) = self.room_beside(asked.node);
-        let again_ms = millis(self.options.report);
-        Ok(Done::new(&NodeReported { map_epoch, again_ms, safe_room, any_room }))
+        Ok(Done::new(&NodeReported {
+            map_epoch,
+            again_ms: millis(self.options.report),
+            safe_room,
+            any_room,
+            lease_ms: if keeps_to { millis(data_lease(&self.options.sessions)) } else { 0 },
+            roster: self.roster_for(asked.roster).filter(|_| keeps_to),
+        }))
     }
 }
 

@@ -25,8 +25,9 @@ use crate::{
     standing::{self, Standing},
 };
 
-/// Files at once: each of them is copied in several pieces at a time.
-const MOVERS: usize = 4;
+/// Files at once. Each is durable at several places one after the other, which those that are moved at once
+/// share; half of a data server's workers stay for others.
+const MOVERS: usize = 8;
 /// Of one look; more are found by the next. 16 bytes each.
 const FOUND_MAX: usize = 1 << 20;
 /// A file that could not be moved is tried again later, and later each time.

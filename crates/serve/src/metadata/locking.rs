@@ -12,7 +12,14 @@ use proto::{
     locks::{CancelLock, FindLock, FoundLock, HadLocks, HeldLock, Listen, Lock, Locked, Told, Unlock},
 };
 
-use super::{MetadataService, mailbox::Listener, session::Session, terms::Due, verdicts};
+use super::{
+    MetadataService,
+    leaving::Fenced,
+    mailbox::Listener,
+    session::Session,
+    terms::Due,
+    verdicts::{self, Verdict},
+};
 use crate::answer::{Done, No, Outcome, answered};
 
 /// Who listens is answered after so long in any case, and before his own deadline.
@@ -99,6 +106,8 @@ impl MetadataService {
         self.carry_on(undone);
         let due = self.terms.tick();
         self.carry_on(due);
+        let due = self.tend_fencing();
+        self.carry_on(due);
     }
 
     /// What the machine's decisions ask for.
@@ -127,12 +136,16 @@ impl MetadataService {
 
     fn fence(&self, session: SessionId) -> Due {
         // From now on it is refused.
-        if let Some(found) = self.sessions.remove(session) {
+        let found = self.sessions.remove(session);
+        let known = found.clone().or_else(|| self.leaving.condemned.lock().get(&session).cloned());
+        let joined = known.map(|known| known.party().joined).unwrap_or_default();
+        if let Some(found) = found {
             tracing::warn!(%session, host = %found.host, "a silent session is given up");
             self.leaving.condemned.lock().insert(session, found);
         }
-        match verdicts::record(&self.notes, session, self.terms.life()) {
-            Ok(()) => self.terms.fenced(session),
+        let verdict = Verdict { life: self.terms.life(), joined };
+        match verdicts::record(&self.notes, session, verdict) {
+            Ok(()) => self.fence_at_data_servers(Fenced::Session(session)),
             Err(error) => {
                 tracing::error!(%session, %error, "a verdict is not durable yet: what the session had is not free");
                 self.leaving.undone.lock().fence.push(session);
@@ -154,7 +167,7 @@ impl MetadataService {
         match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing()) {
             Ok(()) => {
                 tracing::info!("sessions of earlier lives come back no more");
-                self.terms.grace_ended()
+                self.fence_at_data_servers(Fenced::Earlier)
             }
             Err(error) => {
                 tracing::error!(%error, "the end of coming back is not durable yet: locks wait");

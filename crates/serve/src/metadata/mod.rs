@@ -17,6 +17,7 @@ mod cluster;
 mod control;
 mod draining;
 mod drains;
+mod fencing;
 mod files;
 mod keeping;
 mod layouts;

@@ -27,8 +27,9 @@ use super::{
 };
 use crate::answer::No;
 
-/// Between two looks at how far a copy is.
-const LOOK: Duration = Duration::from_millis(30);
+/// Between two looks at how far a copy is: a small one is there soon.
+const LOOK_FIRST: Duration = Duration::from_millis(2);
+const LOOK_LAST: Duration = Duration::from_millis(32);
 
 /// Why a file's stripes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -228,13 +229,17 @@ impl MetadataService {
     }
 
     fn copy_stripe(&self, attempt: &mut Attempt) -> Came {
+        let mut pause = LOOK_FIRST;
         loop {
             if !self.may_move(attempt.from, attempt.cause) {
                 attempt.why = Some(No::later("it is not drained any more"));
                 return Came::No;
             }
             match self.pulled(attempt, 0) {
-                Ok(PullState::Copying) => std::thread::sleep(LOOK),
+                Ok(PullState::Copying) => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(LOOK_LAST);
+                }
                 Ok(PullState::Level) => return Came::Yes,
                 Ok(PullState::Ready | PullState::Failed) => return Came::No,
                 Err(no) => {

@@ -16,10 +16,10 @@ use cluster::tenure::Terms as Term;
 use lease::coherence::{
     locks::Owner,
     locks::{LockLimits, LockRequest, Outcome as Decision},
-    message::{Life, Party, Saying, Telling as Said},
+    message::{Joined, Life, Party, Saying, Telling as Said},
     ranges::Found,
     rights::{Claim, Key, Rights},
-    server::{Effect, Expected, Input, Limits, Refused, Server},
+    server::{Effect, Expected, Input, Limits, Past, Refused, Server},
 };
 use parking_lot::{Condvar, Mutex};
 use proto::{
@@ -33,7 +33,6 @@ use types::Slot;
 use super::{
     mailbox::{Heard, Listener, Mailbox},
     session::SessionLimits,
-    verdicts::Before,
 };
 
 /// Programs' threads that wait for locks.
@@ -171,7 +170,7 @@ impl Terms {
     /// `begun`: where there are several metadata servers, the slots of this one.
     pub(super) fn new(
         sessions: &SessionLimits,
-        Before { past, present }: Before,
+        (past, present): (Past, Option<BTreeMap<SessionId, bool>>),
         begun: Option<HashSet<Slot>>,
     ) -> Terms {
         let (life, lapse) = (past.life, lapse(sessions));
@@ -220,9 +219,19 @@ impl Terms {
         }
     }
 
+    /// Those that are there, and the last number that one came by.
+    pub(super) fn there(&self) -> (Vec<Joined>, Joined) {
+        self.machine.lock().server.there()
+    }
+
+    /// Everybody of earlier lives who may have something has come back.
+    pub(super) fn all_are_back(&self) -> bool {
+        self.machine.lock().server.missing().is_some_and(BTreeSet::is_empty)
+    }
+
     /// Sessions of earlier lives that did not come back yet.
     pub(super) fn missing(&self) -> Vec<SessionId> {
-        self.machine.lock().server.missing().collect()
+        self.machine.lock().server.missing().into_iter().flatten().copied().collect()
     }
 
     pub(super) fn counts(&self) -> Counts {

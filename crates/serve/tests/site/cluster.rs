@@ -147,7 +147,12 @@ impl Site {
         &self.running.as_ref().unwrap().mds
     }
 
-    fn report(&mut self, n: usize) {
+    /// It goes on, and nobody but its clients hears of it.
+    pub fn cut_off_data(&mut self, n: usize) {
+        self.reporters[n] = None;
+    }
+
+    pub fn report(&mut self, n: usize) {
         let data = &self.data[n];
         let about = NodeReport {
             node: data.node,
@@ -304,7 +309,7 @@ impl Session {
         let striped = Striped::new(layout.unit, layout.stripes.len()).unwrap();
         for part in striped.parts(offset, bytes.len() as u64) {
             let object = Some(layout.object(ino, part.stripe));
-            let write = Write { object, offset: part.object_offset, sync: false };
+            let write = Write { object, offset: part.object_offset, sync: false, joined: 0 };
             let from = (part.offset - offset) as usize;
             let piece = &bytes[from..from + part.len as usize];
             let client = self.data(layout.stripes[part.stripe]);

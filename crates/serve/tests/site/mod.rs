@@ -89,7 +89,8 @@ pub fn ask<R: Request>(client: &Client, request: &R, body: &[u8], answer_bytes_m
     }
 }
 
-fn ask_once<R: Request>(
+/// Who is told to come later is told so.
+pub fn ask_once<R: Request>(
     client: &Client,
     request: &R,
     body: &[u8],
