@@ -10,6 +10,7 @@ use types::Ino;
 
 use super::{
     DataService,
+    lending::busy,
     service::{USE, refused},
 };
 use crate::answer::{Done, No, Outcome};
@@ -36,9 +37,7 @@ impl DataService {
         let object = asked.object.unwrap_or_default();
         self.alone(&object, |_, there| {
             if self.lending.has(there.ino()) {
-                return Err(No::later(
-                    "a program on its node reads it there in place, and cannot be told to stop",
-                ));
+                return Err(busy("a program on its node reads it there in place, and cannot be told to stop"));
             }
             // Alone: whoever changes it from now on notes that.
             if !self.leaving.begin(there.ino(), asked.attempt) {

@@ -45,7 +45,7 @@ const TICKET: Duration = Duration::from_secs(5);
 /// Below, what passthrough takes to begin and end is more than a few requests ([0006](../../../../docs/decisions/0006-passthrough-admission.md)).
 const BYTES_MIN: u64 = 128 << 10;
 
-/// One object.
+/// A lent object.
 struct Held {
     object: Arc<Object>,
     file: Arc<ObjectFd>,
@@ -60,7 +60,7 @@ struct Tickets(HashMap<Ticket, (Instant, OwnedFd)>);
 #[derive(Default)]
 pub(super) struct Lending {
     table: Mutex<BTreeMap<Ino, Held>>,
-    /// As many as there are requests in work, for the time of a ticket.
+    /// At most [`LENT_MAX`]: who has one fetches it at once.
     tickets: Mutex<Tickets>,
 }
 
@@ -86,7 +86,7 @@ impl Lending {
     }
 }
 
-fn busy(why: &str) -> No {
+pub(super) fn busy(why: &str) -> No {
     No::new(Errno::EBUSY, wire::schema::Retry::Never, proto::Reason::None, why)
 }
 
@@ -119,7 +119,11 @@ impl DataService {
         })?;
         let mut ticket = Ticket::default();
         getrandom::fill(&mut ticket).map_err(|_| Errno::EIO)?;
-        self.lending.tickets.lock().0.insert(ticket, (Instant::now() + TICKET, file));
+        let mut tickets = self.lending.tickets.lock();
+        if tickets.0.len() >= LENT_MAX {
+            return Err(busy("as many descriptors as there may be wait to be fetched"));
+        }
+        tickets.0.insert(ticket, (Instant::now() + TICKET, file));
         Ok(Done::new(&Lent { ticket: ticket.to_vec() }))
     }
 
