@@ -6,7 +6,7 @@
 //! - It keeps names and attributes as long as the metadata server lets it, and the kernel keeps nothing: so all clients see the same. Beside that it
 //!   keeps what it has: references, openings, where the bytes of an open file are.
 //!
-//! - The data server of its machine is asked at its Unix socket (`near`), and the kernel reads files by itself that it lends (`through`).
+//! - The data server of its machine is asked at its Unix socket (`near`), and the kernel reads files by itself that it lends (`borrowing`).
 //!
 //! Invariants:
 //! - I-REMOTE-1: a change is carried out once: it has one number for all its attempts, and ends as unknown rather than twice.
@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod borrowing;
 mod closes;
 mod closing;
 mod dirs;

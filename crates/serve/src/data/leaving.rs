@@ -10,7 +10,7 @@ use types::Ino;
 
 use super::{
     DataService,
-    lending::busy,
+    lent::busy,
     service::{USE, refused},
 };
 use crate::answer::{Done, No, Outcome};
@@ -37,7 +37,9 @@ impl DataService {
         let object = asked.object.unwrap_or_default();
         self.alone(&object, |_, there| {
             if self.lending.has(there.ino()) {
-                return Err(busy("a program on its node reads it there in place, and cannot be told to stop"));
+                return Err(busy(
+                    "a program on its node reads it there in place, and cannot be told to stop",
+                ));
             }
             // Alone: whoever changes it from now on notes that.
             if !self.leaving.begin(there.ino(), asked.attempt) {

@@ -21,7 +21,7 @@ use super::{
     Record,
     attempt::Arriving,
     followed::Leaving,
-    lending::{Lending, tend_lent},
+    lent::Lending,
     removed::Removed,
     table::{Held, State, Table},
     under_way::UnderWay,
@@ -97,7 +97,7 @@ pub struct DataService {
     pub(super) lending: Lending,
     workers: Workers,
     options: DataOptions,
-    ended: Arc<(Mutex<bool>, Condvar)>,
+    pub(super) ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl DataService {
@@ -124,9 +124,7 @@ impl DataService {
             ended: Arc::default(),
         });
         service.read_marks()?;
-        service.read_lent()?;
-        let (lender, over) = (Arc::downgrade(&service), service.ended.clone());
-        std::thread::Builder::new().name("data-lent".into()).spawn(move || tend_lent(&lender, &over))?;
+        service.start_lending()?;
         let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
         std::thread::Builder::new().name("data-idle".into()).spawn(move || close_idle(&weak, &ended))?;
         Ok(service)
