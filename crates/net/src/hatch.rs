@@ -53,9 +53,8 @@ pub fn fetch(path: &Path, ticket: Ticket, wait: Duration) -> io::Result<OwnedFd>
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut into = [IoSliceMut::new(&mut said)];
     let got = recvmsg(&socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut files = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
-        _ => None,
+    let mut files = control.drain().filter_map(|message| {
+        if let RecvAncillaryMessage::ScmRights(mut files) = message { files.next() } else { None }
     });
     let whole = got.bytes == 1 && !got.flags.contains(ReturnFlags::CTRUNC);
     let file = files.next();

@@ -6,6 +6,8 @@
 //! - It keeps names and attributes as long as the metadata server lets it, and the kernel keeps nothing: so all clients see the same. Beside that it
 //!   keeps what it has: references, openings, where the bytes of an open file are.
 //!
+//! - The data server of its machine is asked at its Unix socket (`near`), and the kernel reads files by itself that it lends (`borrowing`).
+//!
 //! Invariants:
 //! - I-REMOTE-1: a change is carried out once: it has one number for all its attempts, and ends as unknown rather than twice.
 //! - I-REMOTE-2: a reference that the kernel counts is the session's, also after the server has been started again.
@@ -14,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod borrowing;
 mod caching;
 mod closes;
 mod closing;

@@ -371,6 +371,28 @@ mod tests {
     }
 
     #[test]
+    fn a_server_and_its_mounts_know_one_socket() {
+        let both = |text| {
+            let socket = ("node.socket", text);
+            let mounted =
+                remote(&[KEY, socket, ("mount.source", "a:/")]).map(|config| config.unwrap().sockets);
+            let served = server(&[KEY, ID, socket]).map(|config| config.node.sockets);
+            assert_eq!(mounted.is_ok(), served.is_ok());
+            served.inspect(|served| assert_eq!(mounted.as_ref(), Ok(served)))
+        };
+        let by_number = if host().is_root() { Sockets::In("/run/onfs".into()) } else { Sockets::Off };
+        assert_eq!(both("auto"), Ok(by_number));
+        assert_eq!(both("none"), Ok(Sockets::Off));
+        assert_eq!(both("/run/x.sock"), Ok(Sockets::At("/run/x.sock".into())));
+        let long = format!("/{}", "x".repeat(107));
+        for wrong in ["x.sock", long.as_str()] {
+            assert!(both(wrong).unwrap_err().contains("node.socket"), "{wrong}");
+        }
+        let path = Sockets::In("/run/onfs".into()).of([0xab; 16], 7).unwrap();
+        assert_eq!(path.to_str(), Some("/run/onfs/abababababababababababababababab-7.sock"));
+    }
+
+    #[test]
     fn what_a_server_lacks_is_named() {
         let cases: &[(&[(&str, &str)], &str)] = &[
             (&[KEY], "node.id"),

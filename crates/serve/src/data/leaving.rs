@@ -10,6 +10,7 @@ use types::Ino;
 
 use super::{
     DataService,
+    lent::busy,
     service::{USE, refused},
 };
 use crate::answer::{Done, No, Outcome};
@@ -36,7 +37,7 @@ impl DataService {
         let object = asked.object.unwrap_or_default();
         self.alone(&object, |_, there| {
             if self.lending.has(there.ino()) {
-                return Err(No::later(
+                return Err(busy(
                     "a program on its node reads it there in place, and cannot be told to stop",
                 ));
             }

@@ -8,7 +8,7 @@
 //! Writes go on as ever, to the same file. The lock of the table is taken under an object's state, never the other way round.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     io,
     ops::ControlFlow,
     os::fd::{AsFd, AsRawFd, OwnedFd},
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ds::{DataServer, Object, OpenKind};
+use ds::Object;
 use kv::WriteSet;
 use namespace::key;
 use net::{
@@ -31,64 +31,20 @@ use proto::{
 use store::ObjectFd;
 use types::{Errno, Ino, TierId};
 
-use super::{DataService, lent_record::LentRecord, service::refused};
+use super::{
+    DataService,
+    lent::{Held, LENT_MAX, READS, busy},
+    lent_record::LentRecord,
+    service::refused,
+};
 use crate::answer::{Done, No, Outcome};
 
-/// How the data server sees the use of a lent object.
-const READS: OpenKind = OpenKind { read: true, write: false };
 /// How often the kernel is asked who has the files: so long an object stays in its place for nobody.
 const LOOK: Duration = Duration::from_millis(200);
-/// Each is asked about at each look, and keeps a descriptor.
-const LENT_MAX: usize = 512;
 /// A descriptor that nobody fetched goes.
 const TICKET: Duration = Duration::from_secs(5);
 /// Below, what passthrough takes to begin and end is more than a few requests ([0006](../../../../docs/decisions/0006-passthrough-admission.md)).
 const BYTES_MIN: u64 = 128 << 10;
-
-/// One object.
-struct Held {
-    object: Arc<Object>,
-    file: Arc<ObjectFd>,
-    record: LentRecord,
-    /// In its tier, when it was lent.
-    bytes: u64,
-}
-
-#[derive(Default)]
-struct Tickets(HashMap<Ticket, (Instant, OwnedFd)>);
-
-#[derive(Default)]
-pub(super) struct Lending {
-    table: Mutex<BTreeMap<Ino, Held>>,
-    /// As many as there are requests in work, for the time of a ticket.
-    tickets: Mutex<Tickets>,
-}
-
-impl Lending {
-    pub fn len(&self) -> usize {
-        self.table.lock().len()
-    }
-
-    pub fn has(&self, ino: Ino) -> bool {
-        self.table.lock().contains_key(&ino)
-    }
-
-    pub fn is_stored_to(&self, ino: Ino) -> bool {
-        self.table.lock().get(&ino).is_some_and(|lent| lent.record.stored_to)
-    }
-
-    /// The object is removed.
-    pub fn forget(&self, ds: &DataServer, ino: Ino) {
-        if let Some(lent) = self.table.lock().remove(&ino) {
-            ds.end_passthrough(&lent.object);
-            ds.close(&lent.object, READS);
-        }
-    }
-}
-
-fn busy(why: &str) -> No {
-    No::new(Errno::EBUSY, wire::schema::Retry::Never, proto::Reason::None, why)
-}
 
 impl DataService {
     pub(super) fn lend(&self, asked: &Lend, incoming: &Incoming) -> Outcome {
@@ -119,7 +75,11 @@ impl DataService {
         })?;
         let mut ticket = Ticket::default();
         getrandom::fill(&mut ticket).map_err(|_| Errno::EIO)?;
-        self.lending.tickets.lock().0.insert(ticket, (Instant::now() + TICKET, file));
+        let mut tickets = self.lending.tickets.lock();
+        if tickets.0.len() >= LENT_MAX {
+            return Err(busy("as many descriptors as there may be wait to be fetched"));
+        }
+        tickets.0.insert(ticket, (Instant::now() + TICKET, file));
         Ok(Done::new(&Lent { ticket: ticket.to_vec() }))
     }
 
@@ -204,8 +164,15 @@ impl DataService {
         }
     }
 
-    /// At the start: who reads in place since before is not disturbed.
-    pub(super) fn read_lent(&self) -> io::Result<()> {
+    /// At the start: who reads in place since before is not disturbed. And a thread asks the kernel from now on.
+    pub(super) fn start_lending(&self) -> io::Result<()> {
+        self.read_lent()?;
+        let (lender, over) = (self.me.clone(), self.ended.clone());
+        let thread = std::thread::Builder::new().name("data-lent".into());
+        thread.spawn(move || tend_lent(&lender, &over)).map(drop)
+    }
+
+    fn read_lent(&self) -> io::Result<()> {
         let mut found = Vec::new();
         let scanned = self.store.scan(&key::lent_start(), &key::lent_end(), &mut |key, value| {
             let ino = key.get(key::PREFIX_BYTES..).and_then(key::ino_of);
@@ -279,7 +246,7 @@ impl DataService {
 }
 
 /// The thread that asks the kernel.
-pub(super) fn tend_lent(service: &Weak<DataService>, ended: &(Mutex<bool>, Condvar)) {
+fn tend_lent(service: &Weak<DataService>, ended: &(Mutex<bool>, Condvar)) {
     let mut over = ended.0.lock();
     while !*over {
         let Some(there) = service.upgrade() else { return };

@@ -21,6 +21,7 @@ mod copying;
 mod followed;
 mod leaving;
 mod lending;
+mod lent;
 mod lent_record;
 mod mark;
 mod marks;

@@ -26,7 +26,7 @@ use super::{
     admission::Admission,
     attempt::Arriving,
     followed::Leaving,
-    lending::{Lending, tend_lent},
+    lent::Lending,
     pressed::Pressed,
     removed::Removed,
     table::{Held, State, Table},
@@ -115,7 +115,7 @@ pub struct DataService {
     pub(super) pressed: Pressed,
     workers: Workers,
     options: DataOptions,
-    ended: Arc<(Mutex<bool>, Condvar)>,
+    pub(super) ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl DataService {
@@ -144,9 +144,7 @@ impl DataService {
             ended: Arc::default(),
         });
         service.read_marks()?;
-        service.read_lent()?;
-        let (lender, over) = (Arc::downgrade(&service), service.ended.clone());
-        std::thread::Builder::new().name("data-lent".into()).spawn(move || tend_lent(&lender, &over))?;
+        service.start_lending()?;
         let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
         std::thread::Builder::new().name("data-idle".into()).spawn(move || close_idle(&weak, &ended))?;
         Ok(service)
