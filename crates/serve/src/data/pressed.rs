@@ -2,9 +2,9 @@
 //!
 //! The metadata server orders the movements, and says with each report that it takes how much room there is elsewhere.
 //!
-//! - I-DATA-5: nobody is told that his bytes are safe while only memory has them: who asks for that, where there is only memory, waits until the object
+//! - I-PRESS-5: nobody is told that his bytes are safe while only memory has them: who asks for that, where there is only memory, waits until the object
 //!   is at another data server, or is told `ENOSPC`.
-//! - I-DATA-6: who waits for room or safety waits while something leaves, and for [`Pressed::patience`] without anything leaving, no longer.
+//! - I-PRESS-6: who waits for room or safety waits while something leaves, and for [`Pressed::patience`] without anything leaving, no longer.
 
 use std::{
     collections::HashMap,
@@ -177,7 +177,7 @@ impl DataService {
             state.unsafe_ones.retain(|_, (waits, _)| waits.asked.elapsed() < ASKED_AGAIN);
             state.unsafe_ones.len() as u64
         };
-        Pressure { lacking, forced, spare, most, safe, waiting: waiting + self.aged() }
+        Pressure { lacking, forced, spare, most, safe, waiting, aged: self.aged() }
     }
 
     /// How many objects are to leave since they have been in memory alone for long. Looked for now and then.
@@ -264,7 +264,7 @@ impl DataService {
         let stand = self.stand();
         let pressure = Some(self.pressure());
         let mut objects = self.to_be_safe();
-        if stand.lacking > 0 || !self.is_safe() {
+        if stand.lacking > 0 || self.aged() > 0 {
             let left = LIST_MAX - objects.len();
             objects.extend(self.cool_ones(&stand, left)?);
         }

@@ -186,10 +186,10 @@ impl DataService {
     pub fn report(&self, about: &mut NodeReport) {
         let tiers = self.ds.tiers();
         (about.total, about.free) = super::space::space(&tiers);
-        about.busy = busy(&tiers);
         about.tiers = tiers.iter().map(super::space::tier_now).collect();
         about.only_in_memory = self.ds.dirty().1;
         about.waiting = self.workers.meter().waiting();
+        about.busy = busy(&tiers).max(load(about.waiting, self.options.bounds.threads));
         about.copies = self.copies_unjudged();
         about.pressure = Some(self.pressure());
     }
@@ -545,6 +545,15 @@ pub(super) fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {
 fn busy(tiers: &[TierStatus]) -> u32 {
     let waiting = tiers.iter().filter(|tier| tier.report.writers_wait).count();
     (waiting * 1000 / tiers.len().max(1)) as u32
+}
+
+/// With as many requests as this for each thread it is as busy as can be.
+const REQUESTS_FOR_A_THREAD: u64 = 4;
+
+/// How busy those are who carry requests out, in thousandths.
+fn load(requests: u64, threads: usize) -> u32 {
+    let most = REQUESTS_FOR_A_THREAD * threads.max(1) as u64;
+    (requests.min(most) * 1000 / most) as u32
 }
 
 /// Another layout's object under the same name is not the one that is asked for.

@@ -19,7 +19,7 @@ use proto::{
 use types::Ino;
 
 use super::{MetadataService, moving::Cause};
-use crate::answer::No;
+use crate::{answer::No, nodes::Pressed};
 
 /// Files at once, of all data servers.
 const MOVERS: usize = 4;
@@ -28,8 +28,11 @@ const REST: Duration = Duration::from_millis(500);
 const REST_MAX: Duration = Duration::from_secs(60);
 /// Those that rest, at the most: who is not among them is tried again earlier.
 const RESTING_MAX: usize = 65_536;
-/// A data server of which nothing could be moved is asked again after this.
+/// A data server of which nothing could be moved is asked again after this, and later each time, unless somebody waits there.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(8);
+/// It may have to look through all that it has, so it is not asked again for so many times as long as it took.
+const ASKED_REST: u32 = 10;
 /// After so long nothing more is begun of what was decided: somebody else may wait for something by then.
 const ROUND: Duration = Duration::from_secs(2);
 
@@ -40,6 +43,15 @@ pub(super) struct Sent {
     pub bytes: u64,
     pub stuck: String,
     ask_again: Option<Instant>,
+    pause: Duration,
+}
+
+impl Sent {
+    fn is_stuck(&mut self, why: &str, took: Duration) {
+        self.pause = (self.pause * 2).clamp(ASK_AGAIN, ASK_AGAIN_MAX);
+        self.ask_again = Some(Instant::now() + self.pause.max(took * ASKED_REST));
+        self.stuck = why.chars().take(WHY_MAX / 4).collect();
+    }
 }
 
 /// Bytes on their way to a node, or arrived and perhaps not in its last report.
@@ -148,17 +160,18 @@ impl MetadataService {
         }
         let began = Instant::now();
         let pressed = self.nodes.pressures().into_iter();
-        let pressed = pressed.filter(|one| one.pressure.lacking > 0 || one.pressure.waiting > 0);
-        let due = |node: &u64| {
-            let ask_again = self.sendings.table.lock().get(node).and_then(|sent| sent.ask_again);
-            ask_again.is_none_or(|at| at <= began)
+        let due = |one: &Pressed| {
+            let Pressure { lacking, waiting, aged, .. } = one.pressure;
+            let ask_again = self.sendings.table.lock().get(&one.node).and_then(|sent| sent.ask_again);
+            waiting > 0 || lacking + aged > 0 && ask_again.is_none_or(|at| at <= began)
         };
-        let asked: Vec<(u64, Coolest)> =
-            pressed.map(|one| one.node).filter(due).map(|node| (node, Coolest {})).collect();
+        let asked: Vec<(u64, Coolest)> = pressed.filter(due).map(|one| (one.node, Coolest {})).collect();
+        let answers = self.nodes.ask_all(&asked);
+        let took = began.elapsed();
         let mut orders = Vec::new();
-        for ((node, _), answer) in asked.iter().zip(self.nodes.ask_all(&asked)) {
+        for ((node, _), answer) in asked.iter().zip(answers) {
             match answer {
-                Ok(list) => orders.extend(self.decide(*node, &list)),
+                Ok(list) => orders.extend(self.decide(*node, &list, took)),
                 Err(no) => self.stuck(*node, &no),
             }
         }
@@ -168,37 +181,40 @@ impl MetadataService {
     }
 
     /// What leaves a data server now.
-    fn decide(&self, node: u64, list: &CoolList) -> Vec<Order> {
+    fn decide(&self, node: u64, list: &CoolList, took: Duration) -> Vec<Order> {
         let stand = list.pressure.as_ref().map(stand).unwrap_or_default();
-        let awake: Vec<Held> = held(list)
-            .filter(|one| {
-                let file = file_and_stripe(one.object).map_or(one.object, |(file, _)| file);
-                Ino::from_raw(file).is_some_and(|ino| !self.sendings.rests(ino))
-            })
-            .collect();
+        let (safe, any) = self.room_beside(node);
+        let room = |why: Why| if why == Why::Room { any } else { safe };
+        let file = |object: u64| file_and_stripe(object).map_or(object, |(file, _)| file);
+        let may = |one: &Held| {
+            let rests = Ino::from_raw(file(one.object)).is_none_or(|ino| self.sendings.rests(ino));
+            !rests && one.bytes <= room(one.why)
+        };
+        let fitting: Vec<Held> = held(list).filter(may).collect();
         let mut seen = HashSet::new();
         let mut orders = Vec::new();
-        for Held { object, bytes, why, .. } in leaving(&stand, &awake) {
-            let file = file_and_stripe(object).map_or(object, |(file, _)| file);
-            if let Some(ino) = Ino::from_raw(file).filter(|ino| seen.insert(*ino)) {
+        for Held { object, bytes, why, .. } in leaving(&stand, &fitting) {
+            if let Some(ino) = Ino::from_raw(file(object)).filter(|ino| seen.insert(*ino)) {
                 orders.push(Order { ino, from: node, why, bytes });
             }
         }
         let mut table = self.sendings.table.lock();
         let sent = table.entry(node).or_default();
-        sent.ask_again = orders.is_empty().then(|| Instant::now() + ASK_AGAIN);
-        if stand.lacking == 0 {
-            sent.stuck.clear();
+        if !orders.is_empty() {
+            sent.ask_again = None;
+        } else if list.objects.is_empty() {
+            sent.is_stuck("", took);
+        } else {
+            let none = "no other data server is up and has room for it";
+            let why = if sent.stuck.is_empty() { none.to_owned() } else { sent.stuck.clone() };
+            sent.is_stuck(&why, took);
         }
         orders
     }
 
     fn stuck(&self, node: u64, no: &No) {
         let why = if no.0.detail.is_empty() { no.errno().to_string() } else { no.0.detail.clone() };
-        let mut table = self.sendings.table.lock();
-        let sent = table.entry(node).or_default();
-        sent.ask_again = Some(Instant::now() + ASK_AGAIN);
-        sent.stuck = why.chars().take(WHY_MAX / 4).collect();
+        self.sendings.table.lock().entry(node).or_default().is_stuck(&why, Duration::ZERO);
     }
 
     fn carry_out_orders(&self, orders: Vec<Order>, began: Instant) {
@@ -225,12 +241,13 @@ impl MetadataService {
         match self.move_off(ino, from, Cause::Press(why, bytes)) {
             Ok(moved) => {
                 self.sendings.resting.lock().remove(&ino);
-                tracing::info!(from, %ino, ?why, bytes = moved, "a file was moved off a data server");
+                tracing::debug!(from, %ino, ?why, bytes = moved, "a file was moved off a data server");
                 let mut table = self.sendings.table.lock();
                 let sent = table.entry(from).or_default();
                 sent.files += 1;
                 sent.bytes = sent.bytes.saturating_add(moved);
                 sent.stuck.clear();
+                (sent.pause, sent.ask_again) = (Duration::ZERO, None);
             }
             Err(no) => {
                 tracing::info!(from, %ino, ?why, errno = %no.errno(), detail = no.0.detail, "a file is moved off a data server later");
