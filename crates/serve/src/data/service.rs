@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ds::{DataServer, Entries, Object, ObjectHint, OpenKind, TierStatus};
+use ds::{DataServer, Entries, Object, ObjectHint, OpenKind};
 use kv::{MetaStore, WriteSet};
 use namespace::{key, txn::KvError};
 use net::{Handler, Incoming, Reply};
@@ -189,7 +189,7 @@ impl DataService {
         about.tiers = tiers.iter().map(super::space::tier_now).collect();
         about.only_in_memory = self.ds.dirty().1;
         about.waiting = self.workers.meter().waiting();
-        about.busy = busy(&tiers).max(load(about.waiting, self.options.bounds.threads));
+        about.busy = super::space::busy(&tiers, about.waiting, self.options.bounds.threads);
         about.copies = self.copies_unjudged();
         about.pressure = Some(self.pressure());
     }
@@ -539,21 +539,6 @@ fn is_among_servers(method: Method) -> bool {
 
 pub(super) fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {
     Ok(proto::decode(meta)?)
-}
-
-/// How busy it is, in thousandths: a tier whose writers wait cannot do more.
-fn busy(tiers: &[TierStatus]) -> u32 {
-    let waiting = tiers.iter().filter(|tier| tier.report.writers_wait).count();
-    (waiting * 1000 / tiers.len().max(1)) as u32
-}
-
-/// With as many requests as this for each thread it is as busy as can be.
-const REQUESTS_FOR_A_THREAD: u64 = 4;
-
-/// How busy those are who carry requests out, in thousandths.
-fn load(requests: u64, threads: usize) -> u32 {
-    let most = REQUESTS_FOR_A_THREAD * threads.max(1) as u64;
-    (requests.min(most) * 1000 / most) as u32
 }
 
 /// Another layout's object under the same name is not the one that is asked for.
