@@ -21,7 +21,7 @@ use super::{
     Record,
     attempt::Arriving,
     followed::Leaving,
-    pressed::Pressed,
+    pressure::Pressed,
     removed::Removed,
     table::{Held, State, Table},
     under_way::UnderWay,

@@ -2,7 +2,7 @@
 //! would be rid of, this decides where that goes, and the destination takes it when it has room: the machinery is that of draining ([`super::moving`]).
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::HashSet,
     time::{Duration, Instant},
 };
 
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use proto::{
     control::Pressure,
     layout::file_and_stripe,
-    moving::{CoolList, CoolWhy, Coolest, WHY_MAX},
+    moving::{CoolList, CoolWhy, Coolest},
 };
 use types::Ino;
 
@@ -23,84 +23,8 @@ use crate::{answer::No, nodes::Pressed};
 
 /// Files at once, of all data servers.
 const MOVERS: usize = 4;
-/// A file that could not be moved is tried again later, and later each time.
-const REST: Duration = Duration::from_millis(500);
-const REST_MAX: Duration = Duration::from_secs(60);
-/// Those that rest, at the most: who is not among them is tried again earlier.
-const RESTING_MAX: usize = 65_536;
-/// A data server of which nothing could be moved is asked again after this, and later each time, unless somebody waits there.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
-const ASK_AGAIN_MAX: Duration = Duration::from_secs(8);
-/// It may have to look through all that it has, so it is not asked again for so many times as long as it took.
-const ASKED_REST: u32 = 10;
 /// After so long nothing more is begun of what was decided: somebody else may wait for something by then.
 const ROUND: Duration = Duration::from_secs(2);
-
-/// What was sent away of one data server, and why no more.
-#[derive(Clone, Default)]
-pub(super) struct Sent {
-    pub files: u64,
-    pub bytes: u64,
-    pub stuck: String,
-    ask_again: Option<Instant>,
-    pause: Duration,
-}
-
-impl Sent {
-    fn is_stuck(&mut self, why: &str, took: Duration) {
-        self.pause = (self.pause * 2).clamp(ASK_AGAIN, ASK_AGAIN_MAX);
-        self.ask_again = Some(Instant::now() + self.pause.max(took * ASKED_REST));
-        self.stuck = why.chars().take(WHY_MAX / 4).collect();
-    }
-}
-
-/// Bytes on their way to a node, or arrived and perhaps not in its last report.
-struct Promise {
-    attempt: u64,
-    to: u64,
-    bytes: u64,
-    ended: Option<Instant>,
-}
-
-#[derive(Default)]
-pub(super) struct Sendings {
-    pub table: Mutex<BTreeMap<u64, Sent>>,
-    resting: Mutex<HashMap<Ino, (Instant, Duration)>>,
-    /// One for each attempt under way, and those that ended since the destination's last report.
-    promises: Mutex<Vec<Promise>>,
-    /// Held while files are moved.
-    pub at_work: Mutex<()>,
-}
-
-impl Sendings {
-    pub(super) fn promise(&self, attempt: u64, to: u64, bytes: u64) {
-        self.promises.lock().push(Promise { attempt, to, bytes, ended: None });
-    }
-
-    pub(super) fn ended(&self, attempt: u64, moved: bool) {
-        let mut promises = self.promises.lock();
-        match promises.iter_mut().find(|promise| promise.attempt == attempt) {
-            Some(promise) if moved => promise.ended = Some(Instant::now()),
-            Some(_) | None => promises.retain(|promise| promise.attempt != attempt),
-        }
-    }
-
-    fn rest(&self, ino: Ino) {
-        let now = Instant::now();
-        let mut resting = self.resting.lock();
-        let rest = resting.get(&ino).map_or(REST, |(_, before)| (*before * 2).min(REST_MAX));
-        if resting.len() >= RESTING_MAX {
-            resting.retain(|_, (until, _)| *until > now);
-        }
-        if resting.len() < RESTING_MAX {
-            resting.insert(ino, (now + rest, rest));
-        }
-    }
-
-    fn rests(&self, ino: Ino) -> bool {
-        self.resting.lock().get(&ino).is_some_and(|(until, _)| *until > Instant::now())
-    }
-}
 
 /// One file of which something leaves.
 struct Order {
@@ -133,12 +57,11 @@ impl MetadataService {
     /// Data servers that take stripes and send them away, less what is on its way to them.
     pub(super) fn peers(&self) -> Peers {
         let mut peers = Peers::default();
-        let mut promises = self.sendings.promises.lock();
         for known in self.nodes.pressures() {
-            promises.retain(|one| one.to != known.node || one.ended.is_none_or(|ended| ended >= known.heard));
             peers.insert(NodeId(known.node), stand(&known.pressure), known.busy);
+            let promised = self.sendings.promised(known.node, known.heard);
+            peers.promise(NodeId(known.node), promised);
         }
-        promises.iter().for_each(|one| peers.promise(NodeId(one.to), one.bytes));
         peers
     }
 
@@ -240,14 +163,11 @@ impl MetadataService {
         let Order { ino, from, why, bytes } = *order;
         match self.move_off(ino, from, Cause::Press(why, bytes)) {
             Ok(moved) => {
-                self.sendings.resting.lock().remove(&ino);
+                self.sendings.wake(ino);
                 tracing::debug!(from, %ino, ?why, bytes = moved, "a file was moved off a data server");
                 let mut table = self.sendings.table.lock();
                 let sent = table.entry(from).or_default();
-                sent.files += 1;
-                sent.bytes = sent.bytes.saturating_add(moved);
-                sent.stuck.clear();
-                (sent.pause, sent.ask_again) = (Duration::ZERO, None);
+                sent.has_sent(moved);
             }
             Err(no) => {
                 tracing::info!(from, %ino, ?why, errno = %no.errno(), detail = no.0.detail, "a file is moved off a data server later");
