@@ -201,9 +201,12 @@ pub struct Pressure {
     /// Its lowest tier outlives the machine.
     #[prost(bool, tag = "5")]
     pub safe: bool,
-    /// Objects that are to leave whatever room there is ([`crate::moving::CoolWhy`]).
+    /// Objects that somebody waits for to be safe.
     #[prost(uint64, tag = "6")]
     pub waiting: u64,
+    /// Objects that have been in memory alone for as long as they may.
+    #[prost(uint64, tag = "7")]
+    pub aged: u64,
 }
 
 /// A tier of a data server, in bytes.

@@ -108,7 +108,7 @@ fn report() -> NodeReport {
 }
 
 fn pressure() -> Pressure {
-    Pressure { lacking: 1, forced: true, spare: 2, most: 3, safe: true, waiting: 4 }
+    Pressure { lacking: 1, forced: true, spare: 2, most: 3, safe: true, waiting: 4, aged: 5 }
 }
 
 fn node_reported() -> NodeReported {

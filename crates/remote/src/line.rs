@@ -238,11 +238,9 @@ impl Line {
                     let fault = proto::fault::read(&answered.meta);
                     let now = Instant::now();
                     // It is there, only not able to.
-                    let until = match Reason::of(&fault) {
-                        // It says when it gives up.
-                        Reason::Leaving => end,
-                        _ => *able_by.get_or_insert(now + waits.patience),
-                    };
+                    // Or it says itself when it gives up.
+                    let able_until = *able_by.get_or_insert(now + waits.patience);
+                    let until = if Reason::of(&fault) == Reason::Leaving { end } else { able_until };
                     let after = pause.max(Duration::from_millis(fault.after_ms.min(5000).into()));
                     if !comes_later(&fault) || now + after >= until.min(end) {
                         return Err(Stop::Fault { fault: Box::new(fault), again });

@@ -175,6 +175,30 @@ fn a_node_takes_three_times_what_it_holds_and_no_byte_is_lost() {
 }
 
 #[test]
+fn a_full_disk_sends_to_one_with_room() {
+    // 64 MiB of memory and as much of SSD.
+    let site = Site::of(vec![disk(1, 64), disk(2, 512)], options());
+    let session = session_on(&site, 1);
+    for n in 1..=40 {
+        let ino = create(&session, n).ino;
+        write(&session, &site, ino, 0, &pattern(8 * MIB as usize, n)).unwrap();
+        // What is synced needs room on the disk at once.
+        if n % 3 == 0 {
+            sync(&session, &site, ino).unwrap();
+        }
+        session.close(n);
+    }
+    until("it is not full any more", || !standing(&site, 1).full);
+    assert!(standing(&site, 1).files_sent > 0);
+    for n in 1..=40 {
+        let ino = session.lookup(&format!("f{n}")).unwrap().ino;
+        assert!(read(&session, &site, ino, 8 * MIB) == pattern(8 * MIB as usize, n), "file {n}");
+    }
+    // The other one never had to send anything back.
+    assert_eq!(standing(&site, 2).files_sent, 0);
+}
+
+#[test]
 fn an_open_file_larger_than_its_node_goes_on_elsewhere() {
     let site = Site::of(vec![memory(1, 64), disk(2, 512)], options());
     let session = session_on(&site, 1);
@@ -223,11 +247,10 @@ fn a_sync_where_there_is_only_memory_is_an_error() {
 #[test]
 fn what_was_closed_in_memory_leaves_it_in_time_with_its_whole_group() {
     let mut data = vec![memory(1, 64), memory(2, 64), disk(3, 512)];
-    for one in &mut data[..2] {
-        one.kill();
-        one.options.leave_after = Some(Duration::from_millis(400));
-        one.start();
-    }
+    // Of the second one alone nothing would leave.
+    data[0].kill();
+    data[0].options.leave_after = Some(Duration::from_millis(400));
+    data[0].start();
     let site = Site::of(data, options());
     // Striped over all three; two of them have only memory.
     let session = site.session();
@@ -267,6 +290,13 @@ fn without_room_anywhere_it_is_an_error_and_with_room_again_it_goes_on() {
         assert!(n < 100, "more than there is room for");
     };
     assert_eq!(fault, Errno::ENOSPC);
+    let space = session.try_ask(&proto::metadata::StatFs { head: session.head() }).unwrap();
+    assert!(
+        space.free < space.total / 4,
+        "{} of {} MiB are said to be free",
+        space.free / MIB,
+        space.total / MIB
+    );
     assert!(written.len() >= 12, "{} of 4 MiB in 96 MiB", written.len());
     for ino in &written {
         assert!(read(&session, &site, *ino, 4 * MIB) == piece);

@@ -1,6 +1,6 @@
 //! What a server serves: the services of its roles, over its stores.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use ds::FirstRecord;
 use kv::MetaStore;
@@ -50,8 +50,9 @@ impl Serving {
         self.services.data.clone().map(|data| data as Arc<dyn Hatch>)
     }
 
+    /// `leave_after`: of a closed file, from a node that has only memory.
     pub fn start(
-        node: &NodeConfig,
+        (node, leave_after): (&NodeConfig, Option<Duration>),
         credentials: &Credentials,
         stores: &Stores,
         first: Option<Arc<FirstRecords>>,
@@ -60,7 +61,7 @@ impl Serving {
         let failed = |error: io::Error| StartError::Failed(format!("the services: {error}"));
         let mut data = None;
         if let (true, Some(first)) = (node.data, first) {
-            let options = DataOptions::default();
+            let options = DataOptions { leave_after, ..DataOptions::default() };
             let started = DataService::start(stores.ds(), stores.store.clone(), first, options);
             let started = started.map_err(failed)?;
             started.set_credentials(credentials.clone());

@@ -29,6 +29,7 @@ use crate::{
     },
     monitor::{Id, Sample},
     mounts,
+    policy::WriteBehind,
     running::{MountedFs, Running, StartError, UnmountError},
 };
 
@@ -38,6 +39,17 @@ const LEAVE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
 /// Between attempts to.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// As `tier::Settings::write_behind_latest`.
+const LEAVE_LATEST: Duration = Duration::from_secs(30);
+
+/// What is in memory alone is there as long as what is not written behind, at the latest; `None`: as long as it likes.
+fn leave_after(config: &ServerConfig) -> Option<Duration> {
+    match config.stores.policy.write_behind {
+        WriteBehind::After(delay) => Some(delay.0.max(LEAVE_LATEST)),
+        WriteBehind::Never => None,
+    }
+}
 
 /// Opens the stores, recovers, and serves. Returns when it can be reached.
 pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<Running, StartError> {
@@ -118,7 +130,8 @@ impl Parts {
             }
         };
         let with_names = names.as_ref().zip(shared);
-        let serving = match Serving::start(&config.node, &credentials, &stores, first, with_names) {
+        let of_node = (&config.node, leave_after(config));
+        let serving = match Serving::start(of_node, &credentials, &stores, first, with_names) {
             Ok(serving) => serving,
             Err(error) => {
                 give_up(names, stores);

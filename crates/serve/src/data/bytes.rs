@@ -61,10 +61,11 @@ impl DataService {
         Ok(Done::new(&Nothing {}))
     }
 
-    /// Where there is only memory that is another data server's to do (I-DATA-5).
+    /// Where there is only memory that is another data server's to do (I-PRESS-5).
     fn make_safe(&self, object: &asked::Object) -> Result<(), No> {
         if self.is_safe() {
-            return self.make_durable(object);
+            let full = |no: No| if no.errno() == Errno::ENOSPC { self.without_room() } else { no };
+            return self.make_durable(object).map_err(full);
         }
         if self.is_nothing(object)? {
             return Ok(());

@@ -27,6 +27,7 @@ mod mark;
 mod marks;
 mod objects;
 mod pressed;
+mod pressure;
 mod record;
 mod removed;
 mod service;

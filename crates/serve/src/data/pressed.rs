@@ -2,9 +2,9 @@
 //!
 //! The metadata server orders the movements, and says with each report that it takes how much room there is elsewhere.
 //!
-//! - I-DATA-5: nobody is told that his bytes are safe while only memory has them: who asks for that, where there is only memory, waits until the object
+//! - I-PRESS-5: nobody is told that his bytes are safe while only memory has them: who asks for that, where there is only memory, waits until the object
 //!   is at another data server, or is told `ENOSPC`.
-//! - I-DATA-6: who waits for room or safety waits while something leaves, and for [`Pressed::patience`] without anything leaving, no longer.
+//! - I-PRESS-6: who waits for room or safety waits while something leaves, and for a stated time without anything leaving, no longer.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,6 @@ use std::{
 };
 
 use cluster::pressure::{Level, Stand};
-use parking_lot::Mutex;
 use proto::{
     BATCH_MAX, Reason,
     control::{NodeReported, Pressure},
@@ -22,116 +21,14 @@ use proto::{
 use types::{Errno, Ino, TierSet};
 use wire::schema::Retry;
 
-use super::{DataService, usage::Usage};
+use super::{
+    DataService,
+    pressure::{ASKED_AGAIN, Room, WAITING_MAX, Waits},
+};
 use crate::answer::{Done, No};
 
-/// What the metadata server said of room elsewhere is believed for so long: it may be started again meanwhile.
-const BELIEVED: Duration = Duration::from_secs(30);
-/// Who does not ask again for so long does not wait any more.
-const ASKED_AGAIN: Duration = Duration::from_secs(5);
-/// Objects that somebody waits for, at once. More are told to come later, and are not in the list.
-const WAITING_MAX: usize = 4096;
 /// Of one list.
 const LIST_MAX: usize = BATCH_MAX / 2;
-/// The metadata server is told early that somebody waits, but not more often than this.
-const NUDGE: Duration = Duration::from_millis(50);
-
-/// Somebody waits: since when, and when he asked last.
-#[derive(Clone, Copy)]
-struct Waits {
-    since: Instant,
-    asked: Instant,
-}
-
-/// Room elsewhere, as it was said at some moment.
-#[derive(Clone, Copy)]
-struct Room {
-    /// In a tier that outlives its machine.
-    safe: u64,
-    any: u64,
-    said: Instant,
-}
-
-#[derive(Default)]
-struct State {
-    /// For objects to be safe; and how large they are.
-    unsafe_ones: HashMap<Ino, (Waits, u64)>,
-    /// For room.
-    starved: Option<Waits>,
-    /// What the metadata server said last.
-    room: Option<Room>,
-    /// When an object left last.
-    left: Option<Instant>,
-    /// When objects were last looked for that have been in memory for as long as they may, and how many there were.
-    aged: Option<(Instant, u64)>,
-    nudged: Option<Instant>,
-}
-
-/// One for each data service.
-pub(super) struct Pressed {
-    began: Instant,
-    pub(super) usage: Mutex<Usage>,
-    state: Mutex<State>,
-    /// Nothing leaves for so long: then there is no hope.
-    patience: Duration,
-    /// Closed objects leave memory that is the only tier after so long.
-    leave_after: Option<Duration>,
-    /// Whoever reports does so early.
-    nudge: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
-}
-
-impl Pressed {
-    pub(super) fn new(patience: Duration, leave_after: Option<Duration>) -> Pressed {
-        let (usage, state, nudge) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Pressed { began: Instant::now(), usage, state, patience, leave_after, nudge }
-    }
-
-    fn now(&self) -> Duration {
-        self.began.elapsed()
-    }
-
-    pub(super) fn opened(&self, ino: Ino) {
-        self.usage.lock().opened(ino, self.now());
-    }
-
-    pub(super) fn closed(&self, ino: Ino) {
-        self.usage.lock().closed(ino, self.now());
-    }
-
-    pub(super) fn gone(&self, ino: Ino) {
-        self.usage.lock().gone(ino);
-        self.state.lock().unsafe_ones.remove(&ino);
-    }
-
-    /// It was handed over to another data server.
-    pub(super) fn left(&self, ino: Ino) {
-        self.gone(ino);
-        self.state.lock().left = Some(Instant::now());
-    }
-
-    fn is_starved(&self) -> bool {
-        self.state.lock().starved.is_some_and(|waits| waits.asked.elapsed() < ASKED_AGAIN)
-    }
-
-    /// It was said that there is no room elsewhere, to somebody who has waited long enough for all to have reported.
-    fn is_without(&self, since: Instant, room: impl Fn(&Room) -> u64) -> bool {
-        let said = self.state.lock().room.filter(|said| said.said.elapsed() < BELIEVED);
-        since.elapsed() > self.patience / 8 && said.is_none_or(|said| room(&said) == 0)
-    }
-
-    fn nudge(&self) {
-        let now = Instant::now();
-        {
-            let mut state = self.state.lock();
-            if state.nudged.is_some_and(|last| now - last < NUDGE) {
-                return;
-            }
-            state.nudged = Some(now);
-        }
-        self.nudge.lock().iter().for_each(|nudge| nudge());
-    }
-}
-
 fn leaving(why: &str) -> No {
     let mut no = No::new(Errno::EAGAIN, Retry::After, Reason::Leaving, why);
     no.0.after_ms = 50;
@@ -145,7 +42,7 @@ fn no_room(why: &str) -> No {
 impl DataService {
     /// Called when somebody begins to wait; the metadata server should be told then.
     pub fn on_pressure(&self, nudge: Box<dyn Fn() + Send + Sync>) {
-        self.pressed.nudge.lock().push(nudge);
+        self.pressed.nudges.lock().push(nudge);
     }
 
     /// The metadata server took a report, and said what room there is.
@@ -177,7 +74,7 @@ impl DataService {
             state.unsafe_ones.retain(|_, (waits, _)| waits.asked.elapsed() < ASKED_AGAIN);
             state.unsafe_ones.len() as u64
         };
-        Pressure { lacking, forced, spare, most, safe, waiting: waiting + self.aged() }
+        Pressure { lacking, forced, spare, most, safe, waiting, aged: self.aged() }
     }
 
     /// How many objects are to leave since they have been in memory alone for long. Looked for now and then.
@@ -264,7 +161,7 @@ impl DataService {
         let stand = self.stand();
         let pressure = Some(self.pressure());
         let mut objects = self.to_be_safe();
-        if stand.lacking > 0 || !self.is_safe() {
+        if stand.lacking > 0 || self.aged() > 0 {
             let left = LIST_MAX - objects.len();
             objects.extend(self.cool_ones(&stand, left)?);
         }

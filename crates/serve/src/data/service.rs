@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ds::{DataServer, Entries, Object, ObjectHint, OpenKind, TierStatus};
+use ds::{DataServer, Entries, Object, ObjectHint, OpenKind};
 use kv::{MetaStore, WriteSet};
 use namespace::{key, txn::KvError};
 use net::{Handler, Incoming, Reply};
@@ -27,7 +27,7 @@ use super::{
     attempt::Arriving,
     followed::Leaving,
     lent::Lending,
-    pressed::Pressed,
+    pressure::Pressed,
     removed::Removed,
     table::{Held, State, Table},
     under_way::UnderWay,
@@ -202,10 +202,10 @@ impl DataService {
     pub fn report(&self, about: &mut NodeReport) {
         let tiers = self.ds.tiers();
         (about.total, about.free) = super::space::space(&tiers);
-        about.busy = busy(&tiers);
         about.tiers = tiers.iter().map(super::space::tier_now).collect();
         about.only_in_memory = self.ds.dirty().1;
         about.waiting = self.workers.meter().waiting();
+        about.busy = super::space::busy(&tiers, about.waiting, self.options.bounds.threads);
         about.copies = self.copies_unjudged();
         about.pressure = Some(self.pressure());
         (about.refuses, about.roster) = (true, self.admission.kept());
@@ -569,12 +569,6 @@ fn is_among_servers(method: Method) -> bool {
 
 pub(super) fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {
     Ok(proto::decode(meta)?)
-}
-
-/// How busy it is, in thousandths: a tier whose writers wait cannot do more.
-fn busy(tiers: &[TierStatus]) -> u32 {
-    let waiting = tiers.iter().filter(|tier| tier.report.writers_wait).count();
-    (waiting * 1000 / tiers.len().max(1)) as u32
 }
 
 /// Another layout's object under the same name is not the one that is asked for.

@@ -114,6 +114,7 @@ impl Usage {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     //! Goal: the coolest is who is not used for long, and was not used for long before. Method: by hand.
     use types::{LocalId, UgsdId};
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     fn ino(n: u64) -> Ino {
-        Ino::new(UgsdId::ROOT, LocalId::new(n).unwrap_or(LocalId::ROOT))
+        Ino::new(UgsdId::ROOT, LocalId::new(n).unwrap())
     }
 
     fn s(seconds: u64) -> Duration {

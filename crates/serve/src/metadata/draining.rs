@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use proto::{
     Nothing,
+    control::Pressure,
     moving::{DrainNode, RemoveNode, Standing as Said, StandingKind, StandingList, Standings, WHY_MAX},
 };
 use types::{Errno, Ino};
@@ -159,12 +160,14 @@ impl MetadataService {
             StandingKind::In | StandingKind::Removed => Drain::default(),
         };
         let sent = self.sendings.table.lock().get(&node).cloned().unwrap_or_default();
-        let pressures = self.nodes.pressures();
+        let pressure = self.nodes.pressures().into_iter().find(|one| one.node == node);
+        let Pressure { lacking, waiting, aged, .. } = pressure.map(|one| one.pressure).unwrap_or_default();
         Said {
-            full: pressures.iter().any(|one| one.node == node && one.pressure.lacking > 0),
+            full: lacking > 0,
             files_sent: sent.files,
             bytes_sent: sent.bytes,
-            stuck: sent.stuck,
+            // What waited before does not any more.
+            stuck: if lacking + waiting + aged > 0 { sent.stuck } else { String::new() },
             node,
             name,
             kind: kind.into(),

@@ -32,6 +32,7 @@ mod owners;
 mod placed;
 mod pressing;
 mod purge;
+mod sendings;
 mod service;
 mod session;
 mod tail;

@@ -21,7 +21,7 @@ use super::{
     files::Files,
     leaving::Leaving,
     owners::{Inside, Owners, Shared, Tails},
-    pressing::Sendings,
+    sendings::Sendings,
     session::{Session, SessionLimits, Sessions, Turn},
     terms::Terms,
     turns::Turns,
