@@ -194,10 +194,7 @@ impl Remote {
             return None;
         }
         let lease = self.bytes_lease(ino)?;
-        let pieces = match pages.lock().peek((ino, lease), offset, len as u64) {
-            Some(pieces) => pieces,
-            None => return None,
-        };
+        let pieces = pages.lock().peek((ino, lease), offset, len as u64)?;
         let (_, ahead) = file.run.lock().read(offset, len as u64);
         self.read_ahead(&file, lease, ahead);
         Some(found(&file, pieces))

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fuse::Notifier;
+use fuse::{Call, Notifier};
 use parking_lot::{Condvar, Mutex};
 use proto::leases::Return;
 use types::Ino;
@@ -25,13 +25,25 @@ use crate::{
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(100);
+/// Between two attempts to write a page back.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Those that drop. One whose pages cannot be written keeps one busy; with all of them busy files without a lease wait, and those that are asked
 /// back are given back in time all the same.
 const THREADS: usize = 4;
 
+/// A request of the kernel's to write a page back.
+struct Again {
+    call: Call,
+    since: Instant,
+    due: Instant,
+}
+
 #[derive(Default)]
 pub(crate) struct Dropping {
     mapped: Mutex<Mapped>,
+    /// What was changed through mappings and could not be written: when it came, and when it is tried again. The kernel has few such requests under
+    /// way at once.
+    again: Mutex<Vec<Again>>,
     /// There are jobs.
     some: Condvar,
     /// Files can be mapped, and what is to drop their pages is there.
@@ -57,6 +69,7 @@ impl Dropping {
 
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
+        self.again.lock().clear();
         self.some.notify_all();
     }
 
@@ -103,6 +116,23 @@ impl Remote {
         }
     }
 
+    pub(crate) fn write_back_later(&self, call: Call, since: Instant) {
+        let due = Instant::now() + PAUSE;
+        self.dropping.again.lock().push(Again { call, since, due });
+    }
+
+    fn write_back_again(&self, now: Instant) {
+        let due: Vec<Again> = self.dropping.again.lock().extract_if(.., |again| again.due <= now).collect();
+        for Again { call, since, .. } in due {
+            let this = self.this.clone();
+            self.data_pool.defer(move || {
+                if let Some(this) = this.upgrade() {
+                    this.serve_write(call, since);
+                }
+            });
+        }
+    }
+
     /// A write went past the pages; what of them it wrote is dropped before it is answered.
     pub(crate) fn drop_written(&self, ino: Ino, range: Range<u64>, then: Then) {
         self.dropping.mapped.lock().drop_range(ino, range, then);
@@ -141,6 +171,7 @@ fn look_at_pages(remote: &Weak<Remote>, dropping: &Dropping) {
             dropping.mapped.lock().look(now, |ino| kept.bytes(now, ino))
         };
         dropping.some.notify_all();
+        remote.write_back_again(now);
         for giving in overdue {
             tracing::warn!(
                 ino = giving.1.ino,
