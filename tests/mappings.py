@@ -315,10 +315,11 @@ def away(a, b, kill, back):
     m = mmap.mmap(fd, 64 * PAGE)
     assert m[0] == 0
     subprocess.run([kill], check=True)
+    coming = subprocess.Popen([back])
     for n in range(64):
         m[n * PAGE:n * PAGE + 4] = b"%04d" % n
-    subprocess.run([back], check=True)
     m.flush()
+    assert coming.wait() == 0
     got = read(f"{b}/away")
     assert all(got[n * PAGE:n * PAGE + 4] == b"%04d" % n for n in range(64))
     os.close(fd)

@@ -5,22 +5,19 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use fuse::{Call, Notifier};
-use parking_lot::{Condvar, Mutex};
 use proto::leases::Return;
 use types::Ino;
 
 use crate::{
     Remote,
-    mapped::{Giving, Job, Mapped, Then},
+    droppers::{Again, Dropping},
+    mapped::{Giving, Job, Then},
 };
 
 /// Between two looks.
@@ -30,62 +27,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Those that drop. One whose pages cannot be written keeps one busy; with all of them busy files without a lease wait, and those that are asked
 /// back are given back in time all the same.
 const THREADS: usize = 4;
-
-/// A request of the kernel's to write a page back.
-struct Again {
-    call: Call,
-    since: Instant,
-    due: Instant,
-}
-
-#[derive(Default)]
-pub(crate) struct Dropping {
-    mapped: Mutex<Mapped>,
-    /// What was changed through mappings and could not be written: when it came, and when it is tried again. The kernel has few such requests under
-    /// way at once.
-    again: Mutex<Vec<Again>>,
-    /// There are jobs.
-    some: Condvar,
-    /// Files can be mapped, and what is to drop their pages is there.
-    notifier: OnceLock<Notifier>,
-    ended: AtomicBool,
-}
-
-impl Dropping {
-    /// None: shared mappings are refused, and nothing is known of pages.
-    fn is_on(&self) -> bool {
-        self.notifier.get().is_some()
-    }
-
-    pub(crate) fn has(&self, ino: Ino) -> bool {
-        self.is_on() && self.mapped.lock().has(ino)
-    }
-
-    /// Files with pages, and how often some were dropped.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        let mapped = self.mapped.lock();
-        (mapped.len() as u64, mapped.drops())
-    }
-
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
-        self.again.lock().clear();
-        self.some.notify_all();
-    }
-
-    fn next(&self) -> Option<Job> {
-        let mut mapped = self.mapped.lock();
-        loop {
-            if self.ended.load(Ordering::Acquire) {
-                return None;
-            }
-            if let Some(job) = mapped.next() {
-                return Some(job);
-            }
-            self.some.wait_for(&mut mapped, TICK * 10);
-        }
-    }
-}
 
 impl Remote {
     /// Shared mappings are served from now on, unless there are no threads for it.

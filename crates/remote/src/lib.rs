@@ -14,10 +14,12 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod cache;
 mod caching;
 mod closes;
 mod closing;
 mod dirs;
+mod droppers;
 mod dropping;
 mod held;
 mod homes;
