@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
 use proto::leases::{Keep, keeps};
 use types::{Errno, Ino};
 
@@ -18,7 +17,7 @@ use crate::{
     kept::Ticket,
     opening::now,
     openings::OpenFile,
-    pages::{CHUNK, Fetch, PageCounts, Pages, Piece, Step},
+    pages::{CHUNK, Fetch, Piece, Step},
     reading::Answers,
 };
 
@@ -28,13 +27,6 @@ const LARGE: usize = 512 << 10;
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// A read that is overtaken so often goes past what is kept.
 const TURNS_MAX: usize = 8;
-
-/// `None`: nothing is kept.
-pub(crate) struct Caching {
-    pages: Option<Mutex<Pages>>,
-    /// Something came, failed or was overtaken.
-    came: Condvar,
-}
 
 /// A change of bytes by this mount; it ends when this is dropped.
 pub(crate) struct Changing<'a> {
@@ -59,31 +51,6 @@ impl Drop for Changing<'_> {
         if let Some(pages) = &self.remote.caching.pages {
             pages.lock().end_change(self.ino);
             self.remote.caching.came.notify_all();
-        }
-    }
-}
-
-impl Caching {
-    pub(crate) fn new(bytes: u64) -> Caching {
-        Caching { pages: Pages::new(bytes).map(Mutex::new), came: Condvar::new() }
-    }
-
-    pub(crate) fn counts(&self) -> PageCounts {
-        self.pages.as_ref().map(|pages| pages.lock().counts()).unwrap_or_default()
-    }
-
-    /// It was asked back.
-    pub(crate) fn forget(&self, ino: Ino) {
-        if let Some(pages) = &self.pages {
-            pages.lock().forget(ino);
-            self.came.notify_all();
-        }
-    }
-
-    pub(crate) fn clear(&self) {
-        if let Some(pages) = &self.pages {
-            pages.lock().clear();
-            self.came.notify_all();
         }
     }
 }
@@ -194,10 +161,7 @@ impl Remote {
             return None;
         }
         let lease = self.bytes_lease(ino)?;
-        let pieces = match pages.lock().peek((ino, lease), offset, len as u64) {
-            Some(pieces) => pieces,
-            None => return None,
-        };
+        let pieces = pages.lock().peek((ino, lease), offset, len as u64)?;
         let (_, ahead) = file.run.lock().read(offset, len as u64);
         self.read_ahead(&file, lease, ahead);
         Some(found(&file, pieces))

@@ -5,74 +5,28 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use fuse::Notifier;
-use parking_lot::{Condvar, Mutex};
+use fuse::{Call, Notifier};
 use proto::leases::Return;
 use types::Ino;
 
 use crate::{
     Remote,
-    mapped::{Giving, Job, Mapped, Then},
+    droppers::{Again, Dropping},
+    mapped::{Giving, Job, Then},
 };
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(100);
+/// Between two attempts to write a page back.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Those that drop. One whose pages cannot be written keeps one busy; with all of them busy files without a lease wait, and those that are asked
 /// back are given back in time all the same.
 const THREADS: usize = 4;
-
-#[derive(Default)]
-pub(crate) struct Dropping {
-    mapped: Mutex<Mapped>,
-    /// There are jobs.
-    some: Condvar,
-    /// Files can be mapped, and what is to drop their pages is there.
-    notifier: OnceLock<Notifier>,
-    ended: AtomicBool,
-}
-
-impl Dropping {
-    /// None: shared mappings are refused, and nothing is known of pages.
-    fn is_on(&self) -> bool {
-        self.notifier.get().is_some()
-    }
-
-    pub(crate) fn has(&self, ino: Ino) -> bool {
-        self.is_on() && self.mapped.lock().has(ino)
-    }
-
-    /// Files with pages, and how often some were dropped.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        let mapped = self.mapped.lock();
-        (mapped.len() as u64, mapped.drops())
-    }
-
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
-        self.some.notify_all();
-    }
-
-    fn next(&self) -> Option<Job> {
-        let mut mapped = self.mapped.lock();
-        loop {
-            if self.ended.load(Ordering::Acquire) {
-                return None;
-            }
-            if let Some(job) = mapped.next() {
-                return Some(job);
-            }
-            self.some.wait_for(&mut mapped, TICK * 10);
-        }
-    }
-}
 
 impl Remote {
     /// Shared mappings are served from now on, unless there are no threads for it.
@@ -100,6 +54,23 @@ impl Remote {
             // With both locks: whoever asks for the lease back sees either no lease or these pages.
             let kept = self.kept.lock();
             self.dropping.mapped.lock().read(now, ino, kept.bytes(now, ino));
+        }
+    }
+
+    pub(crate) fn write_back_later(&self, call: Call, since: Instant) {
+        let due = Instant::now() + PAUSE;
+        self.dropping.again.lock().push(Again { call, since, due });
+    }
+
+    fn write_back_again(&self, now: Instant) {
+        let due: Vec<Again> = self.dropping.again.lock().extract_if(.., |again| again.due <= now).collect();
+        for Again { call, since, .. } in due {
+            let this = self.this.clone();
+            self.data_pool.defer(move || {
+                if let Some(this) = this.upgrade() {
+                    this.serve_write(call, since);
+                }
+            });
         }
     }
 
@@ -141,6 +112,7 @@ fn look_at_pages(remote: &Weak<Remote>, dropping: &Dropping) {
             dropping.mapped.lock().look(now, |ino| kept.bytes(now, ino))
         };
         dropping.some.notify_all();
+        remote.write_back_again(now);
         for giving in overdue {
             tracing::warn!(
                 ino = giving.1.ino,

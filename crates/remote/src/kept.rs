@@ -409,6 +409,39 @@ mod tests {
     }
 
     #[test]
+    fn bytes_have_a_lease_of_their_own() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        let ticket = kept.ask(now);
+        keep(&mut kept, ticket, now, 1);
+        let first = kept.bytes(now, Ino::ROOT);
+        assert!(first.is_some() && kept.renew_every().is_some());
+        // Attributes that are asked back, or changed here, are no bytes.
+        kept.recalled(&key(), true);
+        kept.begin_change(&key());
+        assert_eq!((kept.attr(now, Ino::ROOT), kept.bytes(now, Ino::ROOT)), (None, first));
+        kept.end_change(&key(), now, None);
+        // One that was asked for before it was asked back counts for nothing, one that was asked for afterwards is another.
+        let (overtaken, other) = (kept.ask(now), kept.ask(now));
+        kept.recalled(&key(), false);
+        kept.done(other);
+        keep(&mut kept, overtaken, now, 1);
+        assert_eq!(kept.bytes(now, Ino::ROOT), None);
+        let ticket = kept.ask(now);
+        keep(&mut kept, ticket, now, 1);
+        let second = kept.bytes(now, Ino::ROOT);
+        assert!(second > first);
+        assert_eq!(kept.bytes(now + TERM, Ino::ROOT), None, "its term has ended");
+        // A write of ours without an answer may be carried out later.
+        kept.doubt_bytes(Ino::ROOT, now, now + TERM / 2);
+        for (at, there) in [(now, false), (now + TERM / 2, true)] {
+            let ticket = kept.ask(at);
+            keep(&mut kept, ticket, at, 1);
+            assert_eq!(kept.bytes(at, Ino::ROOT).is_some(), there);
+        }
+        assert!(kept.touched_files.is_empty());
+    }
+
+    #[test]
     fn the_older_half_goes() {
         let (mut kept, now) = (Kept::default(), Instant::now());
         let ticket = kept.ask(now);

@@ -1,6 +1,9 @@
 //! The kernel's requests. All but those that need nobody's answer go to a thread of the pools.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use fuse::{
     AttrOut, Call, Capabilities, DirBuffer, DirEntryOut, EntryOut, Filesystem, Header, InitConfig,
@@ -303,28 +306,7 @@ impl Remote {
                 call.reply_ok();
             }
             Operation::Read(args) => self.serve_read(call, args),
-            Operation::Write(args) => {
-                // Written back from pages, it goes where they are; the flags are nobody's.
-                let how = WriteHow {
-                    append: is_append(args.flags) && !args.cache,
-                    sync: is_sync(args.flags) && !args.cache,
-                    kill_suidgid: args.kill_suidgid,
-                };
-                let written =
-                    self.file(args.fh).and_then(|file| self.write(&file, args.offset, args.data, how));
-                let answer = move |call| {
-                    finish(call, written, |call, bytes| {
-                        call.reply_written(u32::try_from(bytes).unwrap_or(u32::MAX));
-                    });
-                };
-                if args.cache || !self.dropping.has(at) {
-                    return answer(call);
-                }
-                // Pages that were read while it was written may have what was there before.
-                let end = args.offset.saturating_add(args.data.len() as u64);
-                let range = if how.append { 0..0 } else { args.offset..end };
-                self.drop_written(at, range, Box::new(move || answer(call)));
-            }
+            Operation::Write(_) => self.serve_write(call, Instant::now()),
             Operation::Fsync { fh, .. } => {
                 finish(call, self.file(fh).and_then(|file| self.fsync(&file)), reply_ok);
             }
@@ -361,6 +343,36 @@ impl Remote {
             | Operation::Destroy
             | Operation::Unknown(_) => call.reply_error(Errno::ENOSYS),
         }
+    }
+
+    /// `since`: when it came. What was changed through a mapping nobody writes again, so that is tried for longer.
+    pub(crate) fn serve_write(&self, call: Call, since: Instant) {
+        let (Ok(Operation::Write(args)), Some(ino)) = (call.operation(), Ino::from_raw(call.header().node))
+        else {
+            return call.reply_error(Errno::ESTALE);
+        };
+        // Written back from pages, it goes where they are; the flags are nobody's.
+        let how = WriteHow {
+            append: is_append(args.flags) && !args.cache,
+            sync: is_sync(args.flags) && !args.cache,
+            kill_suidgid: args.kill_suidgid,
+        };
+        let written = self.file(args.fh).and_then(|file| self.write(&file, args.offset, args.data, how));
+        if args.cache && written == Err(Errno::EIO) && since.elapsed() < self.options.patience {
+            return self.write_back_later(call, since);
+        }
+        let answer = move |call| {
+            finish(call, written, |call, bytes| {
+                call.reply_written(u32::try_from(bytes).unwrap_or(u32::MAX));
+            });
+        };
+        if args.cache || !self.dropping.has(ino) {
+            return answer(call);
+        }
+        // Pages that were read while it was written may have what was there before.
+        let end = args.offset.saturating_add(args.data.len() as u64);
+        let range = if how.append { 0..0 } else { args.offset..end };
+        self.drop_written(ino, range, Box::new(move || answer(call)));
     }
 
     /// What comes in one piece goes to the kernel as it came.

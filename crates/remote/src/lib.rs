@@ -17,10 +17,12 @@
 
 mod access;
 mod borrowing;
+mod cache;
 mod caching;
 mod closes;
 mod closing;
 mod dirs;
+mod droppers;
 mod dropping;
 mod held;
 mod homes;

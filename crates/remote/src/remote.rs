@@ -24,9 +24,9 @@ use wire::{
 };
 
 use crate::{
-    caching::Caching,
+    cache::Caching,
     closes::Closes,
-    dropping::Dropping,
+    droppers::Dropping,
     held::Source,
     homes::{FIRST_PAUSE, Homes},
     kept::Kept,

@@ -1,5 +1,5 @@
 //! What clients of a cluster may keep of its files, and who of all programs has which lock (DESIGN section 6). Sessions, locks
-//! and leases are called by the metadata service; nobody calls [`client`], which is for clients that keep what they write ([0023](../../../../docs/decisions/0023-leases-in-use.md)).
+//! and leases are called by the metadata service; [`client`] is for clients that keep what they write, and is called by the simulation alone ([0029](../../../../docs/decisions/0029-bytes-at-clients.md)).
 //!
 //! - [`rights`] what can be leased, and which leases and operations go together; [`message`] what both sides say.
 //! - [`server`] who has what, recalls, sessions and how they come, within its [`limits`]; its [`table`] of leases. [`client`] what may be used until when.
