@@ -138,6 +138,11 @@ impl Server {
         locks.iter().for_each(|lock| self.locks.restore(lock));
     }
 
+    pub fn alive(&self) -> Vec<SessionId> {
+        let alive = self.sessions.iter().filter(|(_, session)| session.standing == Standing::Alive);
+        alive.map(|(id, _)| *id).collect()
+    }
+
     /// By a verdict that may not be carried out yet, of this life or, until they come back no more, of earlier ones.
     pub fn given_up(&self) -> impl Iterator<Item = SessionId> {
         let judged = self.sessions.iter().filter(|(_, session)| session.standing != Standing::Alive);

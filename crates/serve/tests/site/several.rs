@@ -245,6 +245,11 @@ impl Several {
         }
     }
 
+    /// The inode's slot is nobody's, and what was in it is lost.
+    pub fn adrift(&self, ino: u64) {
+        self.common.owners.lock().remove(&slot_of(ino).get());
+    }
+
     /// Has an inode's slot brought to a server, as for an operation.
     pub fn bring(&self, ino: u64, to: usize) {
         let slot = Ino::from_raw(ino).unwrap().ugsd().slot().get();
