@@ -50,6 +50,8 @@ enum Fault {
     Untold,
     /// A life believes what it is told of slots that it did not have at its begin.
     Gullible,
+    /// Verdicts of a life are forgotten when the next has ended its time of coming back, as where there is one server.
+    Forgetful,
     /// The next life is not told whom a slot brought.
     Unrecorded,
 }
@@ -155,7 +157,9 @@ impl World {
                         site.present.remove(&id);
                         site.verdicts.insert(id, site.life);
                     }
-                    site.verdicts.retain(|_, life| *life == site.life);
+                    if self.fault == Fault::Forgetful {
+                        site.verdicts.retain(|_, life| *life == site.life);
+                    }
                     site.from = site.life;
                     site.server.handle(now, Input::GraceEnded);
                 }
@@ -396,6 +400,7 @@ fn slots_go_about_and_no_two_have_the_same_lock() {
 fn the_same_runs_find_what_is_left_out() {
     for (fault, name) in [
         (Fault::Untold, "verdicts do not go along"),
+        (Fault::Forgetful, "verdicts are forgotten"),
         (Fault::Gullible, "what others have is believed"),
         (Fault::Unrecorded, "who is brought is not recorded"),
     ] {

@@ -18,8 +18,8 @@ use types::{Ino, Slot};
 
 use super::terms::{Asked, Due, Got, Terms};
 
-/// Sessions that were given up, told to whoever takes slots: the client of one has long heard of it when there are so many others.
-const GIVEN_UP_MAX: usize = 1 << 16;
+/// Sessions that were given up, remembered over restarts and told to whoever takes slots: the client of one has long heard of it when there are so many others.
+pub(super) const GIVEN_UP_MAX: usize = 1 << 16;
 
 /// Of the locks in slots that go.
 pub(super) struct Carried {

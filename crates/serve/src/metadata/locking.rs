@@ -12,7 +12,9 @@ use proto::{
     locks::{CancelLock, FindLock, FoundLock, HadLocks, HeldLock, Listen, Lock, Locked, Told, Unlock},
 };
 
-use super::{MetadataService, mailbox::Listener, session::Session, terms::Due, verdicts};
+use super::{
+    MetadataService, carried::GIVEN_UP_MAX, mailbox::Listener, session::Session, terms::Due, verdicts,
+};
 use crate::answer::{Done, No, Outcome, answered};
 
 /// Who listens is answered after so long in any case, and before his own deadline.
@@ -150,7 +152,8 @@ impl MetadataService {
     }
 
     fn end_grace(&self) -> Due {
-        match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing()) {
+        let keep = if self.owners.is_some() { GIVEN_UP_MAX } else { 0 };
+        match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing(), keep) {
             Ok(()) => {
                 tracing::info!("sessions of earlier lives come back no more");
                 self.terms.grace_ended()
