@@ -2,7 +2,7 @@
 //! whole where the slot is, and none that was granted is lost without its session. Method: machines of three servers, each with its slots, and
 //! sessions that know what they were answered; requests, hand-overs, restarts and silences in a random order, from a seed. What the shell has to keep
 //! is kept here: records of who is there, verdicts, the slots that a life began with.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
