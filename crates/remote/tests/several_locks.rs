@@ -20,11 +20,17 @@ use lease::coherence::{
     locks::Class,
     ranges::{Kind, Range},
 };
-use proto::attr::Caller;
+use proto::{
+    Head,
+    attr::Caller,
+    control::{Mount, Unmount},
+    locks::{HeldLock, Lock, LockKind, LockOutcome},
+};
 use remote::{Access, Holder, LockWish, OpenFile, Place, Remote, RemoteOptions};
 use serve::metadata::{MetadataOptions, SessionLimits};
 use site::{cluster::options, credentials, several::Several, until};
 use types::{Errno, Ino};
+use wire::schema::Lane;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const BOTH: Access = Access { read: true, write: true, exclusive: false, no_atime: true };
@@ -228,5 +234,44 @@ fn a_lock_that_came_with_its_slot_outlives_a_restart() {
     assert_eq!(take(&b, &of_b, ONE, Kind::Write), Err(Errno::EAGAIN));
     a.shutdown();
     take(&b, &of_b, ONE, Kind::Write).unwrap();
+    b.shutdown();
+}
+
+/// Goal: a client that one server does not take back has lost its locks at all of them, its programs hear of it, and others get them. Method: a server
+/// is started again where the client does not find it, until it waits for it no more.
+#[test]
+fn who_comes_too_late_to_one_server_loses_its_locks_at_all() {
+    let mut site = with_silence(Duration::from_secs(2));
+    let (a, b) = (client(&site, 900), client(&site, 901));
+    let dirs = dirs(&site, &a);
+    let files = dirs.map(|dir| (open(&a, dir), open(&b, dir)));
+    let other = a.open(files[0].0.ino, BOTH).unwrap();
+    files.iter().for_each(|(of_a, _)| take(&a, of_a, ONE, Kind::Write).unwrap());
+    let before = a.status().session;
+    site.stop(1);
+    site.hide(1);
+    site.start(1);
+    let hidden = |lane| site::client_to(&site.bound(1), Several::node(1), lane);
+    let (meta, control) = (hidden(Lane::Metadata), hidden(Lane::Control));
+    let id = proto::SessionId(77);
+    let mount = Mount { head: Some(Head::of(id)), host: "test".into(), ..Mount::default() };
+    site::ask(&control, &mount, &[], 0).unwrap();
+    let (ino, end) = (files[1].0.ino.get(), Range::END);
+    let lock = Some(HeldLock { ino, owner: 1, end, kind: LockKind::Write.into(), ..HeldLock::default() });
+    let mut number = 0;
+    until("it waits for nobody", || {
+        number += 1;
+        let ask = Lock { head: Some(Head::operation(id, number, number)), lock, wait: false };
+        site::ask(&meta, &ask, &[], 0).unwrap().0.outcome() == LockOutcome::Granted
+    });
+    site::ask(&control, &Unmount { head: Some(Head::of(id)) }, &[], 0).unwrap();
+    site.reveal();
+    until("it has another session", || a.status().session != before);
+    for (of_a, of_b) in &files {
+        assert_eq!(a.file(of_a.number).err(), Some(Errno::EIO), "its program believes in a lock");
+        until("it is free", || take(&b, of_b, ONE, Kind::Write).is_ok());
+    }
+    until("what had no lock goes on", || a.file(other.number).is_ok());
+    a.shutdown();
     b.shutdown();
 }

@@ -138,6 +138,20 @@ impl Server {
         locks.iter().for_each(|lock| self.locks.restore(lock));
     }
 
+    /// Be it that something was brought of it and it did not come itself.
+    pub(super) fn give_up(&mut self, session: SessionId) {
+        if self.sessions.contains_key(&session) {
+            self.condemn(session);
+        } else {
+            self.given_up.insert(session);
+        }
+    }
+
+    pub fn alive(&self) -> Vec<SessionId> {
+        let alive = self.sessions.iter().filter(|(_, session)| session.standing == Standing::Alive);
+        alive.map(|(id, _)| *id).collect()
+    }
+
     /// By a verdict that may not be carried out yet, of this life or, until they come back no more, of earlier ones.
     pub fn given_up(&self) -> impl Iterator<Item = SessionId> {
         let judged = self.sessions.iter().filter(|(_, session)| session.standing != Standing::Alive);

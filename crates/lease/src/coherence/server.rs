@@ -294,19 +294,14 @@ impl Server {
                 if self.grace == Grace::Ends {
                     self.grace = Grace::Ended;
                     self.past.from = self.past.life;
-                    self.past.fenced.clear();
-                    // What they had is free: they do not come back, also not to another server.
-                    self.given_up.extend(self.expected.iter().flat_map(|expected| &expected.sessions));
+                    // What they had is free: they do not come back, also not to another server, which may not know that.
+                    self.given_up.append(&mut self.past.fenced);
+                    let missing: Vec<SessionId> = self.missing().into_iter().flatten().copied().collect();
+                    missing.into_iter().for_each(|session| self.give_up(session));
                 }
             }
             Input::Place { session, silent } => self.place(now, session, silent),
-            Input::GivenUp(session) => {
-                if self.sessions.contains_key(&session) {
-                    self.condemn(session);
-                } else {
-                    self.given_up.insert(session);
-                }
-            }
+            Input::GivenUp(session) => self.give_up(session),
             Input::Lapsed(session) => {
                 for key in self.table.forget_leases(session) {
                     self.begin_waiting(&key);

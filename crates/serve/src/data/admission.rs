@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn answered(roster: Option<Roster>) -> NodeReported {
-        NodeReported { map_epoch: 1, again_ms: 1, lease_ms: 60_000, roster }
+        NodeReported { map_epoch: 1, again_ms: 1, lease_ms: 60_000, roster, ..NodeReported::default() }
     }
 
     fn reason(of: Result<Option<Admitted<'_>>, No>) -> Option<Reason> {

@@ -4,6 +4,7 @@
 //!   one of them meanwhile: the giver has none, and the taker serves the slot when it has them.
 //! - I-CARRY-2: of what a session had of an earlier life the server believes what is in slots that it had when its life began. What is in others came, or comes,
 //!   from whoever had them.
+//! - I-CARRY-3: of slots that come without what was in them nobody keeps believing that he has a lock there.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -17,8 +18,8 @@ use types::{Ino, Slot};
 
 use super::terms::{Asked, Due, Got, Terms};
 
-/// Sessions that were given up, told to whoever takes slots: the client of one has long heard of it when there are so many others.
-const GIVEN_UP_MAX: usize = 1 << 16;
+/// Sessions that were given up, remembered over restarts and told to whoever takes slots: the client of one has long heard of it when there are so many others.
+pub(super) const GIVEN_UP_MAX: usize = 1 << 16;
 
 /// Of the locks in slots that go.
 pub(super) struct Carried {
@@ -94,6 +95,22 @@ impl Terms {
         }
         for session in &carried.given_up {
             all.add(self.drive(Input::GivenUp(*session), Asked::Nothing).1);
+        }
+        all
+    }
+
+    /// The slots are taken without what was in them, which nobody has any more: whoever is here may believe in a lock there, and so may whoever comes later
+    /// and says so. An error is better than a second owner.
+    pub(super) fn distrust(&self, slots: &[Slot]) -> Due {
+        let (mut all, sessions) = {
+            let mut machine = self.machine.lock();
+            if let Some(begun) = &mut machine.begun {
+                begun.extend(slots);
+            }
+            (Due::default(), machine.server.alive())
+        };
+        for session in sessions {
+            all.add(self.drive(Input::GivenUp(session), Asked::Nothing).1);
         }
         all
     }

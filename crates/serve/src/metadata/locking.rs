@@ -14,6 +14,7 @@ use proto::{
 
 use super::{
     MetadataService,
+    carried::GIVEN_UP_MAX,
     leaving::Fenced,
     mailbox::Listener,
     session::Session,
@@ -164,7 +165,8 @@ impl MetadataService {
     }
 
     fn end_grace(&self) -> Due {
-        match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing()) {
+        let keep = if self.owners.is_some() { GIVEN_UP_MAX } else { 0 };
+        match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing(), keep) {
             Ok(()) => {
                 tracing::info!("sessions of earlier lives come back no more");
                 self.fence_at_data_servers(Fenced::Earlier)

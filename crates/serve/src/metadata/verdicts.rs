@@ -204,11 +204,19 @@ pub(super) fn record(store: &MetaStore, session: SessionId, verdict: Verdict) ->
     durably(store, writes)
 }
 
-/// Sessions of lives before this one come back no more, so of those only the verdicts of this one are needed. `missing`: those that did not; that is
-/// a verdict, too.
-pub(super) fn end_grace(store: &MetaStore, life: Life, missing: &[SessionId]) -> Result<(), LifeError> {
+/// Sessions of lives before this one come back no more, so of those only the verdicts of this one are needed, and where there are other servers, who may
+/// believe them whole, the last `keep`. `missing`: those that did not; that is a verdict, too.
+pub(super) fn end_grace(
+    store: &MetaStore,
+    life: Life,
+    missing: &[SessionId],
+    keep: usize,
+) -> Result<(), LifeError> {
     let mut writes = WriteSet::new();
-    for (session, _) in sessions(store)?.given_up.into_iter().filter(|(_, of)| of.life < life) {
+    let mut earlier: Vec<(SessionId, Verdict)> =
+        sessions(store)?.given_up.into_iter().filter(|(_, of)| of.life < life).collect();
+    earlier.sort_unstable_by_key(|(_, of)| std::cmp::Reverse(of.life.0));
+    for (session, _) in earlier.into_iter().skip(keep) {
         writes.delete(&key::verdict(session.0));
     }
     for session in missing {

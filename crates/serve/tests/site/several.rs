@@ -270,6 +270,7 @@ pub struct Several {
     pub standby: bool,
     notes: Vec<State>,
     pub options: MetadataOptions,
+    hidden: Option<usize>,
     running: Vec<Option<Running>>,
     pub data: Vec<DataSite>,
     reporters: Vec<Reporter>,
@@ -291,6 +292,7 @@ impl Several {
             standby: true,
             notes: (0..servers).map(|_| State::new()).collect(),
             options,
+            hidden: None,
             running: (0..servers).map(|_| None).collect(),
             data: (1..=data).map(DataSite::started).collect(),
             reporters: Vec::new(),
@@ -336,6 +338,26 @@ impl Several {
     pub fn address(&self, n: usize) -> Address {
         let path: PathBuf = self.dir.path().join(format!("socket-{n}"));
         format!("unix:{}", path.display()).parse().unwrap()
+    }
+
+    /// Where it is when it is started.
+    pub fn bound(&self, n: usize) -> Address {
+        if self.hidden != Some(n) {
+            return self.address(n);
+        }
+        format!("{}-hidden", self.address(n)).parse().unwrap()
+    }
+
+    /// Clients do not find it when it is started, until it is revealed.
+    pub fn hide(&mut self, n: usize) {
+        self.hidden = Some(n);
+    }
+
+    pub fn reveal(&mut self) {
+        let n = self.hidden.unwrap();
+        let path = |address: Address| PathBuf::from(address.to_string().trim_start_matches("unix:"));
+        std::fs::rename(path(self.bound(n)), path(self.address(n))).unwrap();
+        self.hidden = None;
     }
 
     pub fn service(&self, n: usize) -> &Arc<MetadataService> {
@@ -415,7 +437,7 @@ impl Several {
         );
         let service = service.unwrap();
         let (tuning, bounds) = (Tuning::default(), Bounds::default());
-        let server = Server::start(&self.address(n), credentials, service.clone(), tuning, bounds).unwrap();
+        let server = Server::start(&self.bound(n), credentials, service.clone(), tuning, bounds).unwrap();
         self.running[n] = Some(Running { killed, store, service, server });
     }
 
@@ -476,6 +498,11 @@ impl Several {
             assert!(Instant::now() < end, "slot {slot} is nobody's for long");
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// The inode's slot is nobody's, and what was in it is lost.
+    pub fn adrift(&self, ino: u64) {
+        self.common.owners.lock().remove(&slot_of(ino).get());
     }
 
     /// Has an inode's slot brought to a server, as for an operation.

@@ -236,8 +236,8 @@ impl MetadataService {
         let next_ugsd = self.mds.next_ugsd()?;
         if to == owners.me.id {
             let state = SlotState::decode(state).map_err(|_| Errno::EIO)?;
-            let taken = self.take_on(owners, slots, &state, next_ugsd)?;
-            return Ok(slots.iter().map(|slot| taken.get(slot).copied().unwrap_or(0)).collect());
+            let taken = self.take_on(owners, slots, Some(&state), next_ugsd)?;
+            return Ok(epochs_of(&taken, slots));
         }
         let peer = owners.peers.of(&self.nodes.map(), to)?;
         turn.tickets += 1;
@@ -273,7 +273,8 @@ impl MetadataService {
         if free.is_empty() {
             return Ok(());
         }
-        let epochs = self.give(owners, turn, &free, &[], owners.me.id)?;
+        let taken = self.take_on(owners, &free, None, self.mds.next_ugsd()?)?;
+        let epochs = epochs_of(&taken, &free);
         self.nodes.change(&own(&free, owners.me.id, &epochs))
     }
 
@@ -399,6 +400,10 @@ impl MetadataService {
             }
         }
     }
+}
+
+fn epochs_of(taken: &BTreeMap<u16, u64>, slots: &[u16]) -> Vec<u64> {
+    slots.iter().map(|slot| taken.get(slot).copied().unwrap_or(0)).collect()
 }
 
 /// In the order of their owners.

@@ -95,17 +95,19 @@ impl MetadataService {
         state: &SlotState,
         next_ugsd: u32,
     ) -> Result<(), No> {
-        self.take_on(owners, numbers, state, next_ugsd).map(|_| ())
+        self.take_on(owners, numbers, Some(state), next_ugsd).map(|_| ())
     }
 
-    /// Takes slots that are nobody's, with what sessions have in them. Returns their epochs.
+    /// Takes slots that are nobody's, with what sessions have in them; `None`: that is lost. Returns their epochs.
     pub(super) fn take_on(
         &self,
         owners: &Owners,
         numbers: &[u16],
-        state: &SlotState,
+        state: Option<&SlotState>,
         next_ugsd: u32,
     ) -> Result<BTreeMap<u16, u64>, No> {
+        let (nothing, lost) = (SlotState::default(), state.is_none());
+        let state = state.unwrap_or(&nothing);
         // Before they are ours: the next life waits for whoever has locks in them.
         self.expect(state)?;
         let taken = owners.rights.take_free(numbers).map_err(|why| refused("slots are not taken", &why))?;
@@ -115,6 +117,10 @@ impl MetadataService {
                 tracing::warn!(why, "slots that were taken are not given back");
             }
             return Err(refused("slots are not taken", &format!("{missing} is another's")));
+        }
+        if lost {
+            let used = as_slots(numbers).into_iter().filter(|slot| self.is_used(*slot));
+            self.distrust(&used.collect::<Vec<Slot>>());
         }
         let served = self.put_state(state).and_then(|()| {
             self.pass_on(state)?;
@@ -130,6 +136,18 @@ impl MetadataService {
         }
         self.go_on_writing(&state.files);
         Ok(taken)
+    }
+
+    /// What was in slots is lost, maybe locks, too.
+    fn distrust(&self, slots: &[Slot]) {
+        if !slots.is_empty() {
+            tracing::error!(
+                slots = slots.len(),
+                "what was open and locked in slots is lost: all sessions are given up"
+            );
+            let due = self.terms.distrust(slots);
+            self.carry_on(due);
+        }
     }
 
     /// Was ever a directory made in it? The root's always was.
@@ -188,7 +206,7 @@ impl MetadataService {
             Some(_) | None => return Err(Errno::EINVAL.into()),
         };
         let state = SlotState::decode(&bytes[..]).map_err(|_| Errno::EINVAL)?;
-        let taken = self.take_on(owners, &numbers, &state, asked.next_ugsd)?;
+        let taken = self.take_on(owners, &numbers, Some(&state), asked.next_ugsd)?;
         Ok(taken_on(&numbers, &taken))
     }
 

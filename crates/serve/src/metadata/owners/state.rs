@@ -41,14 +41,19 @@ impl MetadataService {
         }
         let sessions = self.sessions.all();
         let condemned: Vec<Arc<Session>> = self.leaving.condemned.lock().values().cloned().collect();
-        let sessions = sessions.iter().chain(&condemned).map(|session| {
+        let mut states = Vec::new();
+        for session in sessions.iter().chain(&condemned) {
             let locks = locks.remove(&session.id).unwrap_or_default();
-            session_state(session, &there, locks)
+            states.push(session_state(session, &there, locks));
+        }
+        // Of one that is just being given up.
+        let others = locks.into_iter().map(|(id, locks)| SessionState {
+            head: Some(Head::of(id)),
+            locks,
+            ..SessionState::default()
         });
-        let sessions = sessions.filter(|s| {
-            let idle = s.references.is_empty() && s.openings.is_empty() && s.answers.is_empty();
-            !idle || !s.locks.is_empty()
-        });
+        states.extend(others);
+        let sessions = states.into_iter().filter(|one| has_something(one) || !one.answers.is_empty());
         let sessions = sessions.collect();
         let files = self.files.take(&there);
         self.due.lock().retain(|ino| !there(*ino));
@@ -86,9 +91,16 @@ impl MetadataService {
     /// Puts it in, before the slots are served.
     pub(super) fn put_state(&self, state: &SlotState) -> Result<(), No> {
         let carried = Self::carried(state)?;
-        let sessions: Vec<Arc<Session>> =
-            state.sessions.iter().map(|one| self.session_of(one)).collect::<Result<_, _>>()?;
-        for (one, session) in state.sessions.iter().zip(sessions) {
+        let mut sessions = Vec::new();
+        for one in &state.sessions {
+            match self.session_of(one) {
+                Ok(session) => sessions.push((one, session)),
+                // What it was answered it cannot ask for again.
+                Err(no) if no == No::session_gone() && !has_something(one) => {}
+                Err(no) => return Err(no),
+            }
+        }
+        for (one, session) in sessions {
             for Reference { ino, count } in &one.references {
                 let ino = proto::attr::ino(*ino)?;
                 *session.has.lock().references.entry(ino).or_default() += count;
@@ -140,6 +152,11 @@ impl MetadataService {
             self.files.remove_if_idle(&file, &mut state);
         }
     }
+}
+
+/// In the slots; answers are of any.
+fn has_something(one: &SessionState) -> bool {
+    !one.references.is_empty() || !one.openings.is_empty() || !one.locks.is_empty()
 }
 
 fn session_state(session: &Session, there: &dyn Fn(Ino) -> bool, locks: Vec<HeldLock>) -> SessionState {
