@@ -153,7 +153,7 @@ impl World {
                     site.present.remove(&id);
                 }
                 Effect::EndGrace => {
-                    for id in site.server.missing().collect::<Vec<_>>() {
+                    for id in site.server.missing().into_iter().flatten().copied().collect::<Vec<_>>() {
                         site.present.remove(&id);
                         site.verdicts.insert(id, site.life);
                     }
