@@ -18,8 +18,9 @@ use net::{
     Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Target, Tuning, trace,
 };
 use parking_lot::Mutex;
+use prost::Message;
 use proto::{
-    Method, Reason,
+    Method, Reason, Request,
     meter::{Ended, Meter},
 };
 use types::Errno;
@@ -93,6 +94,31 @@ impl Stop {
 /// The same server may say yes a little later.
 fn comes_later(fault: &Fault) -> bool {
     Retry::try_from(fault.retry) == Ok(Retry::After)
+}
+
+/// On a control line.
+pub(crate) fn ask_at<R: Request>(
+    line: &Line,
+    request: &R,
+    patience: Duration,
+) -> Result<(R::Answer, Vec<u8>), Stop> {
+    ask_with(line, request, Body::default(), patience)
+}
+
+/// The same, with a body.
+pub(crate) fn ask_with<R: Request>(
+    line: &Line,
+    request: &R,
+    body: Body,
+    patience: Duration,
+) -> Result<(R::Answer, Vec<u8>), Stop> {
+    let asking =
+        Asking { method: R::METHOD, meta: request.encode_to_vec().into(), body, answer_bytes_max: 4 << 20 };
+    let answered = line.ask(&asking, Waits { patience, longest: patience })?;
+    match R::Answer::decode(answered.meta.as_slice()) {
+        Ok(answer) => Ok((answer, answered.body)),
+        Err(_) => Err(Stop::Silent("an answer that makes no sense".to_owned())),
+    }
 }
 
 /// What all lines of a mount have in common.

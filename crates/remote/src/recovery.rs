@@ -23,9 +23,9 @@ use crate::{
     Remote,
     held::Source,
     homes::{Came, Home},
-    line::Stop,
+    line::{Stop, ask_at},
     nodes::Own,
-    routing::{Coming, ask_at},
+    routing::Coming,
     session::Session,
 };
 

@@ -26,7 +26,7 @@ use crate::{
     Remote,
     held::Source,
     homes::{Came, FIRST_PAUSE, Home},
-    line::{Asking, Line, Stop, Waits},
+    line::{Asking, Line, Stop, Waits, ask_at, ask_with},
     session::Session,
 };
 
@@ -296,30 +296,6 @@ impl Remote {
                 }
             }
         }
-    }
-}
-
-/// On a control line.
-pub(crate) fn ask_at<R: Request>(
-    line: &Line,
-    request: &R,
-    patience: Duration,
-) -> Result<(R::Answer, Vec<u8>), Stop> {
-    ask_with(line, request, Body::default(), patience)
-}
-
-fn ask_with<R: Request>(
-    line: &Line,
-    request: &R,
-    body: Body,
-    patience: Duration,
-) -> Result<(R::Answer, Vec<u8>), Stop> {
-    let asking =
-        Asking { method: R::METHOD, meta: request.encode_to_vec().into(), body, answer_bytes_max: 4 << 20 };
-    let answered = line.ask(&asking, Waits { patience, longest: patience })?;
-    match R::Answer::decode(answered.meta.as_slice()) {
-        Ok(answer) => Ok((answer, answered.body)),
-        Err(_) => Err(Stop::Silent("an answer that makes no sense".to_owned())),
     }
 }
 
