@@ -39,12 +39,11 @@ fn mkdir(dir: u64, name: &str, number: u64, id: proto::SessionId) -> Mkdir {
     Mkdir { head, caller: CALLER, dir, name: name.as_bytes().to_vec(), mode: 0o755 }
 }
 
+/// Names, and whether they are there; and an operation that had no answer.
+type Said = (BTreeMap<String, bool>, Mkdir);
+
 /// What was answered of the names that a thread makes and moves below a directory, until there is no answer; and the operation that had none.
-fn load(
-    session: &Routed<'_>,
-    dir: u64,
-    (who, made): (usize, &AtomicUsize),
-) -> (BTreeMap<String, bool>, Mkdir) {
+fn load(session: &Routed<'_>, dir: u64, (who, made): (usize, &AtomicUsize)) -> Said {
     let (mut there, mut n) = (BTreeMap::new(), 0);
     loop {
         let name = format!("w{who}-{n}");
@@ -81,7 +80,7 @@ fn a_standby_goes_on_in_a_dead_servers_place() {
     copied(&site, 0..3);
     let mine: Vec<u64> = all.iter().copied().filter(|dir| site.owner(*dir) == dead).collect();
     let made = AtomicUsize::new(0);
-    let said: Vec<(u64, proto::SessionId, (BTreeMap<String, bool>, Mkdir))> = {
+    let said: Vec<(u64, proto::SessionId, Said)> = {
         let (sessions, site) = ((0..4).map(|_| site.session()).collect::<Vec<_>>(), &site);
         thread::scope(|scope| {
             let threads: Vec<_> = sessions
@@ -153,7 +152,7 @@ fn an_operation_is_not_carried_out_twice() {
         until("its slots are another's", || site.owner(dir) != dead);
         {
             let session = site.session_as(id);
-            assert_eq!(session.ask(&mkdir(dir, "once", 1000, id)), Ok(made.clone()));
+            assert_eq!(session.ask(&mkdir(dir, "once", 1000, id)), Ok(made));
             assert_eq!(session.ask(&rename(dir, 1002, id)), Ok(renamed));
             assert_eq!(session.lookup(dir, "from"), Err(Errno::ENOENT));
             // What has another number is another operation.

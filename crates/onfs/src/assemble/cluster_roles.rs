@@ -150,6 +150,12 @@ impl Serving {
             sample.add(Id::LeasesLapsed, &[], leases.lapsed);
             sample.add(Id::MapEpoch, &[], now.epoch);
             sample.add_real(Id::Grace, &[], now.grace_ms as f64 / 1000.0);
+            if let Some((standby, taken_over)) = metadata.standby_now() {
+                sample.add(Id::Standby, &[], u64::from(standby.complete));
+                sample.add_real(Id::StandbySince, &[], standby.since_ms as f64 / 1000.0);
+                sample.add(Id::StandbyWaits, &[], standby.waiting);
+                sample.add(Id::TakenOver, &[], taken_over);
+            }
             let away = now.nodes.iter().filter(|node| node.away).count();
             sample.add(Id::NodesUp, &["up"], (now.nodes.len() - away) as u64);
             sample.add(Id::NodesUp, &["away"], away as u64);

@@ -192,6 +192,24 @@ pub struct MdsReport {
     pub slots: u64,
     /// It makes the cluster map, and has the root directory.
     pub on_duty: bool,
+    /// As it says itself; `None`: it did not, or there is none where one server has all.
+    #[serde(default)]
+    pub standby: Option<StandbyReport>,
+}
+
+/// Of a metadata server, about who goes on in its place when it is dead.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StandbyReport {
+    /// 0: nobody.
+    pub node: u64,
+    /// It has all that was answered: it may go on.
+    pub complete: bool,
+    /// Since that was last otherwise.
+    pub since_ms: u64,
+    /// Records that are answered when it has them.
+    pub waiting: u64,
+    /// By the server's settings.
+    pub off: bool,
 }
 
 /// `onfs status` of a server.

@@ -32,6 +32,7 @@ pub use client::{CallError, Client};
 pub use cluster::{
     ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport,
     MetadataServerReport, NodeReport, OwnReport, PressureReport, ServerReport, ServerTierReport,
+    StandbyReport,
 };
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
 pub use ledger::{

@@ -103,6 +103,10 @@ metrics! {
     LeasesRecalled: Counter, "onfs_metadata_leases_recalled_total", [], "Leases that were asked back since somebody changes what they are on";
     LeasesLapsed: Counter, "onfs_metadata_leases_lapsed_total", [], "Times that all leases of a client ended since it was silent";
     MapEpoch: Gauge, "onfs_cluster_map_epoch", [], "Of the cluster map, as this process has it";
+    Standby: Gauge, "onfs_metadata_standby_complete", [], "Of several metadata servers: 1 if another one may go on in this one's place, 0 if not";
+    StandbySince: Gauge, "onfs_metadata_standby_since_seconds", [], "For so long that is as it is";
+    StandbyWaits: Gauge, "onfs_metadata_standby_waiting", [], "Records that are answered when the standby has them";
+    TakenOver: Counter, "onfs_metadata_taken_over_total", [], "Times that this server went on in the place of a dead one";
     Grace: Gauge, "onfs_metadata_grace_seconds", [], "For so long sessions of an earlier life of the server may come back; 0 in normal times";
     NodesUp: Gauge, "onfs_cluster_data_servers", ["state"], "Data servers that the metadata server hears (up), or not (away)";
     NodeSilent: Gauge, "onfs_cluster_report_age_seconds", ["node"], "Since the last report of a data server";

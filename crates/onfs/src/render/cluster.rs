@@ -7,7 +7,7 @@ use super::{
 };
 use crate::control::{
     ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport, NodeReport,
-    OwnReport, PressureReport, ServerReport, ServerTierReport,
+    OwnReport, PressureReport, ServerReport, ServerTierReport, StandbyReport,
 };
 
 /// The status of a mount of a cluster.
@@ -274,15 +274,31 @@ pub fn mds(servers: &[MdsReport]) -> String {
         ("name", Align::Left),
         ("slots", Align::Right),
         ("on duty", Align::Left),
+        ("standby", Align::Left),
         ("address", Align::Left),
     ]);
     for server in servers {
         let slots = if server.slots == 0 { "-".to_owned() } else { count(server.slots) };
         let duty = if server.on_duty { "yes" } else { "-" };
         let (node, name) = (server.node.to_string(), server.name.clone());
-        table.row([node, name, slots, duty.to_owned(), server.addresses.join(", ")]);
+        let standby = server.standby.as_ref().map_or_else(|| "-".to_owned(), standby);
+        table.row([node, name, slots, duty.to_owned(), standby, server.addresses.join(", ")]);
     }
     table.render(0)
+}
+
+fn standby(standby: &StandbyReport) -> String {
+    let since = span(standby.since_ms);
+    let mut text = match standby {
+        StandbyReport { off: true, .. } => return "off".to_owned(),
+        StandbyReport { node: 0, .. } => return format!("none, {since}"),
+        StandbyReport { node, complete: true, .. } => format!("node {node}, complete, {since}"),
+        StandbyReport { node, .. } => format!("node {node}, not complete, {since}"),
+    };
+    if standby.waiting > 0 {
+        text.push_str(&format!(", {} wait", count(standby.waiting)));
+    }
+    text
 }
 
 fn number(node: &NodeReport) -> String {

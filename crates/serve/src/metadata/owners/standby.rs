@@ -1,6 +1,9 @@
 //! What a metadata server has that may have a standby, and be one.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64},
+};
 
 use kv::{Follower, MetaStore};
 use parking_lot::Mutex;
@@ -16,6 +19,8 @@ pub(crate) struct Tails {
     pub(super) inherited: Mutex<Known>,
     /// There is something in it.
     pub(super) inherits: AtomicBool,
+    /// How often it went on for others.
+    pub(super) taken_over: AtomicU64,
     /// What is ours by now cannot be served before a start.
     pub(super) anew: AtomicBool,
 }
@@ -39,6 +44,7 @@ impl Tails {
         }
         let inherits = AtomicBool::new(!inherited.is_empty());
         let inherited = Mutex::new(inherited);
-        Ok(Some(Tails { keeper, copies, rows, inherited, inherits, anew: AtomicBool::new(false) }))
+        let (taken_over, anew) = Default::default();
+        Ok(Some(Tails { keeper, copies, rows, inherited, inherits, taken_over, anew }))
     }
 }

@@ -22,7 +22,7 @@ use proto::{
     owners::SlotState,
     tail::{
         TailAnswer, TailBegin, TailHas, TailIs, TailMore, TailNow, TailOperation, TailRecord, TailRecords,
-        TailWho,
+        TailStatus, TailWho,
     },
 };
 use types::{Errno, UgsdId};
@@ -138,6 +138,12 @@ impl MetadataService {
         }
         tails.keeper.learn(known.records(ANSWERS));
         self.settled_here()
+    }
+
+    /// Of its standby, and how often it went on for others.
+    pub fn standby_now(&self) -> Option<(TailStatus, u64)> {
+        let tails = self.tails()?;
+        Some((tails.keeper.status(), tails.taken_over.load(Ordering::Relaxed)))
     }
 
     /// It has to be ended and started: another went on in its place, or it goes on for who was on duty.
@@ -399,6 +405,7 @@ impl MetadataService {
                         commits = commits.len(),
                         "this server goes on in the place of a dead one"
                     );
+                    tails.taken_over.fetch_add(1, Ordering::Relaxed);
                     self.serve_taken(owners, tails, &slots);
                 }
             }

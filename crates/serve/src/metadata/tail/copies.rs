@@ -38,6 +38,9 @@ const TAKEN_FOR: Duration = Duration::from_secs(86400);
 /// A file is written anew without what the engine has, when it is that large.
 const FILE_BYTES: u64 = 16 << 20;
 
+/// As they were in the journal.
+pub(crate) type Commits = Vec<(Lsn, Vec<Entry>)>;
+
 struct Copying {
     machine: Standby,
     path: PathBuf,
@@ -52,7 +55,7 @@ struct Copying {
 pub(crate) struct Taking {
     pub writer: String,
     pub copy: u64,
-    pub commits: Vec<(Lsn, Vec<Entry>)>,
+    pub commits: Commits,
     pub known: Known,
 }
 
@@ -300,7 +303,7 @@ impl Copying {
         Ok(())
     }
 
-    fn read(&self, copy: u64, up_to: u64) -> io::Result<(Vec<(Lsn, Vec<Entry>)>, Known)> {
+    fn read(&self, copy: u64, up_to: u64) -> io::Result<(Commits, Known)> {
         let found = find(&self.path)?.filter(|(name, _)| name.copy == copy);
         let (name, records) = found.ok_or_else(|| io::Error::other("it is not there"))?;
         if records.last().map_or(name.base, |record| record.number) < up_to {

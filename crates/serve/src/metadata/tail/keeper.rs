@@ -58,6 +58,9 @@ pub(crate) enum Job {
     },
 }
 
+/// Its number, and what the row is to say.
+pub(crate) type Writing = (u64, Change<NodeId>);
+
 /// Nothing may be said now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unsettled {
@@ -81,7 +84,7 @@ struct State {
     /// Up to here all may be answered.
     ready: u64,
     sends: VecDeque<Job>,
-    write: Option<(u64, Change<NodeId>)>,
+    write: Option<Writing>,
     carry: bool,
     /// The copy whose standby was told what is known of operations.
     told: u64,
@@ -343,7 +346,7 @@ impl Keeper {
     }
 
     /// What the row is to say; and whether the engine is to be brought up to date.
-    pub(crate) fn next_write(&self) -> Result<(Option<(u64, Change<NodeId>)>, bool), ()> {
+    pub(crate) fn next_write(&self) -> Result<(Option<Writing>, bool), ()> {
         let mut state = self.state.lock();
         if state.write.is_none() && !state.carry && !state.stopped {
             self.writing.wait_for(&mut state, LOOK);
@@ -530,4 +533,145 @@ fn size(record: &TailRecord) -> usize {
     let answers = |answer: &TailAnswer| answer.answer.as_ref().map_or(0, |answer| answer.meta.len());
     let answers: usize = record.answers.iter().map(|answer| answers(answer) + 64).sum();
     64 + commits + answers + 32 * record.begun.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::tenure;
+    use proto::owners::AnswerState;
+
+    use super::{super::forming::in_operation, *};
+
+    const STANDBY: NodeId = NodeId(7);
+    const LEASE: Duration = Duration::from_millis(300);
+
+    fn op(number: u64) -> TailOperation {
+        TailOperation { session_high: 0, session_low: 1, number }
+    }
+
+    fn answer(number: u64) -> TailAnswer {
+        let answer = Some(AnswerState { number, meta: vec![], refused: false });
+        TailAnswer { operation: op(number), acknowledged: 1, answer }
+    }
+
+    fn keeper() -> Keeper {
+        let tenure = tenure::Terms {
+            lease: LEASE,
+            beat_every: Duration::from_millis(20),
+            suspect_after: LEASE,
+            drift_one_in: 100,
+        };
+        // It is never silent for long enough to be gone on without.
+        let patience = Duration::from_secs(600);
+        let terms = Terms { tenure, patience, pause: Duration::ZERO, ..Terms::default() };
+        Keeper::new(terms, true, 0, (Lsn(0), Lsn(0)))
+    }
+
+    fn row(keeper: &Keeper) -> Change<NodeId> {
+        loop {
+            keeper.tick();
+            if let (Some((number, change)), _) = keeper.next_write().unwrap() {
+                keeper.written(number);
+                return change;
+            }
+        }
+    }
+
+    fn send(keeper: &Keeper) -> Job {
+        loop {
+            keeper.tick();
+            if let Some(job) = keeper.next_send().unwrap() {
+                return job;
+            }
+        }
+    }
+
+    /// The standby stores what it is sent; returns the records.
+    fn store(keeper: &Keeper) -> Vec<TailRecord> {
+        match send(keeper) {
+            Job::Begin { copy, beat, base, .. } => {
+                keeper.tell_known(copy, Vec::new);
+                keeper.stored(STANDBY, copy, beat, base);
+                Vec::new()
+            }
+            Job::More { copy, beat, from, up_to, .. } => {
+                let parts = keeper.records(from, up_to);
+                keeper.stored(STANDBY, copy, beat, up_to);
+                parts.into_iter().flat_map(|(_, _, records)| records).collect()
+            }
+        }
+    }
+
+    fn complete() -> Keeper {
+        let keeper = keeper();
+        assert_eq!(keeper.settle(Instant::now()), Err(Unsettled::NotYet), "the row may say anything");
+        assert_eq!(row(&keeper), Change::Alone { copy: 1 });
+        keeper.settle(Instant::now()).unwrap();
+        keeper.set_standby(Some(STANDBY));
+        assert_eq!(row(&keeper), Change::Begin { copy: 2, standby: STANDBY });
+        while !keeper.next_write().unwrap().1 {}
+        keeper.carried();
+        store(&keeper);
+        assert_eq!(row(&keeper), Change::Complete { copy: 2 });
+        assert!(keeper.status().complete);
+        keeper
+    }
+
+    /// Goal: a commit and its answer are sent as one and answered when they are stored; the engine waits for that, too. Method: by hand.
+    #[test]
+    fn an_answer_waits_until_it_is_stored() {
+        let keeper = complete();
+        let soon = || Instant::now() + Duration::from_secs(60);
+        keeper.settle(soon()).unwrap();
+        in_operation(Some(op(1)), || keeper.added(Lsn(1), b"one"));
+        keeper.answered(answer(1));
+        assert_eq!(keeper.settle(Instant::now()), Err(Unsettled::NotYet));
+        assert_eq!((keeper.status().waiting, keeper.state.lock().machine.may_apply()), (1, 0));
+        let sent: Vec<TailRecord> =
+            std::iter::from_fn(|| Some(store(&keeper))).find(|r| !r.is_empty()).unwrap();
+        assert_eq!((sent.len(), sent[0].commits.len(), &sent[0].answers[..]), (1, 1, &[answer(1)][..]));
+        keeper.settle(soon()).unwrap();
+        keeper.before_apply(Lsn(1)).unwrap();
+        keeper.applied(Lsn(1));
+        // One that is not answered for long goes with its name.
+        in_operation(Some(op(2)), || {
+            keeper.added(Lsn(2), b"two");
+            assert_eq!(keeper.settle(Instant::now() + 3 * WHOLE_WITHIN), Err(Unsettled::NotYet));
+        });
+        let sent: Vec<TailRecord> =
+            std::iter::from_fn(|| Some(store(&keeper))).find(|r| !r.is_empty()).unwrap();
+        assert_eq!((&sent[0].begun[..], sent[0].answers.len()), (&[op(2)][..], 0));
+    }
+
+    /// Goal: who hears nothing of his standby answers nothing after a while, reads neither; and nothing at all when another has gone on. Method:
+    /// a standby that is silent, one that speaks again, a row that is another's.
+    #[test]
+    fn nothing_is_answered_later_than_the_standby_let_it() {
+        let keeper = complete();
+        let end = Instant::now() + Duration::from_secs(60);
+        let until = |what: &str, there: &dyn Fn() -> bool| {
+            while !there() {
+                assert!(Instant::now() < end, "{what}");
+                std::thread::yield_now();
+            }
+        };
+        until("it may not answer any more", &|| !keeper.may_act());
+        assert_eq!(keeper.settle(Instant::now()), Err(Unsettled::NotYet));
+        until("it may again", &|| {
+            store(&keeper);
+            keeper.may_act()
+        });
+        keeper.fenced();
+        assert_eq!(keeper.settle(end), Err(Unsettled::Over));
+        assert!(keeper.before_apply(Lsn(0)).is_err() && keeper.is_over() && !keeper.may_act());
+    }
+
+    /// Goal: a server that is stopped in order leaves nobody who may go on. Method: the row is written, or not.
+    #[test]
+    fn who_retires_is_not_gone_on_for() {
+        let keeper = complete();
+        assert!(!keeper.retire(Duration::from_millis(50)), "the row says still that it is complete");
+        assert_eq!(row(&keeper), Change::Alone { copy: 3 });
+        assert!(keeper.retire(Duration::ZERO));
+    }
 }
