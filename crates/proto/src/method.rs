@@ -91,6 +91,9 @@ methods! {
     Look = 133,
     CloseMany = 140,
     GetUntouched = 141,
+    FindSpread = 146,
+    GetAlone = 147,
+    ReadDots = 148,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,

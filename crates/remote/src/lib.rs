@@ -40,6 +40,7 @@ mod remote;
 mod routing;
 mod session;
 mod shape;
+mod spreads;
 mod status;
 mod waiting;
 mod writing;

@@ -7,7 +7,10 @@ use net::Address;
 use proto::{control::Hello, owners::Bring};
 use types::{Ino, LocalId, Slot, UgsdId};
 
-use super::cluster_call::{Cluster, ask};
+use super::{
+    cluster_call::{Cluster, ask},
+    spread::{gather, spread},
+};
 use crate::{
     args::{ConfigArgs, MdsCommand, Output},
     control::MdsReport,
@@ -33,6 +36,8 @@ pub fn mds(command: &MdsCommand) -> Outcome {
             show(&map, only, output)
         }
         MdsCommand::Move { config, dir, to, output } => move_dir(config, dir, *to, output),
+        MdsCommand::Spread { dir, over, output } => spread(dir, *over, output),
+        MdsCommand::Gather { dir, output } => gather(dir, output),
     }
 }
 

@@ -31,6 +31,7 @@ mod placed;
 mod purge;
 mod service;
 mod session;
+mod spreading;
 mod terms;
 mod truths;
 mod turns;
