@@ -32,6 +32,7 @@ mod nodes;
 mod opening;
 mod openings;
 mod options;
+mod parts;
 mod pool;
 mod reading;
 mod recovery;

@@ -53,15 +53,15 @@ pub fn gather(dir: &Path, output: &Output) -> Outcome {
 fn is_of_a_cluster(dir: &Path) -> Outcome {
     let located = locate(dir)?;
     let shown = dir.display();
-    match ask(&located, Request::Status {})? {
-        Response::Status(_) => Err(Failure::usage(format!("{shown}: on a mount of one machine"))
-            .hint("there are no other servers to spread it over")),
-        Response::ClusterMount(_) if !located.is_dir => {
-            Err(Failure::usage(format!("{shown} is no directory")))
-        }
-        Response::ClusterMount(_) => Ok(()),
-        _ => Err(unexpected("mds spread")),
+    let answer = ask(&located, Request::Status {})?;
+    if let Response::Status(_) = answer {
+        return Err(Failure::usage(format!("{shown}: on a mount of one machine"))
+            .hint("there are no other servers to spread it over"));
     }
+    if !matches!(answer, Response::ClusterMount(_)) {
+        return Err(unexpected("mds spread"));
+    }
+    if located.is_dir { Ok(()) } else { Err(Failure::usage(format!("{shown} is no directory"))) }
 }
 
 fn show(dir: &Path, output: &Output) -> Outcome {
