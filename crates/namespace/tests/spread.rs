@@ -142,8 +142,11 @@ fn what_is_made_inherits_from_the_directory() {
     let change = SetAttr { mode: Some(0o770 | S_ISGID), gid: Some(7), ..SetAttr::default() };
     let shown = set(&mut fs, dir, &change);
     assert_eq!((shown.mode, shown.gid, shown.nlink), (0o770 | S_ISGID, 7, 3));
+    // Each change by itself: none does the work of another.
     fs.run(|txn, env| xattr::set(txn, env, dir, DEFAULT_ACL, acl, SetXattr::default())).unwrap();
+    assert!(made(&mut fs, "acl").flags.contains(inode::InodeFlags::ACL_DEFAULT));
     fs.run(|txn, env| striping::set(txn, env, dir, None)).unwrap();
+    assert!(!made(&mut fs, "striping").flags.contains(inode::InodeFlags::STRIPING));
     let project = ProjectId(4);
     fs.run(|txn, env| quota::assign(txn, env, dir, project)).unwrap();
     let second = made(&mut fs, "second");
@@ -162,6 +165,23 @@ fn what_is_made_inherits_from_the_directory() {
     fs.link(unnamed, dir, "named").unwrap();
     assert_eq!(namespace::parent(&fs.store, unnamed), Ok(dir));
     assert_eq!(fs.findings(), []);
+}
+
+/// Goal: who has enough of a listing is not called again. Method: a break at each entry.
+#[test]
+fn a_listing_ends_where_it_is_broken_off() {
+    let mut fs = Fs::new();
+    let dir = full(&mut fs, 20);
+    spread(&mut fs, dir, 3);
+    for most in 1..27 {
+        let mut calls = 0;
+        namespace::readdir(&fs.store, dir, 0, &mut |_| {
+            calls += 1;
+            if calls == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+        assert_eq!(calls, most);
+    }
 }
 
 /// Goal: parts are not counted for a quota, and it holds in all of them. Method: a project with room for three inodes.
