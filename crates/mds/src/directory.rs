@@ -2,7 +2,9 @@
 
 use std::{ops::ControlFlow, sync::atomic::Ordering};
 
-use namespace::{Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, txn::Bytes};
+use namespace::{
+    Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, parts, txn::Bytes,
+};
 use types::{Attr, Errno, FileKind, Ino};
 
 use crate::{
@@ -16,7 +18,9 @@ impl Mds {
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Found, Errno> {
         let _shared = self.locks.read(parent);
         // The inode named may be in another slot: it cannot go while its name is there, and one record is read whole.
-        self.read(|reader| namespace::lookup(reader, &self.env(), Place { dir: parent, name }))
+        let found =
+            self.read(|reader| namespace::lookup(reader, &self.env(), Place { dir: parent, name }))?;
+        if found.spread.is_some() { self.find(found.attr.ino) } else { Ok(found) }
     }
 
     /// What the name names, where that is in another server's slot and [`Mds::lookup`] is `EREMOTE`.
@@ -32,8 +36,17 @@ impl Mds {
         self.read(|reader| namespace::lookup_damaged(reader, &self.env(), Place { dir: parent, name }))
     }
 
-    /// The inode with this number, named or not; `ESTALE` when it is gone.
+    /// The inode with this number, named or not; `ESTALE` when it is gone. Of a directory that is spread what is known here: see
+    /// [`Mds::find_whole`].
     pub fn find(&self, ino: Ino) -> Result<Found, Errno> {
+        match self.find_whole(ino) {
+            Err(Errno::EREMOTE) => self.find_alone(ino),
+            found => found,
+        }
+    }
+
+    /// As [`Mds::find`]; `EREMOTE`: parts of the directory are another server's.
+    pub fn find_whole(&self, ino: Ino) -> Result<Found, Errno> {
         self.read(|reader| namespace::find(reader, &self.env(), ino))
     }
 
@@ -41,6 +54,10 @@ impl Mds {
     /// gone for him: it is about to be purged. After his [`Mds::hold`] follows [`Mds::held_again`].
     pub fn find_by_number(&self, ino: Ino) -> Result<Found, Errno> {
         let _shared = self.locks.read(ino);
+        if self.is_part(ino)? {
+            // No program was ever told of it.
+            return Err(Errno::ESTALE);
+        }
         match self.find(ino)? {
             found if found.attr.nlink == 0 && !self.orphans.is_held(ino) => Err(Errno::ESTALE),
             found => Ok(found),
@@ -91,7 +108,8 @@ impl Mds {
         self.admit(None)?;
         let at = Place { dir: parent, name };
         self.make(SlotSet::of(parent), |txn, env| {
-            let (ino, fresh) = self.fresh(txn, parent)?;
+            let home = parts::home(txn, &env.names, at)?;
+            let (ino, fresh) = self.fresh(txn, home)?;
             let found = namespace::create(txn, env, caller, at, node, ino)?;
             tell_created(txn, (ino, node.kind), at, found.data.live);
             Ok((found, [Some(fresh), None]))
@@ -130,7 +148,10 @@ impl Mds {
             let (ino, fresh) = match self.new_ugsd(txn, parent)? {
                 // The first run finds that a new UGSD's slot is not locked, the second has it.
                 Some((ino, fresh)) => (ino, fresh.map(Some)),
-                None => self.fresh(txn, parent).map(|(ino, fresh)| (ino, [Some(fresh), None]))?,
+                None => {
+                    let home = parts::home(txn, &env.names, at)?;
+                    self.fresh(txn, home).map(|(ino, fresh)| (ino, [Some(fresh), None]))?
+                }
             };
             let attr = namespace::mkdir(txn, env, caller, at, mode, ino)?;
             tell_created(txn, (ino, FileKind::Directory), at, false);

@@ -28,6 +28,7 @@ mod recorder;
 mod reservations;
 mod server;
 mod slots;
+mod spreading;
 mod transact;
 
 pub use clock::{Clock, SystemClock};
@@ -46,4 +47,5 @@ pub use namespace::{
 pub use owned::{Gather, Welcome};
 pub use recorder::{Change, Recorded, Recorder};
 pub use server::{Mds, MdsOptions};
+pub use spreading::SPREAD_ENTRIES_MAX;
 pub use transact::Context;

@@ -214,29 +214,36 @@ fn entries<R: Reader + ?Sized>(reader: &R, dir: Ino, at_most: usize) -> Result<V
     }
 }
 
-/// Spreads a directory over `2^bits` parts, with all its entries. One that is spread so already stays as it is; over another number it is `EEXIST`.
+/// Numbers of so many UGSDs that follow each other, for the `2^bits` parts of a directory. They are used once that is durable: a client may know a part
+/// by its number, and bytes of what was made there, when a power cut has taken it. `EINVAL`: no directory has so many.
+pub fn reserve<T: Txn + ?Sized>(txn: &mut T, bits: u32) -> Result<Spread> {
+    if bits == 0 || bits > BITS_MAX {
+        return refuse(Errno::EINVAL);
+    }
+    let first = alloc::new_ugsds(txn, 1 << bits)?;
+    first.and_then(|first| Spread::new(first.get(), bits)).map_or_else(|| refuse(Errno::ENOSPC), Ok)
+}
+
+/// Spreads a directory over parts that were reserved, with all its entries. One that is spread so already stays as it is; over another number it is `EEXIST`.
 /// `EFBIG`: it has more than `entries_max` entries. `EINVAL`: the root cannot be spread, since what is made there has a UGSD of its own
 /// anyway.
 pub fn spread<T: Txn + ?Sized>(
     txn: &mut T,
     env: &Env,
     dir: Ino,
-    bits: u32,
+    over: Spread,
     entries_max: usize,
 ) -> Result<Spread> {
     let mut inode = inode::load_live_dir(txn, dir)?;
-    if dir == Ino::ROOT || inode.is_part() || bits == 0 || bits > BITS_MAX {
+    if dir == Ino::ROOT || inode.is_part() {
         return refuse(Errno::EINVAL);
     }
     if let Some(spread) = inode.spread() {
-        return if spread.bits() == bits { Ok(spread) } else { refuse(Errno::EEXIST) };
+        return if spread.bits() == over.bits() { Ok(spread) } else { refuse(Errno::EEXIST) };
     }
     let entries = entries(txn, dir, entries_max)?;
-    let first = alloc::new_ugsds(txn, 1 << bits)?;
-    let Some(spread) = first.and_then(|first| Spread::new(first.get(), bits)) else {
-        return refuse(Errno::ENOSPC);
-    };
-    let mut nlinks = vec![2u32; 1 << bits];
+    let spread = over;
+    let mut nlinks = vec![2u32; 1 << spread.bits()];
     for entry in &entries {
         let index = spread.index_of_hash(entry.hash);
         txn.delete(&entry.key);

@@ -11,7 +11,7 @@ use types::{FileKind, Ino};
 use crate::{
     dentry::Dentry,
     error::Result,
-    inode::{self, corrupt},
+    inode::{self, Inode, corrupt},
     key,
     spread::Spread,
     txn::{KvError, Reader},
@@ -39,20 +39,10 @@ pub fn readdir<R: Reader + ?Sized>(
     cookie: u64,
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<Option<KvError>> {
-    let inode = inode::load_dir(reader, dir)?;
-    if inode.nlink == 0 {
-        return Ok(None);
-    }
-    if inode.is_part() {
-        return Ok(visit_names(reader, dir, Position::after(cookie), visit)?.1);
-    }
-    let parent = inode.parent.unwrap_or(dir);
-    for (name, ino, own) in [(&b"."[..], dir, COOKIE_DOT), (b"..", parent, COOKIE_DOT_DOT)] {
-        let entry = DirEntry { name, ino, kind: FileKind::Directory, cookie: own };
-        if cookie < own && visit(entry).is_break() {
-            return Ok(None);
-        }
-    }
+    let inode = match dots(reader, dir, cookie, visit)? {
+        ControlFlow::Continue(inode) if inode.nlink > 0 => inode,
+        ControlFlow::Continue(_) | ControlFlow::Break(()) => return Ok(None),
+    };
     let Some(spread) = inode.spread() else {
         return Ok(visit_names(reader, dir, Position::after(cookie), visit)?.1);
     };
@@ -65,6 +55,27 @@ pub fn readdir<R: Reader + ?Sized>(
         }
     }
     Ok(bad)
+}
+
+/// Visits "." and ".." as far as they are after `cookie`: a part and a removed directory have none.
+pub fn dots<R: Reader + ?Sized>(
+    reader: &R,
+    dir: Ino,
+    cookie: u64,
+    visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+) -> Result<ControlFlow<(), Inode>> {
+    let inode = inode::load_dir(reader, dir)?;
+    if inode.nlink == 0 || inode.is_part() {
+        return Ok(ControlFlow::Continue(inode));
+    }
+    let parent = inode.parent.unwrap_or(dir);
+    for (name, ino, own) in [(&b"."[..], dir, COOKIE_DOT), (b"..", parent, COOKIE_DOT_DOT)] {
+        let entry = DirEntry { name, ino, kind: FileKind::Directory, cookie: own };
+        if cookie < own && visit(entry).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(inode))
 }
 
 /// The parts in which the entries after a cookie are.

@@ -477,7 +477,10 @@ impl Pair {
         let before = self.model.live_dir(dir).map(|node| node.spread);
         let (got, wanted) = match op {
             Op::Spread(_, bits) => {
-                let got = self.fs.run(|t, env| parts::spread(t, env, dir, *bits, ENTRIES_MAX));
+                let got = self.fs.run(|t, env| {
+                    let over = parts::reserve(t, *bits)?;
+                    parts::spread(t, env, dir, over, ENTRIES_MAX)
+                });
                 let wanted = match before {
                     Err(errno) => Err(errno),
                     Ok(_) if dir == Ino::ROOT || *bits == 0 => Err(Errno::EINVAL),

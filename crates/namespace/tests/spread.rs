@@ -22,7 +22,11 @@ const MANY: usize = 1000;
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 fn spread(fs: &mut Fs, dir: Ino, bits: u32) -> Spread {
-    fs.run(|txn, env| parts::spread(txn, env, dir, bits, MANY)).unwrap()
+    fs.run(|txn, env| {
+        let over = parts::reserve(txn, bits)?;
+        parts::spread(txn, env, dir, over, MANY)
+    })
+    .unwrap()
 }
 
 fn gather(fs: &mut Fs, dir: Ino) {
@@ -142,8 +146,11 @@ fn what_is_made_inherits_from_the_directory() {
     let change = SetAttr { mode: Some(0o770 | S_ISGID), gid: Some(7), ..SetAttr::default() };
     let shown = set(&mut fs, dir, &change);
     assert_eq!((shown.mode, shown.gid, shown.nlink), (0o770 | S_ISGID, 7, 3));
+    // Each change by itself: none does the work of another.
     fs.run(|txn, env| xattr::set(txn, env, dir, DEFAULT_ACL, acl, SetXattr::default())).unwrap();
+    assert!(made(&mut fs, "acl").flags.contains(inode::InodeFlags::ACL_DEFAULT));
     fs.run(|txn, env| striping::set(txn, env, dir, None)).unwrap();
+    assert!(!made(&mut fs, "striping").flags.contains(inode::InodeFlags::STRIPING));
     let project = ProjectId(4);
     fs.run(|txn, env| quota::assign(txn, env, dir, project)).unwrap();
     let second = made(&mut fs, "second");
@@ -162,6 +169,23 @@ fn what_is_made_inherits_from_the_directory() {
     fs.link(unnamed, dir, "named").unwrap();
     assert_eq!(namespace::parent(&fs.store, unnamed), Ok(dir));
     assert_eq!(fs.findings(), []);
+}
+
+/// Goal: who has enough of a listing is not called again. Method: a break at each entry.
+#[test]
+fn a_listing_ends_where_it_is_broken_off() {
+    let mut fs = Fs::new();
+    let dir = full(&mut fs, 20);
+    spread(&mut fs, dir, 3);
+    for most in 1..27 {
+        let mut calls = 0;
+        namespace::readdir(&fs.store, dir, 0, &mut |_| {
+            calls += 1;
+            if calls == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+        assert_eq!(calls, most);
+    }
 }
 
 /// Goal: parts are not counted for a quota, and it holds in all of them. Method: a project with room for three inodes.
@@ -298,7 +322,11 @@ fn what_cannot_be_spread_stays() {
     let before = fs.store.0.clone();
     let refuse = |fs: &mut Fs, dir: Ino, bits: u32, most: usize, errno: Errno| {
         assert_eq!(
-            fs.run(|txn, env| parts::spread(txn, env, dir, bits, most)).err(),
+            fs.run(|txn, env| {
+                let over = parts::reserve(txn, bits)?;
+                parts::spread(txn, env, dir, over, most)
+            })
+            .err(),
             refused::<()>(errno).err()
         );
     };
@@ -308,7 +336,12 @@ fn what_cannot_be_spread_stays() {
     refuse(&mut fs, dir, 7, MANY, Errno::EINVAL);
     refuse(&mut fs, dir, 2, 9, Errno::EFBIG);
     assert!(fs.store.0 == before);
-    let over = fs.run(|txn, env| parts::spread(txn, env, dir, 2, 10)).unwrap();
+    let over = fs
+        .run(|txn, env| {
+            let over = parts::reserve(txn, 2)?;
+            parts::spread(txn, env, dir, over, 10)
+        })
+        .unwrap();
     assert_eq!(spread(&mut fs, dir, 2), over);
     refuse(&mut fs, dir, 3, MANY, Errno::EEXIST);
     let part = over.parts().next().unwrap();

@@ -47,9 +47,10 @@ fn references(list: &[Reference]) -> Result<(), Bad> {
     list.iter().try_for_each(|reference| inode(reference.ino))
 }
 
-/// Messages with a head, whose slot's owner carries them out (none: any metadata server), and what is checked beside it.
+/// Messages with a head, whose slot's owner carries them out (none: any metadata server), what is checked beside it, and which
+/// directories they are about, with the names in them.
 macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $homes:expr, $check:expr;)*) => {
+    ($($request:ident -> $answer:ty, |$it:ident| $homes:expr, $check:expr $(, [$($dir:ident $(/ $name:ident)?)*])?;)*) => {
         $(impl Request for $request {
             const METHOD: Method = Method::$request;
             type Answer = $answer;
@@ -70,24 +71,32 @@ macro_rules! requests {
                 let _ = $it;
                 $homes.into_iter().for_each(visit);
             }
+
+            $(fn directories(&mut self, visit: &mut dyn FnMut(&mut u64, Option<&[u8]>)) {
+                $({
+                    let name: Option<&[u8]> = None;
+                    $(let name = name.or(Some(&self.$name));)?
+                    visit(&mut self.$dir, name);
+                })*
+            })?
         })*
     };
 }
 
 requests! {
-    Lookup -> Entry, |it| [it.dir], place(it.dir, &it.name);
-    GetAttr -> Entry, |it| [it.ino], inode(it.ino);
+    Lookup -> Entry, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    GetAttr -> Entry, |it| [it.ino], inode(it.ino), [ino];
     SetAttr -> Entry, |it| [it.ino], inode(it.ino);
     ReadLink -> Target, |it| [it.ino], inode(it.ino);
-    ReadDir -> Listed, |it| [it.dir], inode(it.dir);
-    Create -> Opened, |it| [it.dir], place(it.dir, &it.name);
-    Mkdir -> Entry, |it| [it.dir], place(it.dir, &it.name);
-    Mknod -> Entry, |it| [it.dir], place(it.dir, &it.name);
-    Symlink -> Entry, |it| [it.dir], place(it.dir, &it.name).and_then(|()| at_most("target", it.target.len(), SYMLINK_MAX));
-    Link -> Entry, |it| [it.dir], inode(it.ino).and_then(|()| place(it.dir, &it.name));
-    Unlink -> Nothing, |it| [it.dir], place(it.dir, &it.name);
-    Rmdir -> Nothing, |it| [it.dir], place(it.dir, &it.name);
-    Rename -> Nothing, |it| [it.from_dir], place(it.from_dir, &it.from_name).and_then(|()| place(it.to_dir, &it.to_name));
+    ReadDir -> Listed, |it| [it.dir], inode(it.dir), [dir];
+    Create -> Opened, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Mkdir -> Entry, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Mknod -> Entry, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Symlink -> Entry, |it| [it.dir], place(it.dir, &it.name).and_then(|()| at_most("target", it.target.len(), SYMLINK_MAX)), [dir/name];
+    Link -> Entry, |it| [it.dir], inode(it.ino).and_then(|()| place(it.dir, &it.name)), [dir/name];
+    Unlink -> Nothing, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Rmdir -> Nothing, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Rename -> Nothing, |it| [it.from_dir], place(it.from_dir, &it.from_name).and_then(|()| place(it.to_dir, &it.to_name)), [from_dir/from_name to_dir/to_name];
     TmpFile -> Opened, |it| [it.dir], inode(it.dir);
     GetXattr -> Length, |it| [it.ino], inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));
     SetXattr -> Nothing, |it| [it.ino], inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));

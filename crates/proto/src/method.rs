@@ -96,6 +96,9 @@ methods! {
     CloseMany = 140,
     GetUntouched = 141,
     Keep = 142,
+    FindSpread = 146,
+    GetAlone = 147,
+    ReadDots = 148,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,

@@ -17,6 +17,7 @@ use proto::{
     metadata::{self as m, *},
     moving::*,
     owners::*,
+    spread::{FindSpread, GetAlone, Over, ReadDots, SpreadOver},
     tail::*,
     untouched::GetUntouched,
     watch::*,
@@ -376,6 +377,10 @@ fn files() -> Vec<Golden> {
         ("appended", Appended { offset: 4, layout: layout() }.encode_to_vec()),
         ("reserve", Reserve { head, ino: 2, size: 3 }.encode_to_vec()),
         ("fsync", Fsync { head, ino: 2 }.encode_to_vec()),
+        ("find-spread", FindSpread { head, dir: 2 }.encode_to_vec()),
+        ("spread-over", SpreadOver { first: 300, bits: 3, key: vec![7; 16] }.encode_to_vec()),
+        ("get-alone", GetAlone { head, ino: 2 }.encode_to_vec()),
+        ("read-dots", ReadDots { head, dir: 2, cookie: 1 }.encode_to_vec()),
         ("get-untouched", GetUntouched { head, ino: 2, opening: 3 }.encode_to_vec()),
         (
             "close-many",
@@ -556,20 +561,8 @@ fn lending() -> Vec<Golden> {
 }
 
 fn all() -> Vec<Golden> {
-    [
-        control(),
-        owners(),
-        tails(),
-        watch(),
-        names(),
-        files(),
-        locks(),
-        bytes(),
-        moving(),
-        leases(),
-        lending(),
-    ]
-    .concat()
+    [control(), owners(), tails(), watch(), names(), files(), locks(), bytes(), moving(), leases(), lending()]
+        .concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -626,6 +619,9 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::CloseMany => check::<CloseMany>(meta),
         Method::Keep => check::<Keep>(meta),
         Method::GetUntouched => check::<GetUntouched>(meta),
+        Method::FindSpread => check::<FindSpread>(meta),
+        Method::GetAlone => check::<GetAlone>(meta),
+        Method::ReadDots => check::<ReadDots>(meta),
         Method::Lookup => check::<Lookup>(meta),
         Method::GetAttr => check::<GetAttr>(meta),
         Method::SetAttr => check::<m::SetAttr>(meta),
@@ -737,6 +733,15 @@ fn what_is_beyond_a_bound_is_refused() {
     assert_eq!(long.check().unwrap_err().errno(), Errno::ENAMETOOLONG);
     assert!(GetUntouched { head, ino: 0, opening: 1 }.check().is_err());
     assert!(Keep { head, ino: 0 }.check().is_err());
+    assert!(FindSpread { head, dir: 0 }.check().is_err());
+    assert!(GetAlone { head, ino: 0 }.check().is_err());
+    assert!(ReadDots { head, dir: 0, cookie: 1 }.check().is_err());
+    let over = SpreadOver { first: 300, bits: 3, key: vec![7; 16] };
+    assert!(Over::new(&over).unwrap().is_some());
+    assert!(Over::new(&SpreadOver { bits: 0, ..over.clone() }).unwrap().is_none());
+    for bad in [SpreadOver { bits: 7, ..over.clone() }, SpreadOver { key: vec![7; 15], ..over }] {
+        assert!(Over::new(&bad).is_err());
+    }
     let closing = Closing { opening: 1, ino: 2, atime: None };
     let many = CloseMany { head, closings: vec![closing; CLOSINGS_MAX + 1] };
     assert!(matches!(many.check(), Err(Bad::TooLong { .. })));

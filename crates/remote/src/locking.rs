@@ -261,7 +261,7 @@ impl Remote {
         session: &Session,
         head: Head,
     ) -> Result<(R::Answer, Source), (Stop, Source)> {
-        let (answered, from) = self.ask_owner(make, want, session, head)?;
+        let (answered, from) = self.ask_owner(make, want, (session, head), &mut Vec::new())?;
         answer::<R>(&answered).map(|answer| (answer, from)).map_err(|stop| (stop, from))
     }
 

@@ -47,8 +47,7 @@ impl Remote {
         if self.keeps() {
             return self.kept_attr(ino).map_or_else(|| self.look_inode(ino), Ok);
         }
-        let entry = self.look(|head| metadata::GetAttr { head: Some(head), ino: ino.get() })?;
-        attr_of(entry.attr)
+        self.attr_of_all(ino)
     }
 
     pub fn setattr(&self, ino: Ino, args: &SetattrArgs) -> Result<Attr, Errno> {

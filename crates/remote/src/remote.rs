@@ -20,7 +20,7 @@ use types::{Attr, Errno};
 use wire::{
     frame::Body,
     handshake::Wish,
-    schema::{Lane, Retry},
+    schema::{Fault, Lane, Retry},
 };
 
 use crate::{
@@ -37,6 +37,7 @@ use crate::{
     pool::Pool,
     references::References,
     session::Session,
+    spreads::Spreads,
     through::Through,
     waiting::Waiting,
 };
@@ -83,6 +84,7 @@ pub struct Remote {
     /// Of several metadata servers the node of the one that is asked over the lines above; 0: there is one.
     pub(crate) on_duty: u64,
     pub(crate) homes: Homes,
+    pub(crate) spreads: Spreads,
     pub(crate) references: References,
     pub(crate) kept: Mutex<Kept>,
     pub(crate) caching: Caching,
@@ -134,6 +136,7 @@ impl Remote {
             nodes,
             on_duty,
             homes: Homes::new(common),
+            spreads: Spreads::default(),
             references: References::default(),
             kept: Mutex::default(),
             caching: Caching::new(options.cache),
@@ -280,8 +283,8 @@ impl Remote {
             let operation =
                 if want.operation { Some(session.begin(Instant::now() + want.longest)?) } else { None };
             let head = operation.as_ref().map_or_else(|| session.head(), |one| one.head());
-            let sent = Instant::now();
-            match self.ask_owner(&make, &want, &session, head) {
+            let (sent, mut entered) = (Instant::now(), Vec::new());
+            match self.ask_owner(&make, &want, (&session, head), &mut entered) {
                 Ok((answered, _)) => {
                     self.kept.lock().heard(sent, Instant::now());
                     return understand::<R>(answered);
@@ -295,6 +298,10 @@ impl Remote {
                         return Err(Errno::EIO);
                     }
                 }
+                // It was not done, so it gets another number.
+                Err((Stop::Fault { fault, again: _ }, _))
+                    if is_elsewhere(&fault, &entered)
+                        && self.learn_spread(make(head), Reason::of(&fault) == Reason::Spread, &entered) => {}
                 Err((stop, _)) => {
                     *sure = matches!(stop, Stop::Fault { again: false, .. });
                     if let Stop::Silent(why) = &stop {
@@ -313,9 +320,14 @@ impl Remote {
         &self,
         make: impl Fn(Head) -> R,
         want: &Want,
-        session: &Session,
-        head: Head,
+        (session, head): (&Session, Head),
+        entered: &mut Vec<u64>,
     ) -> Result<(Answered, Source), (Stop, Source)> {
+        let mut make = |head| {
+            let mut request = make(head);
+            *entered = self.spreads.enter(&mut request);
+            request
+        };
         let waits = Waits { patience: self.options.patience, longest: want.longest };
         let (mut pause, end) = (FIRST_PAUSE, Instant::now() + self.options.patience);
         let mut before = false;
@@ -445,6 +457,11 @@ fn find_duty(
     let Some(owner) = nodes.owner_of(types::Ino::ROOT.get()) else { return Ok((0, options.servers.clone())) };
     let addresses = owner.addresses.iter().filter_map(|text| text.parse().ok()).collect();
     Ok((owner.node, addresses))
+}
+
+/// The directory that it is about is spread, or a part of it that was asked is none any more.
+fn is_elsewhere(fault: &Fault, entered: &[u64]) -> bool {
+    Reason::of(fault) == Reason::Spread || (fault.errno == Errno::ESTALE.raw() && !entered.is_empty())
 }
 
 fn keep(remote: &Weak<Remote>) {

@@ -14,7 +14,10 @@ use proto::{
 };
 use types::{Ino, LocalId, Slot, UgsdId};
 
-use super::cluster_call::{Cluster, ask};
+use super::{
+    cluster_call::{Cluster, ask},
+    spread::{gather, spread},
+};
 use crate::{
     args::{ConfigArgs, MdsCommand, Output},
     control::{MdsReport, StandbyReport},
@@ -41,6 +44,8 @@ pub fn mds(command: &MdsCommand) -> Outcome {
             show(&cluster, &map, only, output)
         }
         MdsCommand::Move { config, dir, to, output } => move_dir(config, dir, *to, output),
+        MdsCommand::Spread { dir, over, output } => spread(dir, *over, output),
+        MdsCommand::Gather { dir, output } => gather(dir, output),
     }
 }
 

@@ -21,7 +21,11 @@ pub(super) const ATTRIBUTE: &[u8] = b"user.onfs.layout";
 impl MetadataService {
     /// What is said for a new file: by the directory in which it was last named.
     fn said_for(&self, ino: Ino) -> DirWish {
-        let said = self.mds.parent(ino).and_then(|dir| self.said_of(dir));
+        let said = self.mds.parent(ino).and_then(|dir| match self.said_of(dir) {
+            // A part says the same as its directory.
+            Err(Errno::EREMOTE) => self.said_of(self.mds.part_near(ino, dir)?.ok_or(Errno::EREMOTE)?),
+            said => said,
+        });
         said.unwrap_or_else(|errno| {
             // Its directory is another server's, or no more.
             tracing::debug!(%ino, %errno, "nothing is said of where a file's data go");

@@ -35,6 +35,7 @@ mod purge;
 mod sendings;
 mod service;
 mod session;
+mod spreading;
 mod tail;
 mod terms;
 mod truths;

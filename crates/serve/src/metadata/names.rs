@@ -73,7 +73,7 @@ impl MetadataService {
         let dir = proto::attr::ino(asked.dir)?;
         let count = if asked.entries_max == 0 { ENTRIES_MAX } else { asked.entries_max.min(ENTRIES_MAX) };
         let (mut entries, mut bytes, mut end) = (Vec::new(), 0, true);
-        self.mds.readdir(dir, asked.cookie, &mut |entry| {
+        let listed = self.mds.readdir(dir, asked.cookie, &mut |entry| {
             bytes += entry.name.len() + ENTRY_BYTES + if asked.attributes { ATTR_BYTES } else { 0 };
             if bytes > most || entries.len() >= count as usize {
                 end = false;
@@ -88,7 +88,12 @@ impl MetadataService {
                 keeps: 0,
             });
             ControlFlow::Continue(())
-        })?;
+        });
+        if listed == Err(Errno::EREMOTE) {
+            // Some of its parts are another's.
+            self.find_whole(dir)?;
+        }
+        listed?;
         if entries.is_empty() && !end {
             // Not one fits.
             return Err(Errno::EINVAL.into());

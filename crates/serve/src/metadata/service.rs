@@ -287,7 +287,7 @@ impl MetadataService {
 
     /// A request of a session: carried out, unless it was.
     fn of_session<R: Request>(&self, meta: &[u8], run: impl FnOnce(&Arc<Session>, &R) -> Outcome) -> Outcome {
-        let request: R = proto::decode(meta)?;
+        let mut request: R = proto::decode(meta)?;
         let head = request.head().copied().unwrap_or_default();
         let session = self.sessions.asking(Some(&head))?;
         let mut homes = Vec::new();
@@ -304,9 +304,11 @@ impl MetadataService {
                     session.answered(&head, &outcome);
                     return outcome;
                 }
-                let outcome = self.as_operation(&head, || run(&session, &request)).map_err(|no| {
+                let unspread = self.look_for_parts(&mut request);
+                let carry_out = || unspread.and_then(|()| run(&session, &request));
+                let outcome = self.as_operation(&head, carry_out).map_err(|no| {
                     // It was not begun: a part of what it is about is another's, or did not come; it may the next time.
-                    if no.errno() == Errno::EREMOTE {
+                    if no.errno() == Errno::EREMOTE && !no.is_spread() {
                         No::wrong_owner(self.nodes.epoch())
                     } else if no == No::from(Errno::EAGAIN) {
                         No::later("slots that it needs did not come")
@@ -393,6 +395,9 @@ impl MetadataService {
             Method::GetUntouched => {
                 self.of_session(meta, |session, asked| self.get_untouched(session, asked))
             }
+            Method::FindSpread => self.of_session(meta, |_, asked| self.find_spread(asked)),
+            Method::GetAlone => self.of_session(meta, |_, asked| self.get_alone(asked)),
+            Method::ReadDots => self.of_session(meta, |_, asked| self.read_dots(asked)),
             Method::BeginWrite => self.of_session(meta, |session, asked| self.begin_write(session, asked)),
             Method::Append => self.of_session(meta, |session, asked| self.append(session, asked)),
             Method::Reserve => self.of_session(meta, |_, asked| self.reserve(asked)),
