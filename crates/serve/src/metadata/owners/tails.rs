@@ -25,7 +25,7 @@ use proto::{
         TailStatus, TailWho,
     },
 };
-use types::{Errno, UgsdId};
+use types::{Errno, Ino, UgsdId};
 
 use super::{Owners, Tails, duty::own, rights::as_slots};
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
         MetadataService,
         tail::{
             ANSWERS, Job, Keeper, Known, TailTrouble, Taking, Unsettled, carried_out, in_operation,
-            into_outcome, of_outcome,
+            into_outcome, may_have_locks, of_outcome,
         },
     },
 };
@@ -77,6 +77,21 @@ impl MetadataService {
         let answer = (!again).then(|| of_outcome(head.number, outcome));
         let (operation, acknowledged) = (TailOperation::of(head), head.acknowledged);
         tails.keeper.answered(TailAnswer { operation, acknowledged, answer });
+    }
+
+    /// Before a session has its first lock here.
+    pub(in crate::metadata) fn tell_of_locks(&self, session: SessionId) {
+        if let Some(tails) = self.tails() {
+            tails.keeper.learn(vec![may_have_locks(session)]);
+        }
+    }
+
+    /// Who had locks with a server that died may not have heard yet that he has lost them.
+    pub(in crate::metadata) fn may_grant(&self, ino: Ino) -> Result<(), No> {
+        let Some(tails) = self.tails() else { return Ok(()) };
+        let taken = tails.taken.lock();
+        let waits = taken.get(&ino.ugsd().slot()).is_some_and(|until| Instant::now() < *until);
+        if waits { Err(No::later("who had locks with a server that died is still being told")) } else { Ok(()) }
     }
 
     /// A session is over.
@@ -135,6 +150,9 @@ impl MetadataService {
             };
             let answers = session.answers.iter().map(answer).collect();
             known.add(&TailRecord { answers, ..TailRecord::default() });
+            if !session.locks.is_empty() {
+                known.add(&may_have_locks(session.id()));
+            }
         }
         tails.keeper.learn(known.records(ANSWERS));
         self.settled_here()
@@ -261,6 +279,9 @@ impl MetadataService {
             };
             let answers = session.kept().into_iter().map(answer).collect();
             known.add(&TailRecord { answers, ..TailRecord::default() });
+            if session.recorded.lock().is_some() {
+                known.add(&may_have_locks(session.id));
+            }
         }
         known.records(ANSWERS)
     }
@@ -406,7 +427,7 @@ impl MetadataService {
                         "this server goes on in the place of a dead one"
                     );
                     tails.taken_over.fetch_add(1, Ordering::Relaxed);
-                    self.serve_taken(owners, tails, &slots);
+                    self.serve_taken((owners, tails), &slots, &known.with_locks());
                 }
             }
             Err(TailTrouble::Refused(refused)) => {
@@ -424,18 +445,28 @@ impl MetadataService {
         }
     }
 
-    fn serve_taken(&self, owners: &Owners, tails: &Tails, slots: &BTreeMap<u16, u64>) {
+    fn serve_taken(
+        &self,
+        (owners, tails): (&Owners, &Tails),
+        slots: &BTreeMap<u16, u64>,
+        with_locks: &[SessionId],
+    ) {
         if slots.contains_key(&UgsdId::ROOT.slot().get()) {
             // Whoever has it is on duty, from a start on.
             tails.anew.store(true, Ordering::Release);
             return;
         }
         // Clients bring back what they have in them.
-        *self.grace.lock() = Instant::now() + self.options.sessions.silence;
+        let grace = Instant::now() + self.options.sessions.silence;
+        *self.grace.lock() = grace;
         let numbers: Vec<u16> = slots.keys().copied().collect();
+        let taken = as_slots(&numbers);
+        tails.taken.lock().extend(taken.iter().map(|slot| (*slot, grace)));
+        let due = self.terms.distrust(&taken, Some(with_locks));
+        self.carry_on(due);
         self.store.forget_reads();
         let served = superblock::load(&*self.store).map_err(|error| error.to_string()).and_then(|found| {
-            self.mds.take_on(&as_slots(&numbers), found.next_ugsd).map_err(|errno| errno.to_string())
+            self.mds.take_on(&taken, found.next_ugsd).map_err(|errno| errno.to_string())
         });
         if let Err(why) = served {
             tracing::error!(why, "slots that were taken are served after a start");
