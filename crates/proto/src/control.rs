@@ -247,6 +247,9 @@ pub struct NodeReported {
     /// The same in whichever tier.
     #[prost(uint64, tag = "221")]
     pub any_room: u64,
+    /// No data server of the cluster ever had a tier that outlives its machine: then memory is as safe as can be.
+    #[prost(bool, tag = "222")]
+    pub nothing_safe: bool,
 }
 
 /// Which sessions are there, by the numbers as which they came. There are 4096 at most.

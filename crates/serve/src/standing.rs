@@ -1,6 +1,7 @@
 //! Data servers that are being drained or were removed, as it is stored.
 //!
-//! Record, version 1 (`docs/data-model.md`), under the key `0, N, node`: version u8 | kind u8 (1 draining, 2 removed) | its name
+//! Record, version 1 (`docs/data-model.md`), under the key `0, N, node`: version u8 | kind u8 (1 draining, 2 removed) | its name. Under node 0, which is no
+//! server: version u8 | 3: a data server with a tier that outlives its machine has been there.
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
@@ -10,6 +11,7 @@ use namespace::{key, txn::KvError};
 use proto::moving::StandingKind;
 
 const VERSION: u8 = 1;
+const OUTLIVES: [u8; 2] = [VERSION, 3];
 
 /// Of one data server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +50,9 @@ pub(crate) fn load(store: &MetaStore) -> Result<BTreeMap<u64, Standing>, Standin
     let (mut found, mut damaged) = (BTreeMap::new(), false);
     store.scan(&key::standing_start(), &key::standing_end(), &mut |key, value| {
         let node = key.last_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes));
+        if node == Some(0) && value == OUTLIVES {
+            return ControlFlow::Continue(());
+        }
         match node.zip(Standing::decode(value)) {
             Some((node, standing)) => drop(found.insert(node, standing)),
             None => damaged = true,
@@ -55,6 +60,20 @@ pub(crate) fn load(store: &MetaStore) -> Result<BTreeMap<u64, Standing>, Standin
         ControlFlow::Continue(())
     })?;
     if damaged { Err(StandingError::Damaged) } else { Ok(found) }
+}
+
+/// Has there been a data server with a tier that outlives its machine?
+pub(crate) fn outlives(store: &MetaStore) -> Result<bool, KvError> {
+    Ok(store.get(&key::standing(0))?.is_some_and(|value| value[..] == OUTLIVES))
+}
+
+/// Durable when it returns.
+pub(crate) fn save_outlives(store: &MetaStore) -> Result<(), KvError> {
+    let mut writes = WriteSet::new();
+    writes.use_reserve();
+    writes.put(&key::standing(0), Bytes::from_static(&OUTLIVES));
+    store.commit(writes)?;
+    store.sync()
 }
 
 /// `None`: it is as all others. Durable when it returns.

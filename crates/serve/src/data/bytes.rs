@@ -67,7 +67,7 @@ impl DataService {
             let full = |no: No| if no.errno() == Errno::ENOSPC { self.without_room() } else { no };
             return self.make_durable(object).map_err(full);
         }
-        if self.is_nothing(object)? {
+        if self.is_nothing(object)? || self.is_declared_unsafe() {
             return Ok(());
         }
         // Or it was moved already.

@@ -3,7 +3,7 @@
 //! The metadata server orders the movements, and says with each report that it takes how much room there is elsewhere.
 //!
 //! - I-PRESS-5: nobody is told that his bytes are safe while only memory has them: who asks for that, where there is only memory, waits until the object
-//!   is at another data server, or is told `ENOSPC`.
+//!   is at another data server, or is told `ENOSPC`; but in a cluster that never had anything else than memory.
 //! - I-PRESS-6: who waits for room or safety waits while something leaves, and for a stated time without anything leaving, no longer.
 
 use std::{
@@ -48,7 +48,15 @@ impl DataService {
     /// The metadata server took a report, and said what room there is.
     pub fn told(&self, reported: &NodeReported) {
         let (safe, any) = (reported.safe_room, reported.any_room);
-        self.pressed.state.lock().room = Some(Room { safe, any, said: Instant::now() });
+        let mut state = self.pressed.state.lock();
+        state.room = Some(Room { safe, any, said: Instant::now() });
+        // Of several metadata servers one may have heard later.
+        state.outlives = Some(!reported.nothing_safe || state.outlives == Some(true));
+    }
+
+    /// There is nothing but memory in the whole cluster, so its data are declared not to outlive it.
+    pub(super) fn is_declared_unsafe(&self) -> bool {
+        self.pressed.state.lock().outlives == Some(false)
     }
 
     /// Does what is here outlive the machine?

@@ -43,6 +43,8 @@ pub(super) struct State {
     pub starved: Option<Waits>,
     /// What the metadata server said last.
     pub room: Option<Room>,
+    /// Whether the cluster has a tier that outlives its machine; `None`: nobody said yet.
+    pub outlives: Option<bool>,
     /// When an object left last.
     pub left: Option<Instant>,
     /// When objects were last looked for that have been in memory for as long as they may, and how many there were.

@@ -1,6 +1,6 @@
 //! Who is there: sessions, the map, data servers.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use lease::coherence::message::{Joined, Party};
 use proto::{
@@ -13,7 +13,10 @@ use types::{Errno, Ino};
 use wire::handshake::{Peer, Roles};
 
 use super::{MetadataService, fencing::data_lease, session::Session};
-use crate::answer::{Done, No, Outcome};
+use crate::{
+    answer::{Done, No, Outcome},
+    standing,
+};
 
 impl MetadataService {
     pub(super) fn hello(&self, meta: &[u8], most: usize) -> Outcome {
@@ -103,14 +106,31 @@ impl MetadataService {
         // Where there are several of us data servers do not know whose session asks.
         let keeps_to = asked.refuses && self.owners.is_none();
         let (safe_room, any_room) = self.room_beside(asked.node);
+        let nothing_safe = !self.has_what_outlives(&asked)?;
         Ok(Done::new(&NodeReported {
             map_epoch,
             again_ms: millis(self.options.report),
             safe_room,
             any_room,
+            nothing_safe,
             lease_ms: if keeps_to { millis(data_lease(&self.options.sessions)) } else { 0 },
             roster: self.roster_for(asked.roster).filter(|_| keeps_to),
         }))
+    }
+}
+
+impl MetadataService {
+    /// Whether a data server of the cluster has, or ever had, a tier that outlives its machine. One of before the report of that is believed to.
+    fn has_what_outlives(&self, report: &NodeReport) -> Result<bool, No> {
+        let safe = report.pressure.is_none_or(|pressure| pressure.safe);
+        if safe && !self.outlives.load(Ordering::Acquire) {
+            standing::save_outlives(&self.notes).map_err(|error| {
+                tracing::error!(%error, "that data can be safe was not recorded");
+                No::from(Errno::EIO)
+            })?;
+            self.outlives.store(true, Ordering::Release);
+        }
+        Ok(self.outlives.load(Ordering::Acquire))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashSet},
     io,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -95,6 +95,8 @@ pub struct MetadataService {
     pub(super) incarnation: u64,
     pub(super) owners: Option<Owners>,
     pub(super) drains: Drains,
+    /// A data server with a tier that outlives its machine has been there.
+    pub(super) outlives: AtomicBool,
     pub(super) sendings: Sendings,
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
@@ -146,6 +148,7 @@ impl MetadataService {
         let is_new = mds.epoch() == 1 || shared.as_ref().is_some_and(|shared| shared.is_new);
         let wait = if is_new { Duration::ZERO } else { options.sessions.silence };
         let begun = shared.as_ref().map(Shared::slots);
+        let outlives = AtomicBool::new(standing::outlives(&notes).map_err(io::Error::other)?);
         let service = Arc::new_cyclic(|me| MetadataService {
             me: me.clone(),
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
@@ -161,6 +164,7 @@ impl MetadataService {
             incarnation: u64::from_le_bytes(random),
             owners: shared.map(|shared| Owners::new(shared, tails)),
             drains: Drains::default(),
+            outlives,
             sendings: Sendings::default(),
             slots,
             copying,

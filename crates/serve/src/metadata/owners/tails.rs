@@ -91,7 +91,11 @@ impl MetadataService {
         let Some(tails) = self.tails() else { return Ok(()) };
         let taken = tails.taken.lock();
         let waits = taken.get(&ino.ugsd().slot()).is_some_and(|until| Instant::now() < *until);
-        if waits { Err(No::later("who had locks with a server that died is still being told")) } else { Ok(()) }
+        if waits {
+            Err(No::later("who had locks with a server that died is still being told"))
+        } else {
+            Ok(())
+        }
     }
 
     /// A session is over.
@@ -465,9 +469,9 @@ impl MetadataService {
         let due = self.terms.distrust(&taken, Some(with_locks));
         self.carry_on(due);
         self.store.forget_reads();
-        let served = superblock::load(&*self.store).map_err(|error| error.to_string()).and_then(|found| {
-            self.mds.take_on(&taken, found.next_ugsd).map_err(|errno| errno.to_string())
-        });
+        let served = superblock::load(&*self.store)
+            .map_err(|error| error.to_string())
+            .and_then(|found| self.mds.take_on(&taken, found.next_ugsd).map_err(|errno| errno.to_string()));
         if let Err(why) = served {
             tracing::error!(why, "slots that were taken are served after a start");
             tails.anew.store(true, Ordering::Release);
