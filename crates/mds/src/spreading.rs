@@ -18,8 +18,8 @@ impl Mds {
             return Err(Errno::EOPNOTSUPP);
         }
         self.admit(Some(dir))?;
-        if let Some(spread) = self.spread_of(dir)? {
-            return if spread.bits() == bits { Ok(spread) } else { Err(Errno::EEXIST) };
+        if let Some(spread) = self.read(|reader| parts::spread_already(reader, dir, bits))? {
+            return Ok(spread);
         }
         let over = self.change(SlotSet::root(), |txn, _| parts::reserve(txn, bits))?;
         self.store.wait_synced(self.store.last_lsn()).map_err(|error| self.errno(error.into()))?;

@@ -214,8 +214,21 @@ fn entries<R: Reader + ?Sized>(reader: &R, dir: Ino, at_most: usize) -> Result<V
     }
 }
 
+/// Whether a directory can be spread over `2^bits` parts: `Some`, it is. One that is spread over another number is `EEXIST`. `EINVAL`: no directory has so
+/// many, or it is the root, since what is made there has a UGSD of its own anyway.
+pub fn spread_already<R: Reader + ?Sized>(reader: &R, dir: Ino, bits: u32) -> Result<Option<Spread>> {
+    let inode = inode::load_live_dir(reader, dir)?;
+    if dir == Ino::ROOT || inode.is_part() || bits == 0 || bits > BITS_MAX {
+        return refuse(Errno::EINVAL);
+    }
+    match inode.spread() {
+        Some(spread) if spread.bits() != bits => refuse(Errno::EEXIST),
+        spread => Ok(spread),
+    }
+}
+
 /// Numbers of so many UGSDs that follow each other, for the `2^bits` parts of a directory. They are used once that is durable: a client may know a part
-/// by its number, and bytes of what was made there, when a power cut has taken it. `EINVAL`: no directory has so many.
+/// by its number, and bytes of what was made there, when a power cut has taken it.
 pub fn reserve<T: Txn + ?Sized>(txn: &mut T, bits: u32) -> Result<Spread> {
     if bits == 0 || bits > BITS_MAX {
         return refuse(Errno::EINVAL);
@@ -224,9 +237,8 @@ pub fn reserve<T: Txn + ?Sized>(txn: &mut T, bits: u32) -> Result<Spread> {
     first.and_then(|first| Spread::new(first.get(), bits)).map_or_else(|| refuse(Errno::ENOSPC), Ok)
 }
 
-/// Spreads a directory over parts that were reserved, with all its entries. One that is spread so already stays as it is; over another number it is `EEXIST`.
-/// `EFBIG`: it has more than `entries_max` entries. `EINVAL`: the root cannot be spread, since what is made there has a UGSD of its own
-/// anyway.
+/// Spreads a directory over parts that were reserved, with all its entries. One that is spread so already stays as it is ([`spread_already`]).
+/// `EFBIG`: it has more than `entries_max` entries.
 pub fn spread<T: Txn + ?Sized>(
     txn: &mut T,
     env: &Env,
@@ -234,13 +246,10 @@ pub fn spread<T: Txn + ?Sized>(
     over: Spread,
     entries_max: usize,
 ) -> Result<Spread> {
+    if let Some(spread) = spread_already(txn, dir, over.bits())? {
+        return Ok(spread);
+    }
     let mut inode = inode::load_live_dir(txn, dir)?;
-    if dir == Ino::ROOT || inode.is_part() {
-        return refuse(Errno::EINVAL);
-    }
-    if let Some(spread) = inode.spread() {
-        return if spread.bits() == over.bits() { Ok(spread) } else { refuse(Errno::EEXIST) };
-    }
     let entries = entries(txn, dir, entries_max)?;
     let spread = over;
     let mut nlinks = vec![2u32; 1 << spread.bits()];

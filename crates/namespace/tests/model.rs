@@ -478,6 +478,9 @@ impl Pair {
         let (got, wanted) = match op {
             Op::Spread(_, bits) => {
                 let got = self.fs.run(|t, env| {
+                    if let Some(spread) = parts::spread_already(t, dir, *bits)? {
+                        return Ok(spread);
+                    }
                     let over = parts::reserve(t, *bits)?;
                     parts::spread(t, env, dir, over, ENTRIES_MAX)
                 });
