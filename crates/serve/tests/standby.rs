@@ -10,12 +10,7 @@ use std::{
 };
 
 use cluster::NodeId;
-use proto::{
-    Head, Reason,
-    attr::Caller,
-    locks::{HeldLock, Lock, LockKind, LockOutcome},
-    metadata::*,
-};
+use proto::{Head, attr::Caller, metadata::*};
 use site::{
     several::{Routed, Several, slot_of},
     until,
@@ -182,39 +177,6 @@ fn rename(dir: u64, number: u64, id: proto::SessionId) -> Rename {
         to_name: b"to".to_vec(),
         mode: RenameMode::Replace.into(),
     }
-}
-
-/// Goal: locks are not copied, so who had one with a server that died hears that it is lost, and nobody else gets it before he can have heard; who had
-/// none goes on. Method: two sessions, one with a lock, both asked for afterwards.
-#[test]
-fn who_had_locks_with_a_dead_server_is_given_up_before_others_get_them() {
-    let mut site = Several::new(3, 0);
-    let (dir, dead, [one, two]) = {
-        let (one, two) = (site.session(), site.session());
-        let all = dirs(&one, 9);
-        let dir = *all.iter().find(|dir| site.owner(**dir) != 0).unwrap();
-        copied(&site, 0..3);
-        assert_eq!(one.ask(&lock(&one, dir)).unwrap().outcome(), LockOutcome::Granted);
-        two.ask(&mkdir(dir, "made", 1000, two.id)).unwrap();
-        (dir, site.owner(dir), [one.id, two.id])
-    };
-    site.kill(dead);
-    until("its slots are another's", || site.owner(dir) != dead);
-    let session = site.session();
-    until("they are served", || session.lookup(dir, "none") == Err(Errno::ENOENT));
-    let look = |id| session.once(site.owner(dir), &StatFs { head: Some(Head::of(id)) }).map(drop);
-    assert_eq!(Reason::of(&look(one).unwrap_err()), Reason::SessionGone);
-    assert_eq!(look(two), Ok(()));
-    let again = session.once(site.owner(dir), &mkdir(dir, "made", 1000, two));
-    assert!(again.is_ok(), "it is not carried out twice: {again:?}");
-    let asked = session.once(site.owner(dir), &lock(&session, dir));
-    assert_eq!(Errno::from_raw(asked.unwrap_err().errno), Errno::EAGAIN);
-}
-
-fn lock(session: &Routed<'_>, ino: u64) -> Lock {
-    let kind = LockKind::Write.into();
-    let lock = HeldLock { ino, owner: 1, end: i64::MAX as u64, kind, pid: 1, ..HeldLock::default() };
-    Lock { head: session.op(), lock: Some(lock), wait: false }
 }
 
 /// Goal: a standby that dies holds its owner up for a moment only, and what was answered then is not lost with the owner. Method: the standby is

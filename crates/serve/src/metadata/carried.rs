@@ -100,14 +100,14 @@ impl Terms {
     }
 
     /// The slots are taken without what was in them, which nobody has any more: whoever is here may believe in a lock there, and so may whoever comes later
-    /// and says so. An error is better than a second owner. `who`: if it is known, those who may have locks there.
-    pub(super) fn distrust(&self, slots: &[Slot], who: Option<&[SessionId]>) -> Due {
+    /// and says so. An error is better than a second owner.
+    pub(super) fn distrust(&self, slots: &[Slot]) -> Due {
         let (mut all, sessions) = {
             let mut machine = self.machine.lock();
             if let Some(begun) = &mut machine.begun {
                 begun.extend(slots);
             }
-            (Due::default(), who.map_or_else(|| machine.server.alive(), <[SessionId]>::to_vec))
+            (Due::default(), machine.server.alive())
         };
         for session in sessions {
             all.add(self.drive(Input::GivenUp(session), Asked::Nothing).1);

@@ -93,7 +93,6 @@ impl MetadataService {
         })?;
         *recorded = Some(known);
         drop(recorded);
-        self.tell_of_locks(session.id);
         if session.has.lock().over {
             self.depart(session);
         }

@@ -47,7 +47,6 @@ impl MetadataService {
 
     pub(super) fn lock(&self, session: &Session, asked: &Lock) -> Outcome {
         let request = Self::asked(session, asked.lock.as_ref(), asked.wait)?;
-        self.may_grant(request.ino)?;
         self.arrive(session, false)?;
         let number = asked.head.unwrap_or_default().number;
         self.decided(self.terms.lock(session.party(), number, request))

@@ -145,7 +145,7 @@ impl MetadataService {
                 slots = slots.len(),
                 "what was open and locked in slots is lost: all sessions are given up"
             );
-            let due = self.terms.distrust(slots, None);
+            let due = self.terms.distrust(slots);
             self.carry_on(due);
         }
     }

@@ -1,17 +1,12 @@
 //! What a metadata server has that may have a standby, and be one.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64},
-    },
-    time::Instant,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64},
 };
 
 use kv::{Follower, MetaStore};
 use parking_lot::Mutex;
-use types::Slot;
 
 use super::start::Shared;
 use crate::metadata::tail::{Copies, Keeper, Known, StandbyOptions, TailRows};
@@ -26,8 +21,6 @@ pub(crate) struct Tails {
     pub(super) inherits: AtomicBool,
     /// How often it went on for others.
     pub(super) taken_over: AtomicU64,
-    /// Slots in which this one went on, and until when no lock is granted there.
-    pub(super) taken: Mutex<BTreeMap<Slot, Instant>>,
     /// What is ours by now cannot be served before a start.
     pub(super) anew: AtomicBool,
 }
@@ -51,7 +44,7 @@ impl Tails {
         }
         let inherits = AtomicBool::new(!inherited.is_empty());
         let inherited = Mutex::new(inherited);
-        let (taken_over, taken, anew) = Default::default();
-        Ok(Some(Tails { keeper, copies, rows, inherited, inherits, taken_over, taken, anew }))
+        let (taken_over, anew) = Default::default();
+        Ok(Some(Tails { keeper, copies, rows, inherited, inherits, taken_over, anew }))
     }
 }

@@ -25,7 +25,7 @@ use proto::{
         TailStatus, TailWho,
     },
 };
-use types::{Errno, Ino, UgsdId};
+use types::{Errno, UgsdId};
 
 use super::{Owners, Tails, duty::own, rights::as_slots};
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
         MetadataService,
         tail::{
             ANSWERS, Job, Keeper, Known, TailTrouble, Taking, Unsettled, carried_out, in_operation,
-            into_outcome, may_have_locks, of_outcome,
+            into_outcome, of_outcome,
         },
     },
 };
@@ -79,6 +79,7 @@ impl MetadataService {
         tails.keeper.answered(TailAnswer { operation, acknowledged, answer });
     }
 
+<<<<<<< HEAD
     /// Before a session has its first lock here.
     pub(in crate::metadata) fn tell_of_locks(&self, session: SessionId) {
         if let Some(tails) = self.tails() {
@@ -98,6 +99,8 @@ impl MetadataService {
         }
     }
 
+=======
+>>>>>>> parent of c9943af (serve: who had locks with a dead server is given up before others get them)
     /// A session is over.
     pub(in crate::metadata) fn forget_answers(&self, session: SessionId) {
         if let Some(tails) = self.tails() {
@@ -154,9 +157,6 @@ impl MetadataService {
             };
             let answers = session.answers.iter().map(answer).collect();
             known.add(&TailRecord { answers, ..TailRecord::default() });
-            if !session.locks.is_empty() {
-                known.add(&may_have_locks(session.id()));
-            }
         }
         tails.keeper.learn(known.records(ANSWERS));
         self.settled_here()
@@ -283,9 +283,6 @@ impl MetadataService {
             };
             let answers = session.kept().into_iter().map(answer).collect();
             known.add(&TailRecord { answers, ..TailRecord::default() });
-            if session.recorded.lock().is_some() {
-                known.add(&may_have_locks(session.id));
-            }
         }
         known.records(ANSWERS)
     }
@@ -431,7 +428,7 @@ impl MetadataService {
                         "this server goes on in the place of a dead one"
                     );
                     tails.taken_over.fetch_add(1, Ordering::Relaxed);
-                    self.serve_taken((owners, tails), &slots, &known.with_locks());
+                    self.serve_taken(owners, tails, &slots);
                 }
             }
             Err(TailTrouble::Refused(refused)) => {
@@ -449,29 +446,25 @@ impl MetadataService {
         }
     }
 
-    fn serve_taken(
-        &self,
-        (owners, tails): (&Owners, &Tails),
-        slots: &BTreeMap<u16, u64>,
-        with_locks: &[SessionId],
-    ) {
+    fn serve_taken(&self, owners: &Owners, tails: &Tails, slots: &BTreeMap<u16, u64>) {
         if slots.contains_key(&UgsdId::ROOT.slot().get()) {
             // Whoever has it is on duty, from a start on.
             tails.anew.store(true, Ordering::Release);
             return;
         }
         // Clients bring back what they have in them.
-        let grace = Instant::now() + self.options.sessions.silence;
-        *self.grace.lock() = grace;
+        *self.grace.lock() = Instant::now() + self.options.sessions.silence;
         let numbers: Vec<u16> = slots.keys().copied().collect();
-        let taken = as_slots(&numbers);
-        tails.taken.lock().extend(taken.iter().map(|slot| (*slot, grace)));
-        let due = self.terms.distrust(&taken, Some(with_locks));
-        self.carry_on(due);
         self.store.forget_reads();
+<<<<<<< HEAD
         let served = superblock::load(&*self.store)
             .map_err(|error| error.to_string())
             .and_then(|found| self.mds.take_on(&taken, found.next_ugsd).map_err(|errno| errno.to_string()));
+=======
+        let served = superblock::load(&*self.store).map_err(|error| error.to_string()).and_then(|found| {
+            self.mds.take_on(&as_slots(&numbers), found.next_ugsd).map_err(|errno| errno.to_string())
+        });
+>>>>>>> parent of c9943af (serve: who had locks with a dead server is given up before others get them)
         if let Err(why) = served {
             tracing::error!(why, "slots that were taken are served after a start");
             tails.anew.store(true, Ordering::Release);

@@ -11,16 +11,6 @@ use proto::{
 /// Of known answers in one record.
 pub(crate) const ANSWERS: usize = 512;
 
-/// As if it were the number of an operation: the session may have locks, which are not copied.
-const LOCKS: u64 = u64::MAX;
-
-/// That a session may have locks, for whoever goes on.
-pub(crate) fn may_have_locks(id: SessionId) -> TailRecord {
-    let answer = Some(AnswerState { number: LOCKS, ..AnswerState::default() });
-    let operation = TailOperation { number: LOCKS, ..TailOperation::of(&Head::of(id)) };
-    TailRecord { answers: vec![TailAnswer { operation, acknowledged: 0, answer }], ..TailRecord::default() }
-}
-
 /// `None`: carried out, and the answer is not known.
 type Answer = Option<AnswerState>;
 
@@ -86,12 +76,6 @@ impl Known {
         answer
     }
 
-    /// Sessions that may have locks with the servers that this is known of.
-    pub(crate) fn with_locks(&self) -> Vec<SessionId> {
-        let all = self.sessions.iter().filter(|(_, session)| session.answers.contains_key(&LOCKS));
-        all.map(|(id, _)| *id).collect()
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
@@ -137,19 +121,6 @@ mod tests {
 
     fn asked(session: u64, number: u64) -> Head {
         Head::operation(SessionId(session.into()), number, 0)
-    }
-
-    #[test]
-    fn who_may_have_locks_is_known_until_it_is_over() {
-        let mut known = Known::default();
-        known.add(&may_have_locks(SessionId(3)));
-        known.add(&answered(3, 9, 8, Some(9)));
-        known.add(&answered(4, 1, 1, Some(1)));
-        let mut again = Known::default();
-        known.records(1).iter().for_each(|record| again.add(record));
-        assert_eq!((again.with_locks(), known.with_locks()), (vec![SessionId(3)], vec![SessionId(3)]));
-        again.add(&answered(3, 0, u64::MAX, None));
-        assert_eq!(again.with_locks(), []);
     }
 
     /// Goal: what was answered is known until it was acknowledged or asked; what was only begun is known as that. Method: by hand.

@@ -6,8 +6,6 @@
 //!   so nobody has seen what is lost with this server.
 //! - I-STANDBY-3: answers that came with a slot, or from a server in whose place this one goes on, are stored by its own standby before
 //!   the slot is served.
-//! - I-STANDBY-4: locks are not copied, but who may have some is before he has one. Whoever goes on gives those sessions up before he serves a slot, and
-//!   grants no lock there before their clients have had the time to hear of it.
 //!
 //! [`forming`] makes records, [`keeper`] is the owner's side, [`copies`] the standby's, [`known`] the answers of others.
 
@@ -21,5 +19,5 @@ mod rows;
 pub(crate) use copies::{Copies, Taking};
 pub(crate) use forming::{carried_out, in_operation, into_outcome, of_outcome};
 pub(crate) use keeper::{Job, Keeper, Unsettled};
-pub(crate) use known::{ANSWERS, Known, may_have_locks};
+pub(crate) use known::{ANSWERS, Known};
 pub use rows::{StandbyOptions, TailRows, TailTrouble, TailView};
