@@ -54,6 +54,9 @@ methods! {
     TakeOn = 44,
     Bring = 45,
     SlotLoads = 46,
+    Leaving = 54,
+    TakeDuty = 55,
+    Bare = 56,
     // Metadata: 100 to 199.
     Lookup = 100,
     GetAttr = 101,

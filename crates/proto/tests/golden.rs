@@ -149,7 +149,16 @@ fn control() -> Vec<Golden> {
         ("hello", Hello {}.encode_to_vec()),
         (
             "facts",
-            Facts { epoch: 1, node: 2, renew_ms: 3, silence_ms: 4, incarnation: 5, life: 6 }.encode_to_vec(),
+            Facts {
+                epoch: 1,
+                node: 2,
+                renew_ms: 3,
+                silence_ms: 4,
+                incarnation: 5,
+                life: 6,
+                began_empty: true,
+            }
+            .encode_to_vec(),
         ),
         ("mount", Mount { head: head(), host: "h".into(), node: 2, before: 3, life: 4 }.encode_to_vec()),
         (
@@ -169,7 +178,7 @@ fn control() -> Vec<Golden> {
         ),
         ("unmount", Unmount { head: head() }.encode_to_vec()),
         ("renew", Renew { head: head() }.encode_to_vec()),
-        ("renewed", Renewed { map_epoch: 9 }.encode_to_vec()),
+        ("renewed", Renewed { map_epoch: 9, bare: 300 }.encode_to_vec()),
         ("map-since", MapSince { epoch: 9 }.encode_to_vec()),
         ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
         ("node-report", report().encode_to_vec()),
@@ -216,6 +225,11 @@ fn owners() -> Vec<Golden> {
             SlotState { sessions: vec![session], files: vec![FileState { ino: 2, append_end: 3 }] }
                 .encode_to_vec(),
         ),
+        ("leaving", Leaving { node: 300 }.encode_to_vec()),
+        ("left", Left { slots: 300 }.encode_to_vec()),
+        ("take-duty", TakeDuty { ticket: 1, length: 2, next_ugsd: 300 }.encode_to_vec()),
+        ("bare", Bare { head: head(), brought: 300 }.encode_to_vec()),
+        ("bare-slots", BareSlots { number: 1, slots: vec![Run { first: 7, count: 2 }] }.encode_to_vec()),
         ("find", Find { head: head(), ino: 2 }.encode_to_vec()),
     ]
 }
@@ -519,6 +533,9 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::TakeOn => check::<TakeOn>(meta),
         Method::Bring => check::<Bring>(meta),
         Method::SlotLoads => check::<SlotLoads>(meta),
+        Method::Leaving => check::<Leaving>(meta),
+        Method::TakeDuty => check::<TakeDuty>(meta),
+        Method::Bare => check::<Bare>(meta),
         Method::Find => check::<Find>(meta),
         Method::CloseMany => check::<CloseMany>(meta),
         Method::GetUntouched => check::<GetUntouched>(meta),
