@@ -1,6 +1,6 @@
 //! What a server serves: the services of its roles, over its stores.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use ds::FirstRecord;
 use kv::MetaStore;
@@ -37,6 +37,9 @@ pub(super) fn first_records(
         hook
     }
 }
+
+/// A metadata server that ends hands over what it has within this time, or keeps it.
+const LEAVE: Duration = Duration::from_secs(15);
 
 pub(super) struct Serving {
     services: Arc<Services>,
@@ -114,6 +117,13 @@ impl Serving {
             self.reporters.lock().push(Reporter::start(data.clone(), to, about.clone())?);
         }
         Ok(())
+    }
+
+    /// Of several metadata servers: the others serve on what this one has.
+    pub fn leave(&self) {
+        if let Some(metadata) = &self.services.metadata {
+            metadata.leave(LEAVE);
+        }
     }
 
     /// Settles what is open, and ends.

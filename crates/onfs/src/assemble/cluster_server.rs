@@ -188,6 +188,7 @@ impl MountedFs for Serves {
     fn finish(&self) -> Result<(), String> {
         let Some(parts) = self.parts.lock().take() else { return Ok(()) };
         let Parts { stores, names, serving, server, config, .. } = parts;
+        serving.leave();
         server.close(LEAVE);
         serving.shutdown();
         drop(serving);

@@ -31,7 +31,7 @@ impl MetadataService {
 
     /// For so long sessions of an earlier life may still come back.
     pub fn grace_left(&self) -> Duration {
-        self.grace.saturating_duration_since(Instant::now())
+        self.grace.lock().saturating_duration_since(Instant::now())
     }
 
     /// Those who carry its requests out: of the metadata lane, and of the control lane.

@@ -29,6 +29,7 @@ impl MetadataService {
             silence_ms: millis(self.options.sessions.silence),
             incarnation: self.incarnation,
             life: self.terms.life().0,
+            began_empty: self.began_empty,
         };
         fits(Done::with_body(&facts, map.encode()), most)
     }
@@ -88,7 +89,7 @@ impl MetadataService {
     }
 
     pub(super) fn renew(&self, _: &Renew) -> Outcome {
-        Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch() }))
+        Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch(), bare: self.last_bare() }))
     }
 
     /// Of a server about itself: with TLS only who has a server's certificate can say that it is one.

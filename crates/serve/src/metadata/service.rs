@@ -89,10 +89,12 @@ pub struct MetadataService {
     /// The next round of removing.
     pub(super) bury_after: Mutex<Instant>,
     /// Until then sessions of an earlier life may come back.
-    pub(super) grace: Instant,
+    pub(super) grace: Mutex<Instant>,
     /// Of this life.
     pub(super) incarnation: u64,
     pub(super) owners: Option<Owners>,
+    /// Of several: without any slot.
+    pub(super) began_empty: bool,
     pub(super) drains: Drains,
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
@@ -135,6 +137,7 @@ impl MetadataService {
         // A store that was just made has no earlier sessions.
         let is_new = mds.epoch() == 1 || shared.as_ref().is_some_and(|shared| shared.is_new);
         let wait = if is_new { Duration::ZERO } else { options.sessions.silence };
+        let found = shared.as_ref().map_or_else(Vec::new, |shared| shared.found.clone());
         let service = Arc::new_cyclic(|me| MetadataService {
             me: me.clone(),
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
@@ -146,8 +149,9 @@ impl MetadataService {
             due: Mutex::default(),
             dying: Mutex::default(),
             bury_after: Mutex::new(Instant::now()),
-            grace: Instant::now() + wait,
+            grace: Mutex::new(Instant::now() + wait),
             incarnation: u64::from_le_bytes(random),
+            began_empty: shared.as_ref().is_some_and(|shared| shared.is_new),
             owners: shared.map(Owners::new),
             drains: Drains::default(),
             slots,
@@ -159,7 +163,7 @@ impl MetadataService {
             control,
             ended: Arc::default(),
         });
-        service.begin_among()?;
+        service.begin_among(&found)?;
         service.nodes.know(standing::load(&service.notes).map_err(io::Error::other)?);
         if service.owners.is_some() {
             let gatherer: Arc<dyn Gather> = service.clone();
@@ -221,18 +225,27 @@ impl MetadataService {
 
     /// Sessions of an earlier life may still come back with what they had.
     pub(super) fn in_grace(&self) -> bool {
-        Instant::now() < self.grace
+        Instant::now() < *self.grace.lock()
+    }
+
+    /// Sessions may come back from now on, as after a start.
+    pub(super) fn begin_grace(&self) {
+        *self.grace.lock() = Instant::now() + self.options.sessions.silence;
     }
 
     /// Where there are others: who makes the map, and what operations need of the others' slots.
-    fn begin_among(&self) -> io::Result<()> {
+    fn begin_among(&self, found: &[Slot]) -> io::Result<()> {
         let Some(owners) = &self.owners else { return Ok(()) };
+        // In the first life of all nobody had anything.
+        if self.mds.epoch() > 1 {
+            self.expect_sessions(owners, found, false);
+        }
         if owners.is_on_duty() {
             let cluster = self.nodes.map().cluster();
             let map = owners.first_map(cluster, self.mds.epoch()).map_err(io::Error::other)?;
             self.nodes.make_maps(map);
         } else {
-            self.nodes.follow();
+            self.nodes.follow(false);
         }
         Ok(())
     }
@@ -268,7 +281,11 @@ impl MetadataService {
         if self.owners.is_some() {
             request.homes(&mut |ino| homes.extend(Ino::from_raw(ino)));
         }
+        let slots: Vec<Slot> = homes.iter().map(|ino: &Ino| ino.ugsd().slot()).collect();
         let _inside = self.enter(homes)?;
+        if !is_brought(R::METHOD) {
+            self.not_bare(&session, &slots)?;
+        }
         // What changes nothing is not kept.
         let head = if is_read(R::METHOD) { Head { number: 0, ..head } } else { head };
         match session.begin(&head, self.options.sessions.operations)? {
@@ -316,6 +333,9 @@ impl MetadataService {
             Method::TakeOn => self.slots_take_on(meta),
             Method::Bring => self.bring_slots(meta),
             Method::SlotLoads => self.slot_loads(meta),
+            Method::Leaving => self.let_leave(meta),
+            Method::TakeDuty => self.take_duty(meta, body),
+            Method::Bare => self.of_session(meta, |session, asked| self.bare(session, asked)),
             // No worker carries it out, or it is of who watches, which has a thread of its own.
             _ => Err(Errno::ENOSYS.into()),
         }
@@ -389,7 +409,14 @@ fn is_among_servers(method: Method) -> bool {
             | Method::TakeOn
             | Method::Bring
             | Method::SlotLoads
+            | Method::Leaving
+            | Method::TakeDuty
     )
+}
+
+/// By which a session says what it has.
+fn is_brought(method: Method) -> bool {
+    matches!(method, Method::Hold | Method::Open)
 }
 
 /// Those whose answers have bodies; a listing that refers is one of them, and takes its references again.
@@ -415,13 +442,14 @@ impl Handler for MetadataService {
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
             let workers = match (method, &self.slots) {
-                (Some(Method::Bring), Some([_, waiting])) => waiting,
+                (Some(Method::Bring | Method::Leaving), Some([_, waiting])) => waiting,
                 (
                     Some(
                         Method::LetGo
                         | Method::StatePart
                         | Method::PutState
                         | Method::TakeOn
+                        | Method::TakeDuty
                         | Method::SlotLoads,
                     ),
                     Some([slots, _]),

@@ -132,20 +132,34 @@ impl Several {
         site
     }
 
+    pub fn servers(&self) -> usize {
+        self.running.len()
+    }
+
     pub fn node(n: usize) -> u64 {
         FIRST + n as u64
     }
 
     /// All have slots, all have the same map, and the data servers are in it.
     pub fn settled(&self) {
+        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
         until("the servers share the slots", || {
-            let map = self.map(0);
-            let nodes = (0..self.running.len()).map(|n| NodeId(Several::node(n)));
+            let map = self.map(self.owner(Ino::ROOT.get()));
+            let nodes = up.iter().map(|n| NodeId(Several::node(*n)));
             nodes.into_iter().all(|node| map.slots_of(node).next().is_some())
+                && map.slots().all(|(_, entry)| entry.owner.is_some())
                 && self.data.iter().all(|data| map.node(NodeId(data.node)).is_some())
-                && (1..self.running.len()).all(|n| self.map(n) == map)
-                && (0..self.running.len())
-                    .all(|n| self.service(n).nodes().measures().len() == self.data.len())
+                && up.iter().all(|n| self.map(*n) == map)
+                && up.iter().all(|n| self.service(*n).nodes().measures().len() == self.data.len())
+        });
+    }
+
+    /// All that are up have slots, whatever goes on.
+    pub fn shared(&self) {
+        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
+        until("all have slots", || {
+            let map = self.map(self.owner(Ino::ROOT.get()));
+            up.iter().all(|n| map.slots_of(NodeId(Several::node(*n))).next().is_some())
         });
     }
 
@@ -228,6 +242,17 @@ impl Several {
         let _ = store.close();
     }
 
+    /// It ends in order: its slots go to the others before.
+    pub fn leave(&mut self, n: usize) {
+        assert_eq!(self.service(n).leave(Duration::from_secs(30)), Some(0));
+        self.stop(n);
+    }
+
+    /// Its rows say that it gave its slots up, and nobody knows what sessions had in them.
+    pub fn give_up(&self, n: usize) {
+        self.common.owners.lock().retain(|_, owner| *owner != n);
+    }
+
     /// Who has the inode's slot, by the rows.
     pub fn owner(&self, ino: u64) -> usize {
         let slot = Ino::from_raw(ino).unwrap().ugsd().slot().get();
@@ -241,10 +266,15 @@ impl Several {
         }
     }
 
+    fn duty(&self) -> Client {
+        let on_duty = self.owner(Ino::ROOT.get());
+        client_to(&self.address(on_duty), Several::node(on_duty), Lane::Control)
+    }
+
     /// Has an inode's slot brought to a server, as for an operation.
     pub fn bring(&self, ino: u64, to: usize) {
         let slot = Ino::from_raw(ino).unwrap().ugsd().slot().get();
-        let duty = client_to(&self.address(0), Several::node(0), Lane::Control);
+        let duty = self.duty();
         let bring = Bring { node: Several::node(to), slots: runs([slot]), stay: false };
         ask(&duty, &bring, &[], 0).unwrap();
     }
@@ -252,21 +282,27 @@ impl Several {
     /// The same, once.
     pub fn try_bring(&self, ino: u64, to: usize) -> Result<(), Fault> {
         let slot = slot_of(ino).get();
-        let duty = client_to(&self.address(0), Several::node(0), Lane::Control);
+        let duty = self.duty();
         let bring = Bring { node: Several::node(to), slots: runs([slot]), stay: true };
         super::ask_once(&duty, &bring, &[], 0).map(drop)
     }
 
     pub fn session(&self) -> Routed<'_> {
         static LAST: AtomicU64 = AtomicU64::new(1);
-        let id = SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed)));
+        self.session_as(SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed))))
+    }
+
+    /// The same session at all that are up, with numbers of operations that it had not.
+    pub fn session_as(&self, id: SessionId) -> Routed<'_> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let first = NUMBER.fetch_add(1 << 20, Ordering::Relaxed);
         let client = |n, lane| client_to(&self.address(n), Several::node(n), lane);
         let meta = (0..self.running.len()).map(|n| client(n, Lane::Metadata)).collect();
-        for n in 0..self.running.len() {
+        for n in (0..self.running.len()).filter(|n| self.running[*n].is_some()) {
             let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node: 0, ..Mount::default() };
             ask(&client(n, Lane::Control), &mount, &[], 0).unwrap();
         }
-        Routed { site: self, id, meta, number: AtomicU64::new(1) }
+        Routed { site: self, id, meta, number: AtomicU64::new(first) }
     }
 }
 

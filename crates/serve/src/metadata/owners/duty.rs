@@ -46,15 +46,15 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// Slots that are nobody's are looked for so often.
 const LOOK: Duration = Duration::from_secs(2);
 
-fn own(slots: &[u16], owner: NodeId, epochs: &[u64]) -> Vec<Change> {
+pub(super) fn own(slots: &[u16], owner: NodeId, epochs: &[u64]) -> Vec<Change> {
     let slots = as_slots(slots).into_iter().zip(epochs);
     slots.map(|(slot, epoch)| Change::Own { slot, owner, epoch: SlotEpoch(*epoch) }).collect()
 }
 
 impl MetadataService {
-    fn on_duty(&self) -> Result<(&Owners, &Duty), No> {
+    pub(super) fn on_duty(&self) -> Result<(&Owners, &Duty), No> {
         let owners = self.shared()?;
-        let duty = owners.duty.as_ref().ok_or_else(|| No::wrong_owner(self.nodes.epoch()))?;
+        let duty = owners.duty().ok_or_else(|| No::wrong_owner(self.nodes.epoch()))?;
         Ok((owners, duty))
     }
 
@@ -190,7 +190,7 @@ impl MetadataService {
         failed.map_or(Ok(()), Err)
     }
 
-    fn is_heard(&self, node: NodeId) -> bool {
+    pub(super) fn is_heard(&self, node: NodeId) -> bool {
         let Ok((owners, duty)) = self.on_duty() else { return false };
         let heard = duty.heard.lock();
         node == owners.me.id || heard.get(&node).is_some_and(|heard| heard.at.elapsed() < SILENCE)
@@ -267,8 +267,7 @@ impl MetadataService {
         if free.is_empty() {
             return Ok(());
         }
-        let epochs = self.give(owners, turn, &free, &[], owners.me.id)?;
-        self.nodes.change(&own(&free, owners.me.id, &epochs))
+        self.take_bare(owners, turn, &free)
     }
 
     /// What is due by itself.
@@ -276,6 +275,9 @@ impl MetadataService {
         let Ok((owners, duty)) = self.on_duty() else { return };
         let Some(mut turn) = duty.turn.try_lock() else { return };
         self.settle_doubts(owners, &mut turn);
+        if owners.is_leaving() {
+            return;
+        }
         self.return_lent(owners, &mut turn);
         self.share_with_newcomers(owners, &mut turn);
         if turn.relieved.elapsed() >= PERIOD {
@@ -284,20 +286,47 @@ impl MetadataService {
         }
         if turn.looked.elapsed() >= LOOK {
             turn.looked = Instant::now();
-            let map = self.nodes.map();
-            let free = map.slots().filter(|(_, entry)| entry.owner.is_none());
-            for slot in free.map(|(slot, _)| slot.get()).collect::<Vec<u16>>() {
-                // Most often a server that has not come back yet has it.
-                if let Err(no) = self.adopt(owners, &mut turn, &[slot]) {
-                    tracing::debug!(
-                        slot,
-                        detail = no.0.detail,
-                        "a slot is nobody's, or of a server that is away"
-                    );
-                    break;
-                }
-            }
+            self.adopt_given_up(owners, &mut turn);
         }
+    }
+
+    /// Slots of nobody, or of a server that is silent: of those the row says whether it gave them up in order. Most often it has them still.
+    fn adopt_given_up(&self, owners: &Owners, turn: &mut Turn) {
+        let map = self.nodes.map();
+        let known = |slot: Slot| {
+            let of = |some: &Vec<u16>| some.contains(&slot.get());
+            turn.doubtful.iter().any(|(some, _)| of(some)) || turn.adrift.iter().any(|(some, _)| of(some))
+        };
+        let may_be = map.slots().filter(|(slot, entry)| {
+            !self.mds.serves(*slot) && entry.owner.is_none_or(|owner| !self.is_heard(owner)) && !known(*slot)
+        });
+        let may_be: Vec<u16> = may_be.map(|(slot, _)| slot.get()).collect();
+        if may_be.is_empty() {
+            return;
+        }
+        let ours = match owners.rights.take_free(&may_be) {
+            Ok(ours) => ours,
+            Err(why) => return tracing::debug!(why, "slots that may be nobody's were not asked for"),
+        };
+        let gained: Vec<u16> = ours.into_keys().collect();
+        if !gained.is_empty()
+            && let Err(no) = self.take_bare(owners, turn, &gained)
+        {
+            tracing::warn!(
+                slots = gained.len(),
+                detail = no.0.detail,
+                "slots that nobody has are not served"
+            );
+        }
+    }
+
+    /// What sessions have in them nobody could say.
+    fn take_bare(&self, owners: &Owners, turn: &mut Turn, numbers: &[u16]) -> Result<(), No> {
+        let slots = as_slots(numbers);
+        self.expect_sessions(owners, &slots, false);
+        let given = self.give(owners, turn, numbers, &[], owners.me.id);
+        let epochs = given.inspect_err(|_| owners.bares.remove(&slots))?;
+        self.nodes.change(&own(numbers, owners.me.id, &epochs))
     }
 
     /// Slots that were let go, or not: they come to us, with what sessions have in them.
@@ -371,7 +400,7 @@ impl MetadataService {
         }
     }
 
-    fn move_slots(&self, owners: &Owners, turn: &mut Turn, plan: &Plan) {
+    pub(super) fn move_slots(&self, owners: &Owners, turn: &mut Turn, plan: &Plan) {
         let mut ways: BTreeMap<(NodeId, NodeId), Vec<u16>> = BTreeMap::new();
         for (slot, one) in &plan.moves {
             if let Some(from) = one.from.filter(|_| *slot != Ino::ROOT.ugsd().slot()) {

@@ -74,6 +74,7 @@ impl MetadataService {
             .let_go(slots)
             .map_err(|errno| refused("slots are not let go", &format!("the engine: {errno}")))?;
         let state = self.take_state(slots);
+        owners.bares.remove(slots);
         match owners.rights.release(numbers) {
             Ok(()) => Ok(state.encode_to_vec()),
             Err(why) => {
@@ -134,7 +135,7 @@ impl MetadataService {
     }
 
     /// Was ever a directory made in it? The root's always was.
-    fn is_used(&self, slot: Slot) -> bool {
+    pub(super) fn is_used(&self, slot: Slot) -> bool {
         slot == UgsdId::ROOT.slot() || self.mds.next_ugsd().map_or(true, |next| u32::from(slot.get()) < next)
     }
 
@@ -182,15 +183,20 @@ impl MetadataService {
             // The answer was lost.
             return Ok(taken_on(&numbers, &owners.rights.ours()));
         }
-        let coming = owners.states.lock().coming.take();
-        let bytes = match coming {
-            _ if asked.length == 0 => Vec::new(),
-            Some((ticket, bytes)) if ticket == asked.ticket && bytes.len() as u64 == asked.length => bytes,
-            Some(_) | None => return Err(Errno::EINVAL.into()),
-        };
-        let state = SlotState::decode(&bytes[..]).map_err(|_| Errno::EINVAL)?;
+        let state = self.coming(owners, asked.ticket, asked.length)?;
         let taken = self.take_on(owners, &numbers, &state, asked.next_ugsd)?;
         Ok(taken_on(&numbers, &taken))
+    }
+
+    /// What was put for slots that come.
+    pub(super) fn coming(&self, owners: &Owners, ticket: u64, length: u64) -> Result<SlotState, No> {
+        let coming = owners.states.lock().coming.take();
+        let bytes = match coming {
+            _ if length == 0 => Vec::new(),
+            Some((of, bytes)) if of == ticket && bytes.len() as u64 == length => bytes,
+            Some(_) | None => return Err(Errno::EINVAL.into()),
+        };
+        SlotState::decode(&bytes[..]).map_err(|_| Errno::EINVAL.into())
     }
 
     pub(in crate::metadata) fn slot_loads(&self, meta: &[u8]) -> Outcome {

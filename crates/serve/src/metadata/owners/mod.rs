@@ -7,14 +7,17 @@
 //!   come later, and afterwards whose it is.
 //! - I-OWNERS-2: with a slot goes what sessions have in it: references, openings, ranges of appends, answers that were not acknowledged. So an
 //!   operation that is asked again elsewhere is not carried out twice, and no open file is lost.
-//! - I-OWNERS-3: nobody takes slots of a server that is silent: what it answered may be in its journal alone.
+//! - I-OWNERS-3: nobody takes slots of a server that is silent and did not give them up: what it answered may be in its journal alone.
 //! - I-OWNERS-4: what one operation needs of several slots is brought to the owner of its home, and goes back after a while.
+//! - I-OWNERS-5: who takes slots without what sessions had in them has each session say that first, before anything of it there is carried out.
 
+mod bares;
 mod duty;
 mod follow;
 mod following;
 mod gates;
 mod hand;
+mod leave;
 mod peers;
 mod rights;
 mod start;
