@@ -219,7 +219,7 @@ impl Remote {
         // In another session it is asked again, and then not any more.
         let Some((_, number)) = at.filter(|at| at.0 == session.joined) else { return };
         let request = CancelLock { head: Some(session.head()), number };
-        let waits = Waits { patience: CANCEL_PATIENCE, longest: CANCEL_PATIENCE };
+        let waits = Waits::of(CANCEL_PATIENCE, CANCEL_PATIENCE);
         match self.asked::<CancelLock>(&request, waits) {
             // What became of it is told.
             Ok(_) => (),
@@ -250,7 +250,7 @@ impl Remote {
 
     fn asked<R: Request>(&self, request: &R, waits: Waits) -> Result<R::Answer, Stop> {
         let asking = asking(request)?;
-        answer::<R>(&self.metadata.ask(&asking, waits)?)
+        answer::<R>(&self.duty().metadata.ask(&asking, waits)?)
     }
 
     pub(crate) fn listen_from_now_on(&self) {
@@ -268,9 +268,9 @@ impl Remote {
     /// Returns the number of the last that was heard.
     fn hear(&self, session: &Session, heard: u64) -> Result<u64, Stop> {
         let request = Listen { head: Some(session.head()), heard };
-        let waits = Waits { patience: LISTEN_PATIENCE, longest: LISTEN_LONGEST };
+        let waits = Waits::of(LISTEN_PATIENCE, LISTEN_LONGEST);
         let sent = Instant::now();
-        let told = answer::<Listen>(&self.control.ask(&asking(&request)?, waits)?)?;
+        let told = answer::<Listen>(&self.duty().control.ask(&asking(&request)?, waits)?)?;
         self.kept.lock().heard(sent, Instant::now());
         let recalls: Vec<Recalled> = told.recalls.into_iter().filter(|one| one.number > heard).collect();
         self.recalled(session, &recalls)?;
@@ -311,12 +311,11 @@ fn listen(remote: &Weak<Remote>) {
 }
 
 fn asking<R: Request>(request: &R) -> Result<Asking, Stop> {
-    request.check().map_err(|bad| Stop::Silent(bad.to_string()))?;
+    request.check().map_err(|bad| Stop::silent(bad.to_string()))?;
     let meta = request.encode_to_vec().into();
     Ok(Asking { method: R::METHOD, meta, body: Body::default(), answer_bytes_max: 0 })
 }
 
 fn answer<R: Request>(answered: &Answered) -> Result<R::Answer, Stop> {
-    R::Answer::decode(answered.meta.as_slice())
-        .map_err(|_| Stop::Silent("an answer that makes no sense".to_owned()))
+    R::Answer::decode(answered.meta.as_slice()).map_err(|_| Stop::silent("an answer that makes no sense"))
 }

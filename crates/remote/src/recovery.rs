@@ -19,25 +19,28 @@ use proto::{
 use types::Errno;
 use wire::frame::Body;
 
-use crate::{Remote, line::Stop, options::OwnNode, session::Session};
+use crate::{Remote, homes::Came, line::Stop, options::OwnNode, session::Session};
 
 impl Remote {
     /// What cluster it is, and who is in it. Returns the life of the server.
     pub(crate) fn fetch_facts(&self) -> Result<u32, Stop> {
-        let (facts, body) = self.ask_control(&control::Hello {}, self.options.patience)?;
+        let (facts, body) = self.ask_control(&control::Hello {}, self.metadata_patience())?;
         self.set_renew(facts.renew_ms);
-        if facts.incarnation != self.session().incarnation {
+        // Of several each goes on from the last one's maps.
+        if !self.has_homes() && facts.incarnation != self.session().incarnation {
             // It counts its maps anew.
             self.nodes.forget_map();
         }
-        self.nodes.take(&body).map_err(|errno| Stop::Silent(format!("the cluster map: {errno}")))?;
+        self.take_map(&body).map_err(|errno| Stop::silent(format!("the cluster map: {errno}")))?;
         Ok(facts.life)
     }
 
     pub(crate) fn new_session(&self, life: u32) -> Result<Arc<Session>, Stop> {
         let mut random = [0; 16];
-        getrandom::fill(&mut random).map_err(|error| Stop::Silent(error.to_string()))?;
+        getrandom::fill(&mut random).map_err(|error| Stop::silent(error.to_string()))?;
         // 0 is none.
+        // Of several another may be on duty than a moment ago.
+        let life = if self.has_homes() { 0 } else { life };
         self.mount(SessionId(u128::from_le_bytes(random).max(1)), life, (0, Vec::new()))
     }
 
@@ -55,17 +58,22 @@ impl Remote {
         }
     }
 
+    pub(crate) fn mount_of(&self, id: SessionId, before: u64, life: u32) -> control::Mount {
+        let (head, host) = (Some(proto::Head::of(id)), self.host());
+        control::Mount { head, host, node: self.own_node(), before, life }
+    }
+
     fn mount(
         &self,
         id: SessionId,
         life: u32,
         (before, had): (u64, Vec<HeldLock>),
     ) -> Result<Arc<Session>, Stop> {
-        let host = self.host();
-        let mount =
-            control::Mount { head: Some(proto::Head::of(id)), host, node: self.own_node(), before, life };
+        let mount = self.mount_of(id, before, life);
         let body = Body::new(HadLocks { locks: had }.encode_to_vec());
-        let (mounted, _) = self.ask_control_with(&mount, body, self.options.patience)?;
+        let (home, mounted, _) = self.ask_duty(&mount, &body, self.metadata_patience())?;
+        let (joined, incarnation) = (mounted.joined, mounted.incarnation);
+        *home.joined.lock() = Some(Came { id, joined, incarnation });
         self.set_renew(mounted.renew_ms);
         Ok(Arc::new(Session::new(id, mounted.joined, mounted.incarnation, mounted.operations_max)))
     }
@@ -140,7 +148,7 @@ impl Remote {
             };
             match self.ask_in(session, open) {
                 Ok(_) => file.lost.store(false, Ordering::Release),
-                Err(Stop::Silent(_)) => return Err(Errno::EIO),
+                Err(Stop::Silent { .. }) => return Err(Errno::EIO),
                 // Also one whose data server is away: it must not keep the others from going on.
                 Err(Stop::Fault { fault, .. }) => {
                     let (ino, errno) = (file.ino.get(), Errno::from_raw(fault.errno));

@@ -154,7 +154,7 @@ impl MountedFs for ClusterMount {
         sample.add(Id::KeptLapses, &[], status.kept.lapsed);
         sample.add(Id::KeptNames, &[], status.kept.names);
         sample.add(Id::KeptInodes, &[], status.kept.inodes);
-        for server in std::iter::once(&status.metadata).chain(&status.data) {
+        for server in status.metadata.iter().chain(&status.data) {
             let away = server.away.as_ref().map_or(0.0, |(since, _)| since.as_secs_f64());
             sample.add_real(Id::ServerAway, &[&server.name], away);
         }
@@ -163,7 +163,7 @@ impl MountedFs for ClusterMount {
     fn troubles(&self) -> Vec<String> {
         let Some(parts) = self.parts() else { return vec!["the file system has ended".to_owned()] };
         let status = parts.remote.status();
-        std::iter::once(&status.metadata).chain(&status.data).filter_map(warning).collect()
+        status.metadata.iter().chain(&status.data).filter_map(warning).collect()
     }
 
     fn finish(&self) -> Result<(), String> {
@@ -190,7 +190,7 @@ impl ControlHandler for ClusterMount {
 impl Parts {
     fn report(&self) -> ClusterMountReport {
         let status = self.remote.status();
-        let servers = std::iter::once(&status.metadata).chain(&status.data);
+        let servers = status.metadata.iter().chain(&status.data);
         let mut warnings: Vec<String> = servers.clone().filter_map(warning).collect();
         let whole = match self.remote.cluster_now() {
             Ok(now) => Some(watched::cluster(&now)),
@@ -227,6 +227,7 @@ fn node(server: &ServerStatus) -> NodeReport {
         addresses: server.addresses.clone(),
         state: match (&server.away, server.up) {
             (Some(_), _) => "away".to_owned(),
+            (None, true) if server.on_duty => "up, on duty".to_owned(),
             (None, true) => "up".to_owned(),
             (None, false) => "down".to_owned(),
         },

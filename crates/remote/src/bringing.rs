@@ -1,0 +1,85 @@
+//! What the mount has in slots whose new owner was not told: it says so itself, before anything else of it is carried out there.
+//!
+//! The session stays, and so do the numbers of its operations: what the new owner knows of answers it gives again.
+
+use std::{collections::BTreeSet, sync::Arc, sync::atomic::Ordering};
+
+use proto::{
+    BATCH_MAX, Head,
+    metadata::{Hold, Open},
+    owners::{Bare, BareSlots},
+};
+use types::Ino;
+use wire::frame::Body;
+
+use crate::{
+    Remote,
+    duty::ask_line,
+    homes::Home,
+    line::{Stop, Waits},
+    openings::OpenFile,
+    session::Session,
+};
+
+impl Remote {
+    /// All that we have in slots that this server took without it is the session's there.
+    pub(crate) fn bring(&self, home: &Home, session: &Arc<Session>) -> Result<(), Stop> {
+        let _one = self.recovering.lock();
+        if !Arc::ptr_eq(&self.session(), session) {
+            return Err(Stop::Fault { fault: Box::new(proto::fault::session_gone()), again: true });
+        }
+        let head = Head { joined: self.join_at(home, session.id)?, ..session.head() };
+        let patience = self.options.patience;
+        let waits = Waits::of(patience, patience);
+        let known = home.brought.lock().filter(|(of, _)| *of == session.id).map_or(0, |(_, number)| number);
+        let mut brought = known;
+        loop {
+            let bare = Bare { head: Some(head), brought };
+            let (BareSlots { number, slots }, _) = ask_line(&home.control, &bare, Body::default(), waits)?;
+            if slots.is_empty() {
+                *home.brought.lock() = Some((session.id, number));
+                return Ok(());
+            }
+            let slots: BTreeSet<u16> = proto::owners::slots(&slots).into_iter().collect();
+            let there = |ino: Ino| slots.contains(&ino.ugsd().slot().get());
+            let had = (self.hold_at(home, head, &there)?, self.open_at(home, head, &there)?);
+            tracing::info!(
+                slots = slots.len(),
+                references = had.0,
+                openings = had.1,
+                "a new owner was told what we have"
+            );
+            brought = number;
+        }
+    }
+
+    fn hold_at(&self, home: &Home, head: Head, there: &dyn Fn(Ino) -> bool) -> Result<usize, Stop> {
+        let references = self.references.all_of(there);
+        for some in references.chunks(BATCH_MAX) {
+            let hold = Hold { head: Some(head), references: some.to_vec() };
+            ask_line(&home.metadata, &hold, Body::default(), self.waits())?;
+        }
+        Ok(references.len())
+    }
+
+    fn open_at(&self, home: &Home, head: Head, there: &dyn Fn(Ino) -> bool) -> Result<usize, Stop> {
+        let files: Vec<Arc<OpenFile>> =
+            self.openings.all().into_iter().filter(|file| there(file.ino)).collect();
+        for file in &files {
+            let (ino, opening) = (file.ino.get(), file.number);
+            let open = Open { head: Some(head), ino, opening, write: file.access.write };
+            match ask_line(&home.metadata, &open, Body::default(), self.waits()) {
+                Ok(_) => file.lost.store(false, Ordering::Release),
+                Err(stop @ Stop::Silent { .. }) => return Err(stop),
+                // Also one whose data server is away: it must not keep the others from going on.
+                Err(stop) => {
+                    tracing::warn!(ino, errno = %stop.errno(), "an open file is lost with its metadata server");
+                    file.lost.store(true, Ordering::Release);
+                }
+            }
+            // Its writing begins anew there.
+            file.begun.store(0, Ordering::Release);
+        }
+        Ok(files.len())
+    }
+}
