@@ -14,7 +14,7 @@ use wire::frame::Body;
 
 use crate::{
     Remote,
-    duty::ask_line,
+    finding::ask_line,
     homes::Home,
     line::{Stop, Waits},
     openings::OpenFile,

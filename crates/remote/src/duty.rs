@@ -9,25 +9,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use net::Answered;
-use prost::Message;
 use proto::{Request, control};
 use types::{Errno, Ino};
-use wire::{frame::Body, handshake::Wish, schema::Lane};
+use wire::frame::Body;
 
 use crate::{
-    Remote, RemoteOptions,
-    homes::{FIRST_PAUSE, Home, Homes},
-    line::{Asking, Common, Line, Stop, Waits},
-    nodes::Nodes,
-    remote::StartError,
+    Remote,
+    finding::ask_line,
+    homes::{FIRST_PAUSE, Home},
+    line::{Line, Stop, Waits},
 };
 
 /// So long a server is asked in vain before it is looked whether another has its place.
 pub(crate) const SLICE: Duration = Duration::from_secs(1);
 pub(crate) const PAUSE_LONGEST: Duration = Duration::from_millis(200);
-/// The map, and each server's number of slots in it.
-const ANSWER_MAX: u32 = 4 << 20;
 
 /// Who answered, and the answer with its body.
 type ByDuty<A> = (Arc<Home>, A, Vec<u8>);
@@ -140,57 +135,4 @@ impl Remote {
     ) -> Result<(R::Answer, Vec<u8>), Stop> {
         self.ask_duty(request, &Body::default(), patience).map(|(_, answer, body)| (answer, body))
     }
-}
-
-/// On a control line.
-pub(crate) fn ask_line<R: Request>(
-    line: &Line,
-    request: &R,
-    body: Body,
-    waits: Waits,
-) -> Result<(R::Answer, Vec<u8>), Stop> {
-    let asking = Asking {
-        method: R::METHOD,
-        meta: request.encode_to_vec().into(),
-        body,
-        answer_bytes_max: ANSWER_MAX,
-    };
-    understood::<R>(line.ask(&asking, waits)?)
-}
-
-fn understood<R: Request>(answered: Answered) -> Result<(R::Answer, Vec<u8>), Stop> {
-    match R::Answer::decode(answered.meta.as_slice()) {
-        Ok(answer) => Ok((answer, answered.body)),
-        Err(_) => Err(Stop::silent("an answer that makes no sense")),
-    }
-}
-
-/// Who is there, as a mount finds it at its start.
-pub(crate) struct Found {
-    pub several: bool,
-    pub on_duty: Arc<Home>,
-    /// Of several: each that was named.
-    pub seeds: Vec<Line>,
-}
-
-/// Whoever of those that were named answers first says who is on duty.
-pub(crate) fn find_duty(
-    options: &RemoteOptions,
-    common: &Common,
-    nodes: &Nodes,
-    homes: &Homes,
-) -> Result<Found, StartError> {
-    let wish = Wish { lane: Lane::Control, node: None };
-    let line = Line::new(&options.servers, wish, common);
-    let waits = Waits::of(options.patience, options.patience);
-    let (_, body) = ask_line(&line, &control::Hello {}, Body::default(), waits)?;
-    nodes.take(&body).map_err(|errno| StartError::Refused(format!("the cluster map: {errno}")))?;
-    Ok(match nodes.owner_of(Ino::ROOT.get()) {
-        None => Found { several: false, on_duty: homes.alone(&options.servers), seeds: Vec::new() },
-        Some(owner) => {
-            let seed = |address: &net::Address| Line::new(std::slice::from_ref(address), wish, common);
-            let seeds = options.servers.iter().map(seed).collect();
-            Found { several: true, on_duty: homes.of(&owner), seeds }
-        }
-    })
 }

@@ -19,6 +19,7 @@ mod closes;
 mod closing;
 mod dirs;
 mod duty;
+mod finding;
 mod held;
 mod homes;
 mod keeping;

@@ -21,7 +21,7 @@ use wire::frame::Body;
 
 use crate::{
     closes::Closes,
-    duty::find_duty,
+    finding::find_duty,
     homes::{Home, Homes},
     kept::Kept,
     line::{Common, Line, Stop, Waits},

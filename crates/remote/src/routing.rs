@@ -25,7 +25,8 @@ use wire::{
 
 use crate::{
     Remote,
-    duty::{PAUSE_LONGEST, SLICE, ask_line},
+    duty::{PAUSE_LONGEST, SLICE},
+    finding::ask_line,
     homes::{Came, FIRST_PAUSE, Home},
     line::{AWAY_PATIENCE, Asking, Stop, Waits},
     remote::Want,
