@@ -84,7 +84,3 @@ end_server() { # STATE
     done
     ! mountpoint -q "$1/memory" || umount -l "$1/memory"
 } 2>/dev/null
-# Shared mappings are refused on a cluster (S-173).
-fsx_without_mappings() {
-    sed -E 's/^(mapread|mapwrite|invalidate) = .*/\1 = 0.0/' "$repo/tests/fsx.toml"
-}

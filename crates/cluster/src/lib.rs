@@ -25,6 +25,7 @@ pub mod moving;
 pub mod node;
 pub mod placement;
 pub mod plan;
+pub mod pressure;
 pub mod relief;
 pub mod route;
 mod rule;

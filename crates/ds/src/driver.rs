@@ -42,7 +42,8 @@ type Outcome = Result<RequestReport, RequestError>;
 pub(crate) struct Driver {
     core: Mutex<Tiering>,
     origin: Instant,
-    jobs: Sender<Job>,
+    /// `None`: there will be no more.
+    jobs: Mutex<Option<Sender<Job>>>,
     running: Mutex<HashMap<MoveId, Arc<AtomicBool>>>,
     rooms: [Room; 3],
     outcomes: Mutex<HashMap<RequestId, Option<Outcome>>>,
@@ -65,7 +66,7 @@ impl Driver {
         let driver = Driver {
             core: Mutex::new(Tiering::new(settings)),
             origin: Instant::now(),
-            jobs,
+            jobs: Mutex::new(Some(jobs)),
             running: Mutex::default(),
             rooms: Default::default(),
             outcomes: Mutex::default(),
@@ -175,6 +176,11 @@ impl Driver {
         })
     }
 
+    /// Who waits for a movement to carry out waits no longer.
+    pub fn end(&self) {
+        *self.jobs.lock() = None;
+    }
+
     fn hand_over(&self, effect: Effect) {
         match effect {
             Effect::StartMove { id, ino, from, to, kind, keep_source, most } => {
@@ -207,7 +213,9 @@ impl Driver {
     fn start(&self, id: MoveId, ino: Ino, work: Work) {
         let stop = Arc::new(AtomicBool::new(false));
         self.running.lock().insert(id, stop.clone());
-        if self.jobs.try_send(Job { id, ino, work, stop }).is_err() {
+        let sent =
+            self.jobs.lock().as_ref().is_some_and(|jobs| jobs.try_send(Job { id, ino, work, stop }).is_ok());
+        if !sent {
             // Only while shutting down, when the movers are gone.
             self.running.lock().remove(&id);
         }

@@ -254,6 +254,7 @@ impl DataServer {
     pub fn shutdown(&self) {
         self.stop.store(true, Ordering::Release);
         self.sleeping.1.notify_all();
+        self.driver.end();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // A mover that panicked has said so already.
             let _ = thread.join();

@@ -40,8 +40,11 @@ impl DataServer {
         while self.held.load(Ordering::Acquire) && !self.stopping() {
             self.sleep(Duration::from_millis(100));
         }
-        while !self.stopping() {
-            let Ok(job) = jobs.recv_timeout(Duration::from_millis(100)) else { continue };
+        // Until there is one, or there will be none any more.
+        while let Ok(job) = jobs.recv() {
+            if self.stopping() {
+                return;
+            }
             let begun = Instant::now();
             let end = match self.run_job(&job) {
                 Ok(bytes) => {

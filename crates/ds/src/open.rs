@@ -179,6 +179,21 @@ impl DataServer {
         true
     }
 
+    /// As [`DataServer::begin_passthrough`] of an object whose file in this tier is read in place already, since before a start: whatever else is
+    /// known of it, it stays. `None`: there is no such file.
+    pub fn hold_in_place(&self, object: &Object, tier: TierId) -> Option<Arc<ObjectFd>> {
+        let file = {
+            let mut state = object.state.write();
+            let file = state.files[tier.index()].clone()?;
+            state.in_place = Some(tier);
+            file
+        };
+        if object.count_passthrough(true) {
+            self.driver.tell(Input::PassthroughBegan { ino: object.ino() });
+        }
+        Some(file)
+    }
+
     pub fn end_passthrough(&self, object: &Object) {
         if object.count_passthrough(false) {
             object.state.write().in_place = None;

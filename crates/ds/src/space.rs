@@ -119,6 +119,17 @@ impl DataServer {
         }
     }
 
+    /// Shows each object that has a file in the slowest tier of ours, and the bytes that it takes there.
+    pub fn scan_lowest(&self, see: &mut dyn FnMut(Ino, u64)) -> Result<(), Errno> {
+        let Some(store) = self.stores.iter().rev().flatten().next() else { return Ok(()) };
+        store.scan(&mut |entry| {
+            if let ScanEntry::Object { ino, blocks, .. } = entry {
+                see(ino, blocks * 512);
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
     /// Counts what the tiers hold, and tells the core of every object that can move.
     pub(crate) fn take_stock(&self) -> Result<(), Errno> {
         let mut movable: HashMap<Ino, [u64; 3]> = HashMap::new();

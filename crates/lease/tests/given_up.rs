@@ -8,7 +8,7 @@ use cluster::tenure::Terms;
 use lease::coherence::{
     locks::LockLimits,
     message::{Had, Joined, Life, Party, Saying, Telling},
-    server::{Effect, Input, Limits, Past, Server},
+    server::{Effect, Expected, Input, Limits, Past, Server},
 };
 use proto::SessionId;
 
@@ -64,4 +64,21 @@ fn regression_who_was_given_up_does_not_join_as_if_new() {
     assert_eq!(join(&mut Server::new(LIMITS, past, at(0)), 2, 10), gone());
     let past = Past { life: Life(2), from: Life(1), fenced: BTreeSet::new() };
     assert_ne!(join(&mut Server::new(LIMITS, past, at(0)), 2, 10), gone(), "others may");
+}
+
+/// Found by the model of slots that go about: a session that is waited for, and of which another server brought something meanwhile, does not come in
+/// time. What it had here is free, so it is given up although it is there.
+#[test]
+fn regression_who_is_brought_and_does_not_come_in_time_is_given_up() {
+    let past = Past { life: Life(2), from: Life(1), fenced: BTreeSet::new() };
+    let mut server = Server::new(LIMITS, past, at(0));
+    server.expect(Expected { sessions: BTreeSet::from([NAME]), ..Expected::default() });
+    server.handle(at(10), Input::Place { session: NAME, silent: at(0) });
+    let brought: Vec<Effect> = std::iter::from_fn(|| server.poll_effect()).collect();
+    assert!(matches!(brought[..], [Effect::Tell { telling: Telling::Joined { .. }, .. }]), "{brought:?}");
+    server.handle_deadline(at(1200));
+    assert_eq!(std::iter::from_fn(|| server.poll_effect()).collect::<Vec<_>>(), [Effect::EndGrace]);
+    server.handle(at(1200), Input::GraceEnded);
+    assert_eq!(std::iter::from_fn(|| server.poll_effect()).collect::<Vec<_>>(), [Effect::Fence(NAME)]);
+    assert_eq!(join(&mut server, 2, 1300), gone());
 }

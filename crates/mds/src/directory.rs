@@ -3,9 +3,9 @@
 use std::{ops::ControlFlow, sync::atomic::Ordering};
 
 use namespace::{
-    Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, alloc, txn::Bytes,
+    Caller, DirEntry, Env, Found, NewNode, Place, RenameMode, Renamed, Unlinked, parts, txn::Bytes,
 };
-use types::{Attr, Errno, FileKind, Ino, LocalId};
+use types::{Attr, Errno, FileKind, Ino};
 
 use crate::{
     numbers::Fresh,
@@ -18,7 +18,9 @@ impl Mds {
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Found, Errno> {
         let _shared = self.locks.read(parent);
         // The inode named may be in another slot: it cannot go while its name is there, and one record is read whole.
-        self.read(|reader| namespace::lookup(reader, &self.env(), Place { dir: parent, name }))
+        let found =
+            self.read(|reader| namespace::lookup(reader, &self.env(), Place { dir: parent, name }))?;
+        if found.spread.is_some() { self.find(found.attr.ino) } else { Ok(found) }
     }
 
     /// What the name names, where that is in another server's slot and [`Mds::lookup`] is `EREMOTE`.
@@ -34,8 +36,17 @@ impl Mds {
         self.read(|reader| namespace::lookup_damaged(reader, &self.env(), Place { dir: parent, name }))
     }
 
-    /// The inode with this number, named or not; `ESTALE` when it is gone.
+    /// The inode with this number, named or not; `ESTALE` when it is gone. Of a directory that is spread what is known here: see
+    /// [`Mds::find_whole`].
     pub fn find(&self, ino: Ino) -> Result<Found, Errno> {
+        match self.find_whole(ino) {
+            Err(Errno::EREMOTE) => self.find_alone(ino),
+            found => found,
+        }
+    }
+
+    /// As [`Mds::find`]; `EREMOTE`: parts of the directory are another server's.
+    pub fn find_whole(&self, ino: Ino) -> Result<Found, Errno> {
         self.read(|reader| namespace::find(reader, &self.env(), ino))
     }
 
@@ -43,6 +54,10 @@ impl Mds {
     /// gone for him: it is about to be purged. After his [`Mds::hold`] follows [`Mds::held_again`].
     pub fn find_by_number(&self, ino: Ino) -> Result<Found, Errno> {
         let _shared = self.locks.read(ino);
+        if self.is_part(ino)? {
+            // No program was ever told of it.
+            return Err(Errno::ESTALE);
+        }
         match self.find(ino)? {
             found if found.attr.nlink == 0 && !self.orphans.is_held(ino) => Err(Errno::ESTALE),
             found => Ok(found),
@@ -93,10 +108,11 @@ impl Mds {
         self.admit(None)?;
         let at = Place { dir: parent, name };
         self.make(SlotSet::of(parent), |txn, env| {
-            let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-            let found = namespace::create(txn, env, caller, at, node, fresh.ino)?;
-            tell_created(txn, (fresh.ino, node.kind), at, found.data.live);
-            Ok((found, Some(fresh)))
+            let home = parts::home(txn, &env.names, at)?;
+            let (ino, fresh) = self.fresh(txn, home)?;
+            let found = namespace::create(txn, env, caller, at, node, ino)?;
+            tell_created(txn, (ino, node.kind), at, found.data.live);
+            Ok((found, [Some(fresh), None]))
         })
     }
 
@@ -105,15 +121,15 @@ impl Mds {
         let made = self.change_around(
             SlotSet::of(parent),
             |txn, env| {
-                let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-                let found = namespace::create_unnamed(txn, env, caller, parent, mode, fresh.ino)?;
-                txn.tell(|| Change::Unnamed { ino: fresh.ino });
+                let (ino, fresh) = self.fresh(txn, parent)?;
+                let found = namespace::create_unnamed(txn, env, caller, parent, mode, ino)?;
+                txn.tell(|| Change::Unnamed { ino });
                 Ok((found, fresh))
             },
             |(found, _)| self.orphans.expect(found.attr.ino),
             |(found, fresh), committed| {
                 match committed {
-                    Ok(()) => self.numbers.took(fresh),
+                    Ok(()) => self.numbers.took(fresh, self.store.last_lsn()),
                     // Its number is somebody else's next.
                     Err(_) => self.orphans.unexpect(found.attr.ino),
                 }
@@ -129,13 +145,12 @@ impl Mds {
         self.admit(None)?;
         let at = Place { dir: parent, name };
         self.make(SlotSet::of(parent), |txn, env| {
-            let ugsd = if parent == Ino::ROOT { alloc::new_ugsd(txn)? } else { None };
-            // The first run finds that a new UGSD's slot is not locked, the second has it.
-            let (ino, fresh) = match ugsd {
-                Some(ugsd) => (Ino::new(ugsd, LocalId::TOP), None),
+            let (ino, fresh) = match self.new_ugsd(txn, parent)? {
+                // The first run finds that a new UGSD's slot is not locked, the second has it.
+                Some((ino, fresh)) => (ino, fresh.map(Some)),
                 None => {
-                    let fresh = self.numbers.fresh(txn, parent.ugsd())?;
-                    (fresh.ino, Some(fresh))
+                    let home = parts::home(txn, &env.names, at)?;
+                    self.fresh(txn, home).map(|(ino, fresh)| (ino, [Some(fresh), None]))?
                 }
             };
             let attr = namespace::mkdir(txn, env, caller, at, mode, ino)?;
@@ -231,12 +246,11 @@ impl Mds {
     fn make<V>(
         &self,
         set: SlotSet,
-        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<(V, Option<Fresh>)>,
+        operation: impl Fn(&mut SlotTxn<'_>, &Env) -> namespace::Result<(V, [Option<Fresh>; 2])>,
     ) -> Result<V, Errno> {
         let made = self.change_then(set, operation, |(value, fresh)| {
-            if let Some(fresh) = fresh {
-                self.numbers.took(fresh);
-            }
+            let lsn = self.store.last_lsn();
+            fresh.into_iter().flatten().for_each(|fresh| self.numbers.took(fresh, lsn));
             value
         })?;
         self.inodes.fetch_add(1, Ordering::Relaxed);

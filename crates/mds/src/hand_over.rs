@@ -99,6 +99,7 @@ impl Mds {
         let Some(set) = SlotSet::of_all(&ours) else { return Ok(()) };
         if ours.contains(&UgsdId::ROOT.slot()) {
             self.save_count()?;
+            self.give_back_ugsds()?;
         }
         {
             let _alone = self.locks.write(&set);

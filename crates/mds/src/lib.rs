@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - I-MDS-1: an operation holds the locks of the slots of all the inodes that it changes, until it is committed.
-//! - I-MDS-2: an inode number is given out once, also over crashes.
+//! - I-MDS-2: an inode number is given out once, also over crashes and power cuts.
 //! - I-MDS-3: an inode is purged only when it has no name and the kernel does not refer to it.
 //! - I-MDS-4: a [`Recorder`] is told of every change, in the transaction that makes it, and of those of one inode in the order
 //!   of their commits.
@@ -17,6 +17,7 @@ mod count;
 mod data;
 mod directory;
 mod error;
+mod fresh;
 mod fsck;
 mod hand_over;
 mod maintenance;
@@ -27,6 +28,7 @@ mod recorder;
 mod reservations;
 mod server;
 mod slots;
+mod spreading;
 mod transact;
 
 pub use clock::{Clock, SystemClock};
@@ -45,4 +47,5 @@ pub use namespace::{
 pub use owned::{Gather, Welcome};
 pub use recorder::{Change, Recorded, Recorder};
 pub use server::{Mds, MdsOptions};
+pub use spreading::SPREAD_ENTRIES_MAX;
 pub use transact::Context;

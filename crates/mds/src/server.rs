@@ -72,6 +72,7 @@ pub struct Mds {
     reporter: Reporter,
     clock: Arc<dyn Clock>,
     names: NameHasher,
+    pub(crate) hash_key: [u8; 16],
     uuid: [u8; 16],
     epoch: u32,
     memory_generation: AtomicU32,
@@ -139,6 +140,7 @@ impl Mds {
             reporter: Reporter::default(),
             clock,
             names: NameHasher::new(&superblock.hash_key),
+            hash_key: superblock.hash_key,
             uuid: superblock.uuid,
             epoch: superblock.epoch,
             memory_generation: AtomicU32::new(superblock.memory_generation),
@@ -256,7 +258,7 @@ impl Mds {
     ) -> Result<W, Errno> {
         let recorder = self.the_recorder()?;
         let recorder = recorder.as_deref();
-        let mut gatherings = 0;
+        let (mut gatherings, mut reservations) = (0, 0);
         loop {
             let guards = self.locks.write(&set);
             if self.lacks(&set)? {
@@ -273,16 +275,20 @@ impl Mds {
             let env = self.env_at(self.clock.now());
             let result = operation(&mut txn, &env);
             let recorded = match (&result, recorder) {
-                (Ok(_), Some(recorder)) if txn.missing().is_empty() => record(recorder, &env, &mut txn),
+                (Ok(_), Some(recorder)) if txn.is_whole() => record(recorder, &env, &mut txn),
                 (Ok(_) | Err(_), _) => Ok(None),
             };
-            let missing = txn.missing();
-            if !missing.is_empty() {
+            let (missing, wanted) = (txn.missing(), txn.wanted());
+            if !missing.is_empty() || wanted.is_some() {
                 if let Ok(Some(recorded)) = recorded {
                     recorded.ended(false);
                 }
-                drop(txn);
+                drop((result, txn));
                 drop(guards);
+                if let Some(wanted) = wanted {
+                    self.provide(wanted, reservations)?;
+                    reservations += 1;
+                }
                 set = missing.into_iter().fold(set, SlotSet::with);
                 continue;
             }
@@ -312,8 +318,8 @@ fn record<'a>(
 
 impl Drop for Mds {
     fn drop(&mut self) {
-        // Only a count for people is lost otherwise, and the error was logged.
-        let _ = self.save_count();
+        // Only a count for people, and some numbers, are lost otherwise, and the error was logged.
+        let _ = self.save_count().and(self.give_back_ugsds());
     }
 }
 

@@ -4,7 +4,10 @@
 //! reads and writes only under the locks of its slots. One that comes upon others is given up, and run
 //! again with those locked too: transaction functions need no knowledge of it.
 
-use std::{cell::RefCell, ops::ControlFlow};
+use std::{
+    cell::{Cell, RefCell},
+    ops::ControlFlow,
+};
 
 use kv::MetaTxn;
 use namespace::{
@@ -14,7 +17,7 @@ use namespace::{
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use types::{Ino, SLOTS, Slot, UgsdId};
 
-use crate::recorder::Change;
+use crate::{numbers::Wanted, recorder::Change};
 
 /// The slots of an operation. Nearly always one or two.
 #[derive(Clone, Debug)]
@@ -35,6 +38,10 @@ impl SlotSet {
     /// The file system's own records are in the root's slot.
     pub(crate) fn root() -> SlotSet {
         SlotSet::One([UgsdId::ROOT.slot()])
+    }
+
+    pub(crate) fn of_slot(slot: Slot) -> SlotSet {
+        SlotSet::One([slot])
     }
 
     /// `None`: of no slots.
@@ -118,6 +125,7 @@ pub(crate) struct SlotTxn<'a> {
     set: &'a SlotSet,
     locks: &'a SlotLocks,
     missing: RefCell<Vec<Slot>>,
+    wanted: Cell<Option<Wanted>>,
     quotas: RefCell<Option<MutexGuard<'a, ()>>>,
     /// For who is told of them; `None` when nobody is.
     changes: Option<Vec<Change>>,
@@ -128,8 +136,8 @@ pub(crate) struct SlotTxn<'a> {
 impl<'a> SlotTxn<'a> {
     /// Under the locks of `set`, which the caller holds.
     pub(crate) fn new(inner: MetaTxn<'a>, set: &'a SlotSet, locks: &'a SlotLocks) -> SlotTxn<'a> {
-        let (missing, quotas) = (RefCell::default(), RefCell::new(None));
-        SlotTxn { inner, set, locks, missing, quotas, changes: None, shared: false }
+        let (missing, wanted, quotas) = (RefCell::default(), Cell::new(None), RefCell::new(None));
+        SlotTxn { inner, set, locks, missing, wanted, quotas, changes: None, shared: false }
     }
 
     /// Somebody is told of its changes.
@@ -147,6 +155,22 @@ impl<'a> SlotTxn<'a> {
     /// Slots that it needed and did not hold. If there are any, what it read and wrote counts for nothing.
     pub(crate) fn missing(&self) -> Vec<Slot> {
         self.missing.borrow().clone()
+    }
+
+    /// It cannot go on before numbers are reserved, and counts for nothing.
+    pub(crate) fn wants(&self, wanted: Wanted) -> KvError {
+        self.wanted.set(Some(wanted));
+        KvError::Io(String::new())
+    }
+
+    /// Numbers that it needed and that are not reserved yet, as `missing`.
+    pub(crate) fn wanted(&self) -> Option<Wanted> {
+        self.wanted.get()
+    }
+
+    /// It did not come upon anything that it has to be run again for.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.missing.borrow().is_empty() && self.wanted.get().is_none()
     }
 
     /// Whether it is worth finding out what changed.
@@ -172,7 +196,7 @@ impl<'a> SlotTxn<'a> {
 
     /// Commits under all its locks, and lets the quota lock go.
     pub(crate) fn commit(self) -> Result<(), KvError> {
-        debug_assert!(self.missing.borrow().is_empty());
+        debug_assert!(self.is_whole());
         self.inner.commit().map(|_| ())
     }
 

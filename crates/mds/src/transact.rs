@@ -4,23 +4,27 @@ use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use kv::WriteSet;
 use namespace::{
-    Env, Renamed, Unlinked, alloc, inode,
+    Env, Renamed, Unlinked, inode,
     key::Parsed,
-    txn::{Bytes, Reader, Txn, Visit},
+    txn::{Bytes, KvError, Reader, Txn, Visit},
 };
-use types::{Attr, Errno, FileKind, Ino, LocalId, UgsdId};
+use types::{Attr, Errno, FileKind, Ino, UgsdId};
 
 use crate::{
-    numbers::{Fresh, Numbers},
+    numbers::{Fresh, Wanted},
     server::Mds,
     slots::SlotSet,
 };
 
 /// What such a transaction asks of the server, and has to tell it. All of it counts only if the transaction is committed.
 pub struct Context<'a> {
-    numbers: &'a Numbers,
+    mds: &'a Mds,
     /// The last of each UGSD.
     fresh: BTreeMap<UgsdId, Fresh>,
+    /// The last UGSD.
+    ugsd: Option<Fresh>,
+    /// What has to be reserved before it can go on.
+    wanted: Option<Wanted>,
     reserve: bool,
     made: i64,
     gone: Vec<Attr>,
@@ -29,10 +33,12 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn new(numbers: &Numbers) -> Context<'_> {
+    fn new(mds: &Mds) -> Context<'_> {
         Context {
-            numbers,
+            mds,
             fresh: BTreeMap::new(),
+            ugsd: None,
+            wanted: None,
             reserve: false,
             made: 0,
             gone: Vec::new(),
@@ -46,18 +52,32 @@ impl Context<'_> {
         // So that the slot which guards the numbers is one of the transaction's.
         inode::load_dir(txn, dir)?;
         let top = dir == Ino::ROOT && kind == FileKind::Directory;
-        let ugsd = if top { alloc::new_ugsd(txn)? } else { None };
         self.made += 1;
-        if let Some(ugsd) = ugsd {
-            return Ok(Ino::new(ugsd, LocalId::TOP));
+        if top {
+            match self.mds.find_ugsd(txn, self.ugsd.as_ref())? {
+                Ok(Some((ino, [number, first]))) => {
+                    self.ugsd = Some(number);
+                    self.fresh.insert(ino.ugsd(), first);
+                    return Ok(ino);
+                }
+                Ok(None) => {}
+                Err(wanted) => return Err(self.wants(wanted)),
+            }
         }
-        let fresh = match self.fresh.get(&dir.ugsd()) {
-            Some(last) => self.numbers.another(txn, last)?,
-            None => self.numbers.fresh(txn, dir.ugsd())?,
-        };
-        let ino = fresh.ino;
-        self.fresh.insert(ino.ugsd(), fresh);
-        Ok(ino)
+        let ugsd = dir.ugsd();
+        match self.mds.find_fresh(txn, Wanted::Inodes(ugsd), self.fresh.get(&ugsd))? {
+            Ok(fresh) => {
+                let ino = fresh.ino(ugsd)?;
+                self.fresh.insert(ugsd, fresh);
+                Ok(ino)
+            }
+            Err(wanted) => Err(self.wants(wanted)),
+        }
+    }
+
+    fn wants(&mut self, wanted: Wanted) -> namespace::Error {
+        self.wanted = Some(wanted);
+        KvError::Io(String::new()).into()
     }
 
     /// A number that was given is not used after all.
@@ -120,8 +140,12 @@ impl Mds {
             |txn, env| {
                 // The quota lock comes before those of who is told, here as well.
                 txn.lock_quotas();
-                let mut context = Context::new(&self.numbers);
-                let value = operation(txn, env, &mut context)?;
+                let mut context = Context::new(self);
+                let value = operation(txn, env, &mut context);
+                if let Some(wanted) = context.wanted {
+                    return Err(txn.wants(wanted).into());
+                }
+                let value = value?;
                 if context.reserve {
                     txn.use_reserve();
                 }
@@ -138,8 +162,9 @@ impl Mds {
 
     /// What a committed transaction came to.
     fn count(&self, context: Context<'_>) {
-        let Context { fresh, made, gone, orphaned, named, .. } = context;
-        fresh.into_values().for_each(|fresh| self.numbers.took(fresh));
+        let Context { fresh, ugsd, made, gone, orphaned, named, .. } = context;
+        let lsn = self.store.last_lsn();
+        fresh.into_values().chain(ugsd).for_each(|fresh| self.numbers.took(fresh, lsn));
         self.inodes.fetch_add(made - gone.len() as i64, Ordering::Relaxed);
         named.into_iter().for_each(|ino| self.orphans.named(ino));
         orphaned.into_iter().for_each(|ino| self.orphans.orphaned(ino));

@@ -54,13 +54,36 @@ pub fn reserve<T: Txn + ?Sized>(txn: &mut T, ugsd: UgsdId, count: u64) -> Result
     Ok(start..end)
 }
 
-/// A number for a new UGSD. `None` once all are used: then new top-level directories live in the root's.
-pub fn new_ugsd<T: Txn + ?Sized>(txn: &mut T) -> Result<Option<UgsdId>> {
+/// So many numbers for new UGSDs that follow each other: the first. `None`: there are not so many left.
+pub(crate) fn new_ugsds<T: Txn + ?Sized>(txn: &mut T, count: u32) -> Result<Option<UgsdId>> {
     let mut superblock = superblock::load(txn)?;
-    let Some(ugsd) = UgsdId::new(superblock.next_ugsd) else { return Ok(None) };
-    superblock.next_ugsd += 1;
+    let (first, next) = (superblock.next_ugsd, superblock.next_ugsd.saturating_add(count));
+    let (Some(first), Some(_)) = (UgsdId::new(first), UgsdId::new(next.saturating_sub(1))) else {
+        return Ok(None);
+    };
+    superblock.next_ugsd = next;
     superblock::store(txn, &superblock);
-    Ok(Some(ugsd))
+    Ok(Some(first))
+}
+
+/// The first local numbers of a UGSD that is made in this transaction, as [`reserve`] would take them.
+pub fn first<T: Txn + ?Sized>(txn: &mut T, ugsd: UgsdId, count: u64) -> Range<u64> {
+    let end = FIRST.saturating_add(count).min(LocalId::MAX + 1);
+    txn.put(&key::allocator(ugsd), encode(end));
+    FIRST..end
+}
+
+/// Takes up to `count` numbers for new UGSDs, at least one, or `ENOSPC` once all are used. As [`reserve`].
+pub fn reserve_ugsds<T: Txn + ?Sized>(txn: &mut T, count: u32) -> Result<Range<u32>> {
+    let mut superblock = superblock::load(txn)?;
+    let start = superblock.next_ugsd;
+    let end = start.saturating_add(count.max(1)).min(UgsdId::MAX + 1);
+    if start >= end {
+        return refuse(Errno::ENOSPC);
+    }
+    superblock.next_ugsd = end;
+    superblock::store(txn, &superblock);
+    Ok(start..end)
 }
 
 #[cfg(test)]

@@ -16,10 +16,11 @@ use std::ops::ControlFlow;
 use types::{Errno, FileKind, Ino};
 
 use crate::{
-    Env, dentry,
+    Env,
     error::{Result, refuse},
     inode::{self, Inode, InodeFlags},
     mode::{FileMode, Mode},
+    parts,
     readdir::readdir,
     txn::{Reader, Txn},
 };
@@ -74,7 +75,7 @@ pub(crate) fn set_for_dir<T: Txn + ?Sized>(
         Some(Mode::Global | Mode::Local | Mode::Hybrid) => false,
         None => above,
     };
-    if apart != dir.is_apart() && !dentry::is_empty(txn, ino)? {
+    if apart != dir.is_apart() && !parts::is_empty(txn, ino, dir)? {
         return refuse(Errno::ENOTEMPTY);
     }
     dir.flags.set(InodeFlags::APART, apart);

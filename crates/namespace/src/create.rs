@@ -11,7 +11,7 @@ use crate::{
     inode::{self, Inode, InodeFlags},
     key, name,
     newborn::{self, Wish},
-    orphan,
+    orphan, parts,
     txn::{Bytes, Txn},
 };
 
@@ -41,7 +41,7 @@ pub fn create<T: Txn + ?Sized>(
     ino: Ino,
 ) -> Result<Found> {
     name::check_new(at.name)?;
-    let mut dir = inode::load_live_dir(txn, at.dir)?;
+    let (at, mut dir) = parts::enter_live(txn, &env.names, at)?;
     let entry = dentry::key_of(&env.names, at);
     if dentry::get_at(txn, &entry)?.is_some() {
         return refuse(Errno::EEXIST);

@@ -13,7 +13,7 @@ use crate::{
     dentry::{self, Dentry},
     error::{Result, refuse},
     inode::{self, Inode, InodeFlags},
-    key, mkdir, name, orphan, quota, setattr,
+    key, mkdir, name, orphan, parts, quota, setattr,
     txn::{Bytes, Txn},
     xattr,
 };
@@ -95,7 +95,7 @@ impl Theirs {
             mtime: self.mtime,
             ctime: self.ctime,
             btime: self.btime.unwrap_or(self.ctime),
-            parent: Some(dir),
+            parent: Some(parent.shown(dir)),
             project: parent.project,
             live_epoch: 0,
             memory_generation: 0,
@@ -119,7 +119,7 @@ pub fn import<T: Txn + ?Sized>(
     name::check_new(at.name)?;
     theirs.check()?;
     let target = check_target(theirs.kind, Some(target))?;
-    let mut dir = inode::load_live_dir(txn, at.dir)?;
+    let (at, mut dir) = parts::enter_live(txn, &env.names, at)?;
     let entry = dentry::key_of(&env.names, at);
     if dentry::get_at(txn, &entry)?.is_some() {
         return refuse(Errno::EEXIST);
@@ -263,7 +263,7 @@ fn store_changed<T: Txn + ?Sized>(
     let bytes = quota::bytes_delta(quota::bytes_of(before), quota::bytes_of(inode));
     quota::settle(txn, inode.project, quota::Delta { bytes, inodes: 0 })?;
     inode::store(txn, ino, inode);
-    Ok(())
+    parts::reflect(txn, ino, inode, inode.mtime != before.mtime)
 }
 
 /// Replaces all extended attributes of an inode, ACLs included: an access ACL gives the mode its permissions, and one that
@@ -287,6 +287,7 @@ pub fn import_xattrs<T: Txn + ?Sized>(txn: &mut T, ino: Ino, theirs: &[(Vec<u8>,
     if inode != before {
         inode::store(txn, ino, &inode);
     }
+    parts::reflect(txn, ino, &inode, false)?;
     Ok(left_out)
 }
 

@@ -12,6 +12,7 @@ use crate::{
     error::{Result, refuse},
     key,
     mode::FileMode,
+    spread::Spread,
     txn::{Bytes, KvError, Reader, Txn},
 };
 
@@ -44,6 +45,10 @@ bitflags::bitflags! {
         const LOCAL = 256;
         /// A directory that says where the data of new files in it go.
         const STRIPING = 512;
+        /// A directory whose entries are in its parts.
+        const SPREAD = 1024;
+        /// A hidden directory that has some entries of its parent.
+        const PART = 2048;
     }
 }
 
@@ -62,6 +67,7 @@ pub struct Inode {
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
+    /// Of devices. Of a directory that is spread, and of its parts: over which.
     pub rdev: u32,
     /// Bytes; of a symbolic link the length of its target.
     pub size: u64,
@@ -102,6 +108,8 @@ pub struct DataState {
 pub struct Found {
     pub attr: Attr,
     pub data: DataState,
+    /// Of a directory whose entries are in its parts.
+    pub spread: Option<Spread>,
 }
 
 impl Inode {
@@ -117,7 +125,7 @@ impl Inode {
             nlink: self.nlink,
             uid: self.uid,
             gid: self.gid,
-            rdev: self.rdev,
+            rdev: if self.is_dir() { 0 } else { self.rdev },
             size: self.size,
             blocks: self.blocks,
             atime: self.atime,
@@ -148,6 +156,30 @@ impl Inode {
         self.flags = self.flags.difference(InodeFlags::MODE) | flags;
     }
 
+    /// Of a directory whose entries are in its parts.
+    pub fn spread(&self) -> Option<Spread> {
+        if self.flags.contains(InodeFlags::SPREAD) { Spread::decode(self.rdev) } else { None }
+    }
+
+    /// The same of its parts, too.
+    pub(crate) fn over(&self) -> Option<Spread> {
+        let flags = InodeFlags::SPREAD | InodeFlags::PART;
+        if self.flags.intersects(flags) { Spread::decode(self.rdev) } else { None }
+    }
+
+    /// A hidden directory that has some entries of its parent.
+    pub fn is_part(&self) -> bool {
+        self.flags.contains(InodeFlags::PART)
+    }
+
+    /// The directory that programs see in the place of this one, whose number is `own`.
+    pub(crate) fn shown(&self, own: Ino) -> Ino {
+        match self.parent {
+            Some(parent) if self.is_part() => parent,
+            Some(_) | None => own,
+        }
+    }
+
     /// The linked directory is not told of it; of a directory: of what is in it.
     pub fn is_apart(&self) -> bool {
         self.flags.contains(InodeFlags::APART)
@@ -166,7 +198,7 @@ impl Inode {
     }
 
     pub fn found(&self, ino: Ino, env: &Env) -> Found {
-        Found { attr: self.attr(ino), data: self.data(env.epoch) }
+        Found { attr: self.attr(ino), data: self.data(env.epoch), spread: self.spread() }
     }
 
     /// Set-id bits that a write, a truncation or a change of owner takes away: setuid always, setgid only
@@ -242,7 +274,11 @@ impl Inode {
         };
         f.end()?;
         let mode_of_file = inode.kind == FileKind::Regular || !inode.flags.intersects(InodeFlags::MODE);
+        let spread = inode.flags & (InodeFlags::SPREAD | InodeFlags::PART);
+        let good_spread = spread.is_empty()
+            || (inode.is_dir() && spread.bits().count_ones() == 1 && inode.over().is_some());
         let sane = mode_of_file
+            && good_spread
             && mode & !MODE_MASK == 0
             && inode.size <= SIZE_MAX
             && (inode.parent.is_some() || !inode.is_dir());

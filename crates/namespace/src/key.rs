@@ -37,6 +37,8 @@ pub const STRIPES: u8 = b'T';
 pub const HELD: u8 = b'H';
 /// Lives of the metadata service, and the sessions that it gave up; its content is the service's.
 pub const VERDICT: u8 = b'V';
+/// Of a data server: an object whose file is lent.
+pub const LENT: u8 = b'F';
 
 /// Of a cluster: a data server that is taken out; its content is the metadata service's.
 pub const STANDING: u8 = b'N';
@@ -128,6 +130,19 @@ pub fn held(ino: Ino) -> Key {
 /// An object that came from another data server, or went to one, and is not done with; its content is the data service's.
 pub fn moving(ino: Ino) -> Key {
     Key::new(0, HELD).with(&ino.get().to_be_bytes())
+}
+
+/// An object whose file a client on this machine may read by itself; its content is the data service's.
+pub fn lent(ino: Ino) -> Key {
+    Key::new(0, LENT).with(&ino.get().to_be_bytes())
+}
+
+pub fn lent_start() -> Key {
+    Key::new(0, LENT)
+}
+
+pub fn lent_end() -> Key {
+    Key::new(0, LENT + 1)
 }
 
 pub fn moving_start() -> Key {

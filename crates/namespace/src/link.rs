@@ -6,13 +6,13 @@ use crate::{
     Env, Place, apart,
     dentry::{self, Dentry},
     error::{Result, refuse},
-    inode, name, orphan, quota,
+    inode, name, orphan, parts, quota,
     txn::Txn,
 };
 
 pub fn link<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, at: Place<'_>) -> Result<Attr> {
     name::check_new(at.name)?;
-    let mut dir = inode::load_live_dir(txn, at.dir)?;
+    let (at, mut dir) = parts::enter_live(txn, &env.names, at)?;
     let mut inode = inode::load(txn, ino)?;
     if inode.is_dir() {
         return refuse(Errno::EPERM);
@@ -33,7 +33,7 @@ pub fn link<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, at: Place<'_>) ->
     quota::check_move(inode.project, dir.project)?;
     apart::gain_name(&mut inode, dir.is_apart())?;
     inode.nlink += 1;
-    inode.parent = Some(at.dir);
+    inode.parent = Some(dir.shown(at.dir));
     inode.ctime = env.now;
     inode::store(txn, ino, &inode);
     dentry::put(txn, &env.names, at, Dentry { ino, kind: inode.kind });

@@ -5,10 +5,9 @@ use types::{Errno, FileKind, Ino};
 use crate::{
     Env, Found, Place,
     create::SYMLINK_VERSION,
-    dentry,
     error::{Error, Result, refuse},
     inode::{self, Inode},
-    key, name,
+    key, name, parts,
     txn::{Bytes, KvError, Reader},
 };
 
@@ -19,10 +18,9 @@ pub fn lookup<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Resul
     let ino = match at.name {
         b"." => dir().map(|_| at.dir)?,
         b".." => parent_of(at.dir, &dir()?)?,
-        // Only a directory has entries, so that a look at it is needed where there is none.
-        _ => match dentry::get(reader, &env.names, at)? {
+        _ => match parts::find(reader, &env.names, at)? {
             Some(entry) => entry.ino,
-            None => return dir().and_then(|_| refuse(Errno::ENOENT)),
+            None => return refuse(Errno::ENOENT),
         },
     };
     Ok(inode::load_named(reader, ino)?.found(ino, env))
@@ -35,16 +33,16 @@ pub fn lookup_entry<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) ->
     match at.name {
         b"." => dir().map(|_| (at.dir, FileKind::Directory)),
         b".." => Ok((parent_of(at.dir, &dir()?)?, FileKind::Directory)),
-        _ => match dentry::get(reader, &env.names, at)? {
+        _ => match parts::find(reader, &env.names, at)? {
             Some(entry) => Ok((entry.ino, entry.kind)),
-            None => dir().and_then(|_| refuse(Errno::ENOENT)),
+            None => refuse(Errno::ENOENT),
         },
     }
 }
 
 /// What the entry at `at` names, if that is no directory and its own record is damaged: all that is known of it.
 pub fn damaged<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Result<Option<(Ino, FileKind)>> {
-    let Some(entry) = dentry::get(reader, &env.names, at)? else { return Ok(None) };
+    let Some(entry) = parts::find(reader, &env.names, at)? else { return Ok(None) };
     match inode::load_named(reader, entry.ino) {
         Err(Error::Store(KvError::Corrupt(_))) if entry.kind != FileKind::Directory => {
             Ok(Some((entry.ino, entry.kind)))
@@ -53,8 +51,15 @@ pub fn damaged<R: Reader + ?Sized>(reader: &R, env: &Env, at: Place<'_>) -> Resu
     }
 }
 
-/// The inode with this number, named or not.
+/// The inode with this number, named or not. Of a directory that is spread its parts are looked at, too.
 pub fn find<R: Reader + ?Sized>(reader: &R, env: &Env, ino: Ino) -> Result<Found> {
+    let mut inode = inode::load(reader, ino)?;
+    parts::complete(reader, &mut inode)?;
+    Ok(inode.found(ino, env))
+}
+
+/// As [`find`], by the inode's own record alone: of a directory that is spread its parts know more.
+pub fn find_alone<R: Reader + ?Sized>(reader: &R, env: &Env, ino: Ino) -> Result<Found> {
     Ok(inode::load(reader, ino)?.found(ino, env))
 }
 

@@ -9,7 +9,7 @@ use crate::{
     inode::{self, Inode},
     name,
     newborn::{self, Wish},
-    striping,
+    parts, striping,
     txn::Txn,
 };
 
@@ -27,7 +27,7 @@ pub fn mkdir<T: Txn + ?Sized>(
     ino: Ino,
 ) -> Result<Attr> {
     name::check_new(at.name)?;
-    let mut dir = inode::load_live_dir(txn, at.dir)?;
+    let (at, mut dir) = parts::enter_live(txn, &env.names, at)?;
     if dentry::get(txn, &env.names, at)?.is_some() {
         return refuse(Errno::EEXIST);
     }

@@ -7,7 +7,7 @@ use types::{Errno, NAME_MAX};
 
 use crate::error::{Result, refuse};
 
-const HASH_BITS: u32 = 60;
+pub(crate) const HASH_BITS: u32 = 60;
 /// Smaller hashes are left for the cookies of "." and "..".
 const HASH_MIN: u64 = 16;
 

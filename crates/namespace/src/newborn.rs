@@ -47,7 +47,7 @@ pub(crate) fn conceive<T: Txn + ?Sized>(
         mtime: env.now,
         ctime: env.now,
         btime: env.now,
-        parent: Some(dir_ino),
+        parent: Some(dir.shown(dir_ino)),
         project: dir.project,
         live_epoch: 0,
         memory_generation: 0,

@@ -133,7 +133,7 @@ pub(crate) fn delete<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> R
     quota::settle(txn, inode.project, quota::Delta { bytes, inodes: -1 })
 }
 
-fn delete_parts<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> Result<()> {
+pub(crate) fn delete_parts<T: Txn + ?Sized>(txn: &mut T, ino: Ino, inode: &Inode) -> Result<()> {
     if inode.kind == FileKind::Symlink {
         txn.delete(&key::symlink(ino));
     }

@@ -22,6 +22,7 @@ use crate::{
     inode::{self, InodeFlags, corrupt},
     key,
     mode::{CloseSync, Mode},
+    parts,
     txn::{Bytes, Reader, Txn},
 };
 
@@ -148,6 +149,7 @@ pub fn get<R: Reader + ?Sized>(reader: &R, dir: Ino) -> Result<DirPolicy> {
 /// in a transient directory all is transient; and the root cannot be, where it is linked.
 pub fn set<T: Txn + ?Sized>(txn: &mut T, dir: Ino, policy: &DirPolicy, linked: bool) -> Result<()> {
     let mut inode = inode::load_live_dir(txn, dir)?;
+    parts::check_shown(&inode)?;
     let (key, before) = (key::policy(dir), inode.flags);
     if let Some(WriteBehind::After(delay)) = policy.write_behind
         && u64::try_from(delay.as_nanos()).is_err()
@@ -160,6 +162,7 @@ pub fn set<T: Txn + ?Sized>(txn: &mut T, dir: Ino, policy: &DirPolicy, linked: b
     inode.flags.set(InodeFlags::POLICY, !policy.is_empty());
     if inode.flags != before {
         inode::store(txn, dir, &inode);
+        parts::reflect(txn, dir, &inode, false)?;
     }
     if policy.is_empty() {
         txn.delete(&key);

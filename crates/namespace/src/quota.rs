@@ -16,7 +16,7 @@ use crate::{
     codec::{Fields, Writer},
     error::{Result, refuse},
     inode::{self, Inode, corrupt},
-    key,
+    key, parts,
     txn::{Bytes, Reader, Txn},
 };
 
@@ -240,6 +240,7 @@ pub fn end<T: Txn + ?Sized>(txn: &mut T, project: ProjectId, dir: Ino) -> Result
 /// and this is none of its owner's.
 pub fn assign<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, project: ProjectId) -> Result<()> {
     let mut inode = inode::load(txn, ino)?;
+    parts::check_shown(&inode)?;
     if inode.project == project {
         return Ok(());
     }
@@ -249,7 +250,7 @@ pub fn assign<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, project: Projec
     inode.project = project;
     inode.ctime = env.now;
     inode::store(txn, ino, &inode);
-    Ok(())
+    parts::reflect(txn, ino, &inode, false)
 }
 
 #[cfg(test)]

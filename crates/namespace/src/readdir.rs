@@ -11,8 +11,9 @@ use types::{FileKind, Ino};
 use crate::{
     dentry::Dentry,
     error::Result,
-    inode::{self, corrupt},
+    inode::{self, Inode, corrupt},
     key,
+    spread::Spread,
     txn::{KvError, Reader},
 };
 
@@ -30,7 +31,7 @@ pub struct DirEntry<'a> {
     pub cookie: u64,
 }
 
-/// Visits the entries of `dir` after `cookie`, "." and ".." included, until `visit` breaks. A removed directory has
+/// Visits the entries of `dir` after `cookie`, "." and ".." included, until `visit` breaks; of a part those that are in it. A removed directory has
 /// none. Damaged entries are left out; the first of them is returned, for the log.
 pub fn readdir<R: Reader + ?Sized>(
     reader: &R,
@@ -38,18 +39,48 @@ pub fn readdir<R: Reader + ?Sized>(
     cookie: u64,
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
 ) -> Result<Option<KvError>> {
+    let inode = match dots(reader, dir, cookie, visit)? {
+        ControlFlow::Continue(inode) if inode.nlink > 0 => inode,
+        ControlFlow::Continue(_) | ControlFlow::Break(()) => return Ok(None),
+    };
+    let Some(spread) = inode.spread() else {
+        return Ok(visit_names(reader, dir, Position::after(cookie), visit)?.1);
+    };
+    let mut bad = None;
+    for part in parts_after(spread, cookie) {
+        let (flow, damaged) = visit_names(reader, part, Position::after(cookie), visit)?;
+        bad = bad.or(damaged);
+        if flow.is_break() {
+            break;
+        }
+    }
+    Ok(bad)
+}
+
+/// Visits "." and ".." as far as they are after `cookie`: a part and a removed directory have none.
+pub fn dots<R: Reader + ?Sized>(
+    reader: &R,
+    dir: Ino,
+    cookie: u64,
+    visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+) -> Result<ControlFlow<(), Inode>> {
     let inode = inode::load_dir(reader, dir)?;
-    if inode.nlink == 0 {
-        return Ok(None);
+    if inode.nlink == 0 || inode.is_part() {
+        return Ok(ControlFlow::Continue(inode));
     }
     let parent = inode.parent.unwrap_or(dir);
     for (name, ino, own) in [(&b"."[..], dir, COOKIE_DOT), (b"..", parent, COOKIE_DOT_DOT)] {
         let entry = DirEntry { name, ino, kind: FileKind::Directory, cookie: own };
         if cookie < own && visit(entry).is_break() {
-            return Ok(None);
+            return Ok(ControlFlow::Break(()));
         }
     }
-    visit_names(reader, dir, Position::after(cookie), visit)
+    Ok(ControlFlow::Continue(inode))
+}
+
+/// The parts in which the entries after a cookie are.
+pub fn parts_after(spread: Spread, cookie: u64) -> impl Iterator<Item = Ino> {
+    spread.parts_from(Position::after(cookie).hash)
 }
 
 /// Where the next entry may be.
@@ -74,8 +105,8 @@ fn visit_names<R: Reader + ?Sized>(
     dir: Ino,
     position: Position,
     visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-) -> Result<Option<KvError>> {
-    let mut bad: Option<KvError> = None;
+) -> Result<(ControlFlow<()>, Option<KvError>)> {
+    let (mut bad, mut flow): (Option<KvError>, _) = (None, ControlFlow::Continue(()));
     let (mut current, mut index) = (position.hash, 0);
     reader.scan(&key::dentry_from(dir, position.hash), &key::dentry_end(dir), &mut |key, value| {
         let named = key::Parsed::new(key).and_then(|parsed| parsed.dentry());
@@ -91,7 +122,8 @@ fn visit_names<R: Reader + ?Sized>(
         if hash == position.hash && at < position.seen {
             return ControlFlow::Continue(());
         }
-        visit(DirEntry { name, ino: entry.ino, kind: entry.kind, cookie: hash << INDEX_BITS | at })
+        flow = visit(DirEntry { name, ino: entry.ino, kind: entry.kind, cookie: hash << INDEX_BITS | at });
+        flow
     })?;
-    Ok(bad)
+    Ok((flow, bad))
 }

@@ -7,7 +7,7 @@ use crate::{
     dentry::{self, Dentry},
     error::{Result, refuse},
     inode::{self, Inode},
-    mkdir, name, quota, rmdir,
+    mkdir, name, parts, quota, rmdir,
     txn::{KvError, Reader, Txn},
     unlink::{self, Unlinked},
 };
@@ -64,10 +64,9 @@ pub fn rename<T: Txn + ?Sized>(
 ) -> Result<Renamed> {
     name::check(from.name)?;
     name::check(to.name)?;
-    let mut dirs = Dirs {
-        from: inode::load_dir(txn, from.dir)?,
-        to: if from.dir == to.dir { None } else { Some(inode::load_dir(txn, to.dir)?) },
-    };
+    let (from, from_dir) = parts::enter(txn, &env.names, from)?;
+    let (to, to_dir) = parts::enter(txn, &env.names, to)?;
+    let mut dirs = Dirs { from: from_dir, to: if from.dir == to.dir { None } else { Some(to_dir) } };
     if name::is_dots(from.name) || name::is_dots(to.name) {
         return refuse(Errno::EBUSY);
     }
@@ -98,13 +97,15 @@ fn replace<T: Txn + ?Sized>(
 ) -> Result<Renamed> {
     let mut inode = inode::load_named(txn, source.ino)?;
     let moves_dir = source.kind == FileKind::Directory && from.dir != to.dir;
-    if moves_dir && is_within(txn, to.dir, source.ino)? {
+    let (from_shown, to_shown) = (dirs.from.shown(from.dir), dirs.to().shown(to.dir));
+    if moves_dir && from_shown != to_shown && is_within(txn, to.dir, source.ino)? {
         return refuse(Errno::EINVAL);
     }
     if let Some(target) = target {
         check_replace(txn, source.kind, target)?;
     }
-    if from.dir != to.dir {
+    // From one part of a directory to another is within it.
+    if from_shown != to_shown {
         quota::check_move(inode.project, dirs.to().project)?;
         apart::cross(&mut inode, dirs.from.is_apart(), dirs.to().is_apart())?;
     }
@@ -118,7 +119,7 @@ fn replace<T: Txn + ?Sized>(
     if moves_dir {
         mkdir::gain_subdir(dirs.to())?;
     }
-    inode.parent = Some(to.dir);
+    inode.parent = Some(to_shown);
     dentry::delete(txn, &env.names, from);
     dentry::put(txn, &env.names, to, source);
     inode.ctime = env.now;
@@ -131,8 +132,11 @@ fn check_replace<T: Txn + ?Sized>(txn: &T, source: FileKind, target: Dentry) -> 
     match (source == FileKind::Directory, target.kind == FileKind::Directory) {
         (true, false) => refuse(Errno::ENOTDIR),
         (false, true) => refuse(Errno::EISDIR),
-        (true, true) if !dentry::is_empty(txn, target.ino)? => refuse(Errno::ENOTEMPTY),
-        (true, true) | (false, false) => Ok(()),
+        (true, true) => {
+            let inode = inode::load_named(txn, target.ino)?;
+            if parts::is_empty(txn, target.ino, &inode)? { Ok(()) } else { refuse(Errno::ENOTEMPTY) }
+        }
+        (false, false) => Ok(()),
     }
 }
 
@@ -155,7 +159,8 @@ fn exchange<T: Txn + ?Sized>(
 ) -> Result<Renamed> {
     let mut first = inode::load_named(txn, source.ino)?;
     let mut second = inode::load_named(txn, target.ino)?;
-    if from.dir != to.dir {
+    let (from_shown, to_shown) = (dirs.from.shown(from.dir), dirs.to().shown(to.dir));
+    if from_shown != to_shown {
         if (first.is_dir() && is_within(txn, to.dir, source.ino)?)
             || (second.is_dir() && is_within(txn, from.dir, target.ino)?)
         {
@@ -167,6 +172,8 @@ fn exchange<T: Txn + ?Sized>(
         }
         quota::check_move(first.project, dirs.to().project)?;
         quota::check_move(second.project, dirs.from.project)?;
+    }
+    if from.dir != to.dir {
         if first.is_dir() {
             mkdir::lose_subdir(&mut dirs.from);
         }
@@ -178,8 +185,8 @@ fn exchange<T: Txn + ?Sized>(
             mkdir::gain_subdir(dirs.to())?;
         }
     }
-    first.parent = Some(to.dir);
-    second.parent = Some(from.dir);
+    first.parent = Some(to_shown);
+    second.parent = Some(from_shown);
     dentry::put(txn, &env.names, from, target);
     dentry::put(txn, &env.names, to, source);
     for (ino, inode) in [(source.ino, &mut first), (target.ino, &mut second)] {

@@ -6,14 +6,14 @@ use crate::{
     Env, Place, dentry,
     error::{Result, refuse},
     inode::{self, Inode},
-    mkdir, name, orphan,
+    mkdir, name, orphan, parts,
     txn::Txn,
 };
 
 /// Removes the empty directory at `at`. Its inode stays, as an orphan, for those who have it open.
 pub fn rmdir<T: Txn + ?Sized>(txn: &mut T, env: &Env, at: Place<'_>) -> Result<Ino> {
     name::check(at.name)?;
-    let mut dir = inode::load_dir(txn, at.dir)?;
+    let (at, mut dir) = parts::enter(txn, &env.names, at)?;
     match at.name {
         b"." => return refuse(Errno::EINVAL),
         b".." => return refuse(Errno::ENOTEMPTY),
@@ -24,7 +24,7 @@ pub fn rmdir<T: Txn + ?Sized>(txn: &mut T, env: &Env, at: Place<'_>) -> Result<I
         return refuse(Errno::ENOTDIR);
     }
     let mut inode = inode::load_named(txn, entry.ino)?;
-    if !dentry::is_empty(txn, entry.ino)? {
+    if !parts::is_empty(txn, entry.ino, &inode)? {
         return refuse(Errno::ENOTEMPTY);
     }
     dentry::delete(txn, &env.names, at);
@@ -35,8 +35,11 @@ pub fn rmdir<T: Txn + ?Sized>(txn: &mut T, env: &Env, at: Place<'_>) -> Result<I
     Ok(entry.ino)
 }
 
-/// Makes an orphan of an empty directory whose entry is gone.
+/// Makes an orphan of an empty directory whose entry is gone. Its parts go at once: nobody refers to them.
 pub(crate) fn remove<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, inode: &mut Inode) {
+    if let Some(over) = inode.spread() {
+        parts::end(txn, inode, over);
+    }
     inode.nlink = 0;
     inode.ctime = env.now;
     inode::store(txn, ino, inode);

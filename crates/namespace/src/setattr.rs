@@ -6,7 +6,7 @@ use crate::{
     Env, Found, acl,
     error::{Result, refuse},
     inode::{self, Inode, InodeFlags, blocks_of},
-    quota,
+    parts, quota,
     txn::Txn,
     xattr,
 };
@@ -44,6 +44,7 @@ impl SetTime {
 
 pub fn setattr<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, change: &SetAttr) -> Result<Found> {
     let mut inode = inode::load(txn, ino)?;
+    parts::check_shown(&inode)?;
     if let Some(size) = change.size {
         truncate(txn, env, &mut inode, size)?;
     }
@@ -74,6 +75,12 @@ pub fn setattr<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, change: &SetAt
         return refuse(Errno::EINVAL);
     }
     inode::store(txn, ino, &inode);
+    if inode.spread().is_some() {
+        if change.mode.is_some() || change.uid.is_some() || change.gid.is_some() || change.mtime.is_some() {
+            parts::reflect(txn, ino, &inode, change.mtime.is_some())?;
+        }
+        parts::complete(txn, &mut inode)?;
+    }
     Ok(inode.found(ino, env))
 }
 

@@ -9,7 +9,7 @@ use crate::{
     Env,
     error::{Result, refuse},
     inode::{self, Inode, InodeFlags, corrupt},
-    key,
+    key, parts,
     txn::{Bytes, Reader, Txn},
 };
 
@@ -28,6 +28,7 @@ pub fn get<R: Reader + ?Sized>(reader: &R, dir: Ino) -> Result<Option<Bytes>> {
 /// `None` takes it away.
 pub fn set<T: Txn + ?Sized>(txn: &mut T, env: &Env, dir: Ino, record: Option<&[u8]>) -> Result<()> {
     let mut inode = inode::load_live_dir(txn, dir)?;
+    parts::check_shown(&inode)?;
     match record {
         Some(record) if record.len() > RECORD_BYTES_MAX => return refuse(Errno::E2BIG),
         Some(record) => txn.put(&key::stripes(dir), Bytes::copy_from_slice(record)),
@@ -36,7 +37,7 @@ pub fn set<T: Txn + ?Sized>(txn: &mut T, env: &Env, dir: Ino, record: Option<&[u
     inode.flags.set(InodeFlags::STRIPING, record.is_some());
     inode.ctime = env.now;
     inode::store(txn, dir, &inode);
-    Ok(())
+    parts::reflect(txn, dir, &inode, false)
 }
 
 /// A new directory `ino` in `dir`. Changes `inode`, which the caller stores.

@@ -6,7 +6,7 @@ use crate::{
     Env, Place, dentry,
     error::{Error, Result, refuse},
     inode::{self, Inode, InodeFlags},
-    name, orphan,
+    name, orphan, parts,
     txn::{KvError, Txn},
 };
 
@@ -30,7 +30,7 @@ pub fn unlink<T: Txn + ?Sized>(
     is_open: &dyn Fn(Ino) -> bool,
 ) -> Result<Unlinked> {
     name::check(at.name)?;
-    let mut dir = inode::load_dir(txn, at.dir)?;
+    let (at, mut dir) = parts::enter(txn, &env.names, at)?;
     if name::is_dots(at.name) {
         return refuse(Errno::EISDIR);
     }

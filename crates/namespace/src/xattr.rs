@@ -12,7 +12,7 @@ use crate::{
     acl::{self, Acl},
     error::{Result, refuse},
     inode::{self, Inode, InodeFlags, corrupt},
-    key,
+    key, parts,
     txn::{Bytes, KvError, Reader, Txn, Visit},
 };
 
@@ -126,6 +126,7 @@ pub fn set<T: Txn + ?Sized>(
         return refuse(Errno::E2BIG);
     }
     let mut inode = inode::load(txn, ino)?;
+    parts::check_shown(&inode)?;
     if class == Class::Virtual {
         return refuse(Errno::EPERM);
     }
@@ -149,6 +150,9 @@ pub fn set<T: Txn + ?Sized>(
     }
     inode.ctime = env.now;
     inode::store(txn, ino, &inode);
+    if matches!(class, Class::Access | Class::Default) {
+        parts::reflect(txn, ino, &inode, false)?;
+    }
     Ok(())
 }
 
@@ -156,6 +160,7 @@ pub fn set<T: Txn + ?Sized>(
 pub fn remove<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, name: &[u8]) -> Result<()> {
     let class = classify(name)?;
     let mut inode = inode::load(txn, ino)?;
+    parts::check_shown(&inode)?;
     match class {
         Class::Virtual => return refuse(Errno::EPERM),
         Class::Access | Class::Default if inode.kind == FileKind::Symlink => {
@@ -177,6 +182,9 @@ pub fn remove<T: Txn + ?Sized>(txn: &mut T, env: &Env, ino: Ino, name: &[u8]) ->
     }
     inode.ctime = env.now;
     inode::store(txn, ino, &inode);
+    if matches!(class, Class::Access | Class::Default) {
+        parts::reflect(txn, ino, &inode, false)?;
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use namespace::{
-    Error, Keep, NameHasher, NewNode, Place, RenameMode, SetAttr, SetXattr, Settled, data, orphan,
+    Error, Keep, NameHasher, NewNode, Place, RenameMode, SetAttr, SetXattr, Settled, data, orphan, parts,
     quota::{self, Limits},
     xattr,
 };
@@ -17,6 +17,8 @@ use types::{Errno, FileKind, Ino, ProjectId};
 const PROJECT: ProjectId = ProjectId(9);
 const INODES_MAX: u64 = 6;
 const BYTES_MAX: u64 = 1000;
+/// More than there are names.
+const ENTRIES_MAX: usize = 16;
 const NAMES: [&str; 9] = ["a", "b", "c", "d", "e", ".", "..", "", "x/y"];
 
 #[derive(Clone, Debug)]
@@ -38,6 +40,8 @@ enum Op {
     Import(usize, usize, u8, u16),
     Refresh(usize, u8, u16, bool),
     ImportXattrs(usize, u8),
+    Spread(usize, u32),
+    Gather(usize),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -61,7 +65,9 @@ fn op() -> impl Strategy<Value = Op> {
         2 => n.clone().prop_map(Op::Purge),
         3 => (n.clone(), name, 0u8..3, any::<u16>()).prop_map(|(a, b, c, d)| Op::Import(a, b, c, d % 1500)),
         2 => (n.clone(), 0u8..16, any::<u16>(), any::<bool>()).prop_map(|(a, b, c, d)| Op::Refresh(a, b, c % 1500, d)),
-        1 => (n, 0u8..8).prop_map(|(a, b)| Op::ImportXattrs(a, b)),
+        1 => (n.clone(), 0u8..8).prop_map(|(a, b)| Op::ImportXattrs(a, b)),
+        5 => (n.clone(), 0u32..4).prop_map(|(a, b)| Op::Spread(a, b)),
+        1 => n.prop_map(Op::Gather),
     ]
 }
 
@@ -74,6 +80,7 @@ struct Node {
     project: ProjectId,
     linkable: bool,
     attributes: BTreeSet<u8>,
+    spread: Option<u32>,
 }
 
 /// The reference: what POSIX says, in the plainest way.
@@ -338,6 +345,7 @@ impl Node {
             project,
             linkable: false,
             attributes: BTreeSet::new(),
+            spread: None,
         }
     }
     fn bytes(&self) -> u64 {
@@ -422,6 +430,7 @@ impl Pair {
             }
             Op::SetXattr(..) | Op::RemoveXattr(..) | Op::Assign(..) | Op::Purge(..) => self.apply_rest(op),
             Op::Import(..) | Op::Refresh(..) | Op::ImportXattrs(..) => self.apply_theirs(op),
+            Op::Spread(..) | Op::Gather(..) => self.apply_spreading(op),
         }
     }
 
@@ -456,6 +465,38 @@ impl Pair {
                 }
             }
             _ => unreachable!(),
+        }
+    }
+
+    /// Nothing that a program sees changes.
+    fn apply_spreading(&mut self, op: &Op) {
+        let dir = match op {
+            Op::Spread(dir, _) | Op::Gather(dir) => self.pick(*dir),
+            _ => unreachable!(),
+        };
+        let before = self.model.live_dir(dir).map(|node| node.spread);
+        let (got, wanted) = match op {
+            Op::Spread(_, bits) => {
+                let got = self.fs.run(|t, env| {
+                    let over = parts::reserve(t, *bits)?;
+                    parts::spread(t, env, dir, over, ENTRIES_MAX)
+                });
+                let wanted = match before {
+                    Err(errno) => Err(errno),
+                    Ok(_) if dir == Ino::ROOT || *bits == 0 => Err(Errno::EINVAL),
+                    Ok(Some(other)) if other != *bits => Err(Errno::EEXIST),
+                    Ok(_) => Ok(Some(*bits)),
+                };
+                (answer(got).map(|_| ()), wanted)
+            }
+            _ => {
+                let got = self.fs.run(|t, env| parts::gather(t, env, dir, ENTRIES_MAX));
+                (answer(got), before.map(|_| None))
+            }
+        };
+        assert_eq!(got, wanted.map(|_| ()), "{op:?}");
+        if let Ok(spread) = wanted {
+            self.model.nodes.get_mut(&dir).unwrap().spread = spread;
         }
     }
 

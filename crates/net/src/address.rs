@@ -101,6 +101,23 @@ impl Address {
 
     /// A listening socket. The file of a Unix socket that nobody listens at any more is replaced.
     pub fn listen(&self, backlog: i32) -> io::Result<Socket> {
+        let socket = self.bind()?;
+        socket.listen(backlog)?;
+        Ok(socket)
+    }
+
+    /// The same; the file of a Unix socket is its owner's alone before anybody can connect.
+    pub(crate) fn listen_alone(&self, backlog: i32) -> io::Result<Socket> {
+        use std::os::unix::fs::PermissionsExt;
+        let socket = self.bind()?;
+        if let Address::Unix(path) = self {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        }
+        socket.listen(backlog)?;
+        Ok(socket)
+    }
+
+    fn bind(&self) -> io::Result<Socket> {
         let address = self.resolve()?.into_iter().next();
         let address = address.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such name"))?;
         let socket = Socket::new(address.domain(), Type::STREAM, None)?;
@@ -117,7 +134,6 @@ impl Address {
             }
             Err(error) => return Err(error),
         }
-        socket.listen(backlog)?;
         Ok(socket)
     }
 

@@ -95,7 +95,7 @@ fn connect_as(
             return Err(error);
         }
     };
-    let (channel, reader) = Channel::start(transport, greeted, handler, tuning, Mark::new())?;
+    let (channel, reader) = Channel::start(transport, greeted, handler, tuning, Mark::new(false))?;
     thread::Builder::new().name("net-read".into()).spawn(reader)?;
     Ok(channel)
 }

@@ -3,6 +3,7 @@
 //! - [`Server`] listens; a [`Handler`] answers, in any order. [`Client`] asks: many threads share a connection, which is made again when it
 //!   was lost. Both directions are alike: a handler can be asked on a connection that it made. A client's newest connection takes the place of
 //!   those before it: what was asked over them and has not begun does not begin any more ([`Incoming::is_superseded`]).
+//! - [`hatch`] descriptors for clients on the same machine.
 //! - [`transport`] what carries the bytes; [`key_file`] the cluster key; [`tls`] certificates, for who wants them; [`trace`] which request a
 //!   thread works on; [`Queue`] the way to threads that may wait.
 //!
@@ -14,6 +15,7 @@ mod address;
 mod channel;
 mod client;
 mod greet;
+pub mod hatch;
 pub mod key_file;
 mod link;
 mod newest;

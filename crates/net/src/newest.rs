@@ -22,11 +22,13 @@ pub(crate) struct Mark {
     /// Rises, in this process, in the order in which connections are accepted.
     pub(crate) number: u64,
     superseded: AtomicBool,
+    /// It came in at the Unix socket for clients on this machine.
+    pub(crate) near: bool,
 }
 
 impl Mark {
-    pub(crate) fn new() -> Arc<Mark> {
-        Arc::new(Mark { number: LAST.fetch_add(1, SeqCst), superseded: AtomicBool::new(false) })
+    pub(crate) fn new(near: bool) -> Arc<Mark> {
+        Arc::new(Mark { number: LAST.fetch_add(1, SeqCst), superseded: AtomicBool::new(false), near })
     }
 
     pub(crate) fn is_superseded(&self) -> bool {
@@ -48,13 +50,14 @@ pub(crate) struct Newest(Mutex<HashMap<Key, Arc<Mark>>>);
 pub(crate) struct Turn {
     newest: Arc<Newest>,
     key: Option<Key>,
+    near: bool,
     /// From when it was taken.
     pub(crate) mark: Option<Arc<Mark>>,
 }
 
 impl Turn {
-    pub(crate) fn new(newest: &Arc<Newest>) -> Turn {
-        Turn { newest: newest.clone(), key: None, mark: None }
+    pub(crate) fn new(newest: &Arc<Newest>, near: bool) -> Turn {
+        Turn { newest: newest.clone(), key: None, near, mark: None }
     }
 
     /// To be called before the peer is told that it may ask. The number of the connection that has to be cut.
@@ -62,7 +65,7 @@ impl Turn {
         let (node, instance) = (session.peer.node, session.peer.instance);
         // Under the lock, for its number.
         let mut newest = self.newest.0.lock();
-        let mark = self.mark.insert(Mark::new()).clone();
+        let mark = self.mark.insert(Mark::new(self.near)).clone();
         if instance == 0 {
             return None;
         }

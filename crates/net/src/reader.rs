@@ -72,6 +72,11 @@ impl Incoming {
         self.link.mark.number
     }
 
+    /// It came over the Unix socket for clients on this machine.
+    pub fn is_near(&self) -> bool {
+        self.link.mark.near
+    }
+
     pub fn body(&self) -> &[u8] {
         &self.body
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     io, panic,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -25,6 +26,7 @@ use crate::{
     channel::{Channel, Tuning},
     client::Credentials,
     greet::{ConnectError, greet, turn_away},
+    hatch::{self, Hatch},
     newest::{Newest, Turn},
     reader::Handler,
     tls::{self, Tls, TlsTrouble},
@@ -53,8 +55,6 @@ struct Shared {
     handler: Arc<dyn Handler>,
     tuning: Tuning,
     bounds: Bounds,
-    /// It listens on TCP, so its credentials' TLS is for all who come.
-    on_tcp: bool,
     ending: AtomicBool,
     strangers: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
@@ -63,11 +63,26 @@ struct Shared {
     channels: Mutex<BTreeMap<u64, Arc<Channel>>>,
 }
 
+/// Where somebody came in.
+#[derive(Clone)]
+enum Way {
+    /// With the credentials' TLS, if they have one.
+    Tcp,
+    Unix,
+    /// A second way, for clients on this machine: see [`Server::also_at`].
+    Near(Arc<dyn Hatch>),
+}
+
+/// One that listens.
+struct Listener {
+    address: SockAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
 /// Ends with all its connections when it is dropped; [`Server::close`] ends them in order.
 pub struct Server {
     shared: Arc<Shared>,
-    address: SockAddr,
-    listener: Option<JoinHandle<()>>,
+    listeners: Vec<Listener>,
 }
 
 /// One of a bounded number.
@@ -95,31 +110,43 @@ impl Server {
         bounds: Bounds,
     ) -> io::Result<Server> {
         let socket = address.listen(1024)?;
-        socket.set_nonblocking(true)?;
-        let bound = socket.local_addr()?;
         let shared = Arc::new(Shared {
             credentials,
             handler,
             tuning,
             bounds,
-            on_tcp: address.host().is_some(),
             ending: AtomicBool::new(false),
             strangers: Arc::default(),
             connections: Arc::default(),
             newest: Arc::default(),
             channels: Mutex::default(),
         });
-        let for_listener = shared.clone();
-        let listener =
-            thread::Builder::new().name("net-listen".into()).spawn(move || listen(&for_listener, &socket))?;
-        Ok(Server { shared, address: bound, listener: Some(listener) })
+        let mut server = Server { shared, listeners: Vec::new() };
+        server.listen(socket, if address.host().is_some() { Way::Tcp } else { Way::Unix })?;
+        Ok(server)
+    }
+
+    /// Listens for clients on this machine, too, at a Unix socket that only its owner opens. Connections of both ways take each other's place.
+    pub fn also_at(&mut self, path: &Path, hatch: Arc<dyn Hatch>) -> io::Result<()> {
+        let socket = Address::Unix(path.into()).listen_alone(1024)?;
+        self.listen(socket, Way::Near(hatch))
+    }
+
+    fn listen(&mut self, socket: Socket, way: Way) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        let (address, shared) = (socket.local_addr()?, self.shared.clone());
+        let thread = thread::Builder::new().name("net-listen".into());
+        let thread = thread.spawn(move || listen(&shared, &socket, &way))?;
+        self.listeners.push(Listener { address, thread: Some(thread) });
+        Ok(())
     }
 
     /// Where it listens, with the port that it got.
     pub fn address(&self) -> Address {
-        match self.address.as_socket() {
+        let first = self.listeners.first().map(|listener| &listener.address);
+        match first.and_then(SockAddr::as_socket) {
             Some(tcp) => Address::Tcp(tcp.to_string()),
-            None => Address::Unix(self.address.as_pathname().unwrap_or(std::path::Path::new("")).into()),
+            None => Address::Unix(first.and_then(SockAddr::as_pathname).unwrap_or(Path::new("")).into()),
         }
     }
 
@@ -149,21 +176,23 @@ impl Server {
 
     fn stop(&mut self) {
         self.shared.ending.store(true, SeqCst);
-        if let Some(listener) = self.listener.take()
-            && let Err(payload) = listener.join()
-        {
-            panic::resume_unwind(payload);
-        }
-        if let Some(path) = self.address.as_pathname() {
-            // A later start would remove it as well.
-            let _ = std::fs::remove_file(path);
+        for listener in &mut self.listeners {
+            if let Some(thread) = listener.thread.take()
+                && let Err(payload) = thread.join()
+            {
+                panic::resume_unwind(payload);
+            }
+            if let Some(path) = listener.address.as_pathname() {
+                // A later start would remove it as well.
+                let _ = std::fs::remove_file(path);
+            }
         }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.listener.is_some() {
+        if self.listeners.iter().any(|listener| listener.thread.is_some()) {
             self.stop();
         }
         // The reader threads hold the links; without the channels they end.
@@ -174,7 +203,7 @@ impl Drop for Server {
     }
 }
 
-fn listen(shared: &Arc<Shared>, socket: &Socket) {
+fn listen(shared: &Arc<Shared>, socket: &Socket, way: &Way) {
     let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
     while !shared.ending.load(SeqCst) {
         if let Some(tls) = &shared.credentials.tls {
@@ -185,7 +214,7 @@ fn listen(shared: &Arc<Shared>, socket: &Socket) {
             continue;
         }
         match socket.accept() {
-            Ok((stream, from)) => admit(shared, stream, shown(&from)),
+            Ok((stream, from)) => admit(shared, stream, shown(&from), way.clone()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
             Err(error) => {
                 // Who gave up already, or no descriptors: the others wait in the kernel's queue.
@@ -202,7 +231,7 @@ fn shown(from: &SockAddr) -> String {
 }
 
 /// Gives a stream a thread, if there is a place.
-fn admit(shared: &Arc<Shared>, stream: Socket, from: String) {
+fn admit(shared: &Arc<Shared>, stream: Socket, from: String, way: Way) {
     let socket = match SocketStream::new(stream, shared.tuning.waits()) {
         Ok(socket) => socket,
         Err(error) => return tracing::debug!(%error, "a connection was gone at once"),
@@ -210,7 +239,7 @@ fn admit(shared: &Arc<Shared>, stream: Socket, from: String) {
     let stranger = Place::take(&shared.strangers, shared.bounds.strangers);
     let connection = Place::take(&shared.connections, shared.bounds.connections);
     let (Some(stranger), Some(connection)) = (stranger, connection) else {
-        return match shared.tls() {
+        return match shared.tls(&way) {
             Some(_) => tls::turn_away(&socket),
             None => turn_away(&socket, Reason::Busy, "as many connections as it takes"),
         };
@@ -218,7 +247,7 @@ fn admit(shared: &Arc<Shared>, stream: Socket, from: String) {
     let for_thread = shared.clone();
     let served = thread::Builder::new()
         .name("net-serve".into())
-        .spawn(move || serve(&for_thread, socket, &from, stranger, connection));
+        .spawn(move || serve(&for_thread, socket, (&from, &way), stranger, connection));
     if let Err(error) = served {
         tracing::warn!(%error, "no thread for a connection");
     }
@@ -234,13 +263,26 @@ impl Shared {
         }
     }
 
-    fn tls(&self) -> Option<&Arc<Tls>> {
-        self.credentials.tls.as_ref().filter(|_| self.on_tcp)
+    fn tls(&self, way: &Way) -> Option<&Arc<Tls>> {
+        self.credentials.tls.as_ref().filter(|_| matches!(way, Way::Tcp))
     }
 
     /// The stream as it goes on, and what its peer may be. `None`: it was turned away.
-    fn secure(&self, socket: SocketStream, from: &str) -> Option<(Box<dyn Transport>, RolesTaken)> {
-        let Some(tls) = self.tls() else { return Some((Box::new(socket), RolesTaken::All)) };
+    fn secure(
+        &self,
+        socket: SocketStream,
+        (from, way): (&str, &Way),
+    ) -> Option<(Box<dyn Transport>, RolesTaken)> {
+        if let Way::Near(hatch) = way {
+            if hatch::is_asked(socket.socket(), self.tuning.connect_wait) {
+                if let Err(error) = hatch::serve(socket.socket(), hatch.as_ref()) {
+                    tracing::debug!(%error, "a descriptor was not handed out");
+                }
+                return None;
+            }
+            return Some((Box::new(socket), RolesTaken::ClientOnly));
+        }
+        let Some(tls) = self.tls(way) else { return Some((Box::new(socket), RolesTaken::All)) };
         match tls.accept(socket, self.tuning.connect_wait) {
             Ok(stream) => {
                 let roles = tls::roles(&stream, from);
@@ -259,10 +301,16 @@ impl Shared {
     }
 }
 
-fn serve(shared: &Shared, socket: SocketStream, from: &str, stranger: Place, connection: Place) {
+fn serve(
+    shared: &Shared,
+    socket: SocketStream,
+    (from, way): (&str, &Way),
+    stranger: Place,
+    connection: Place,
+) {
     let begun = Instant::now();
-    let Some((transport, roles)) = shared.secure(socket, from) else { return };
-    let mut turn = Turn::new(&shared.newest);
+    let Some((transport, roles)) = shared.secure(socket, (from, way)) else { return };
+    let mut turn = Turn::new(&shared.newest, matches!(way, Way::Near(_)));
     let greeted = crate::random().map_err(ConnectError::from).and_then(|nonce| {
         let me = shared.credentials.identity(&shared.tuning);
         let handshake = Handshake::respond(me, shared.credentials.key.clone(), nonce).takes(roles);

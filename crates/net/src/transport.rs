@@ -50,6 +50,10 @@ impl SocketStream {
         }
         Ok(SocketStream { socket })
     }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
 }
 
 impl Transport for SocketStream {

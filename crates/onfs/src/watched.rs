@@ -52,12 +52,18 @@ fn data_server(node: &NodeNow) -> DataServerReport {
         addresses: report.addresses.clone(),
         rack: report.rack.clone(),
         version: report.version.clone(),
-        state: if node.away { "away" } else { "up" }.to_owned(),
+        state: match (node.away, node.draining) {
+            (true, _) => "away",
+            (false, true) => "draining",
+            (false, false) => "up",
+        }
+        .to_owned(),
         report_age_ms: node.heard_ms,
         total_bytes: report.total,
         available_bytes: report.free,
         only_in_memory_bytes: report.only_in_memory,
         busy_permille: report.busy,
+        lacking_bytes: report.pressure.map_or(0, |pressure| pressure.lacking),
         requests_waiting: report.waiting,
         tiers: report.tiers.iter().filter_map(tier).collect(),
     }
@@ -171,7 +177,7 @@ mod tests {
                 writing: 1,
                 ..ClientNow::default()
             }],
-            nodes: vec![NodeNow { report, heard_ms: 1000, away: false }],
+            nodes: vec![NodeNow { report, heard_ms: 1000, away: false, draining: false }],
             ..ClusterNow::default()
         }
     }
@@ -188,6 +194,17 @@ mod tests {
         );
         let tiers: Vec<_> = report.data[0].tiers.iter().map(|tier| (tier.name, tier.used_bytes)).collect();
         assert_eq!(tiers, [(TierId::Memory, 990), (TierId::Ssd, 100)]);
+    }
+
+    #[test]
+    fn a_data_server_is_up_draining_or_away() {
+        for (away, draining, state) in
+            [(false, false, "up"), (false, true, "draining"), (true, false, "away"), (true, true, "away")]
+        {
+            let mut now = well();
+            (now.nodes[0].away, now.nodes[0].draining) = (away, draining);
+            assert_eq!(cluster(&now).data[0].state, state);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the database says of the copies of journals' ends, and going on in a dead writer's place: one transaction.
 //!
 //! Locks: writers by name, the row of the tail, slots by number. So a take-over waits for a batch of the owner that is on its way, and
-//! whatever the owner asks afterwards finds its session ended. Not called yet: of [`cluster::tail`] only this, the rules and the machines are there.
+//! whatever the owner asks afterwards finds its session ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 

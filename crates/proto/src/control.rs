@@ -65,6 +65,9 @@ pub struct Mount {
     /// The life of the server that it comes to. 0: whichever.
     #[prost(uint32, tag = "5")]
     pub life: u32,
+    /// The highest stamp of a lock ([`crate::locks::Locked`]) that it has heard of.
+    #[prost(uint64, tag = "6")]
+    pub stamp: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -105,6 +108,9 @@ pub struct Unmount {
 pub struct Renew {
     #[prost(message, optional, tag = "1")]
     pub head: Option<Head>,
+    /// As in [`Mount`], as it is now. Missing: as it was.
+    #[prost(uint64, optional, tag = "2")]
+    pub node: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -172,6 +178,41 @@ pub struct NodeReport {
     /// Copies of stripes of which it does not know whether they count ([`crate::moving::Copies`]).
     #[prost(uint64, tag = "30")]
     pub copies: u64,
+    /// It refuses sessions that were given up.
+    #[prost(bool, tag = "31")]
+    pub refuses: bool,
+    /// Of the newest [`Roster`] that it keeps to: nothing of a session that this says is gone is under way any more. 0: none.
+    #[prost(uint64, tag = "32")]
+    pub roster: u64,
+    /// How its lowest tier stands. None: it does not say, sends nothing away and takes nothing from who does.
+    #[prost(message, optional, tag = "220")]
+    pub pressure: Option<Pressure>,
+}
+
+/// As `cluster::pressure::Stand`, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Pressure {
+    /// Are to leave.
+    #[prost(uint64, tag = "1")]
+    pub lacking: u64,
+    /// In haste.
+    #[prost(bool, tag = "2")]
+    pub forced: bool,
+    /// It can take.
+    #[prost(uint64, tag = "3")]
+    pub spare: u64,
+    /// It can take if somebody waits.
+    #[prost(uint64, tag = "4")]
+    pub most: u64,
+    /// Its lowest tier outlives the machine.
+    #[prost(bool, tag = "5")]
+    pub safe: bool,
+    /// Objects that somebody waits for to be safe.
+    #[prost(uint64, tag = "6")]
+    pub waiting: u64,
+    /// Objects that have been in memory alone for as long as they may.
+    #[prost(uint64, tag = "7")]
+    pub aged: u64,
 }
 
 /// A tier of a data server, in bytes.
@@ -193,13 +234,48 @@ pub struct TierNow {
     pub writers_wait: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Eq, Message)]
 pub struct NodeReported {
     #[prost(uint64, tag = "1")]
     pub map_epoch: u64,
     /// When it shall report again.
     #[prost(uint32, tag = "2")]
     pub again_ms: u32,
+    /// For so long after it sent this report it may carry out what sessions ask. 0: as long as it likes.
+    #[prost(uint32, tag = "3")]
+    pub lease_ms: u32,
+    /// If it is not the one that it has.
+    #[prost(message, optional, tag = "4")]
+    pub roster: Option<Roster>,
+    /// The largest stripe that another data server would take from it now, in a tier that outlives its machine. 0: nothing is moved.
+    #[prost(uint64, tag = "220")]
+    pub safe_room: u64,
+    /// The same in whichever tier.
+    #[prost(uint64, tag = "221")]
+    pub any_room: u64,
+}
+
+/// Which sessions are there, by the numbers as which they came. There are 4096 at most.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Roster {
+    /// A later one has a higher number, also of a later life of the metadata server.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// Numbers of this life are above it,
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+    /// and this is the last that was given. Higher ones are of sessions that came since.
+    #[prost(uint64, tag = "3")]
+    pub last: u64,
+    /// Of this life, those that are there.
+    #[prost(uint64, repeated, tag = "4")]
+    pub there: Vec<u64>,
+    /// Sessions of earlier lives may come back,
+    #[prost(bool, tag = "5")]
+    pub earlier: bool,
+    /// but not these.
+    #[prost(uint64, repeated, tag = "6")]
+    pub given_up: Vec<u64>,
 }
 
 fn of_session(head: Option<&Head>) -> Result<(), Bad> {

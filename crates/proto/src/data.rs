@@ -102,6 +102,9 @@ pub struct Write {
     /// Durable before the answer.
     #[prost(bool, tag = "3")]
     pub sync: bool,
+    /// As which the session came to the metadata server: one that was given up is refused. 0: it does not say.
+    #[prost(uint64, tag = "4")]
+    pub joined: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -149,6 +152,9 @@ pub struct Allocate {
     pub offset: u64,
     #[prost(uint64, tag = "4")]
     pub length: u64,
+    /// As in [`Write`].
+    #[prost(uint64, tag = "5")]
+    pub joined: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]

@@ -28,6 +28,10 @@ pub enum Reason {
     Bare = 6,
     /// The object is at another data server now: the file's layout says where. With `ESTALE`.
     Moved = 30,
+    /// The directory is spread: who asks learns over which parts, and asks those. With `EREMOTE`; nothing was done.
+    Spread = 36,
+    /// The object is about to go to another data server, which takes as long as it takes; this one sees to it that it ends. With `EAGAIN`.
+    Leaving = 220,
 }
 
 impl Reason {
@@ -68,6 +72,11 @@ pub fn bare(answers_known: bool) -> Fault {
 /// The object is elsewhere: whoever wants it asks for the file's layout.
 pub fn moved() -> Fault {
     fault(Errno::ESTALE, Retry::Elsewhere, Reason::Moved, "the object is on another data server")
+}
+
+/// The directory is spread: whoever is asked about is a part of it.
+pub fn spread() -> Fault {
+    fault(Errno::EREMOTE, Retry::Elsewhere, Reason::Spread, "the directory is spread")
 }
 
 /// The fault in the meta of an answer; what cannot be read is `EIO`, and may have been carried out.

@@ -20,6 +20,8 @@ pub mod keeps {
     /// What the name names, or that it is not there.
     pub const NAME: u32 = 1;
     pub const ATTRIBUTES: u32 = 2;
+    /// What is read of a file from now on: nobody else writes it.
+    pub const BYTES: u32 = 4;
 }
 
 /// Looks a name up as [`crate::metadata::Lookup`] does, with a reference, or without a name at an inode, without one; the answer may be kept.
@@ -47,6 +49,25 @@ pub struct Looked {
     pub term_ms: u32,
 }
 
+/// Asks whether bytes of a file may be kept that were not, or are no more.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Keep {
+    #[prost(message, optional, tag = "1")]
+    pub head: Option<Head>,
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Kept {
+    /// See [`keeps`].
+    #[prost(uint32, tag = "1")]
+    pub keeps: u32,
+    /// As of [`Looked`].
+    #[prost(uint32, tag = "2")]
+    pub term_ms: u32,
+}
+
 /// Of all that was granted up to `grant` on the inode, or on the name in it, no more than `keeps` may be kept.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Recalled {
@@ -57,7 +78,7 @@ pub struct Recalled {
     pub ino: u64,
     #[prost(bytes = "vec", tag = "3")]
     pub name: Vec<u8>,
-    /// Rights as of a lease: 1 what was told.
+    /// Rights as of a lease: 1 what was told, 2 what was read.
     #[prost(uint32, tag = "4")]
     pub keeps: u32,
     #[prost(uint64, tag = "5")]
@@ -103,6 +124,24 @@ impl Request for Look {
     fn check(&self) -> Result<(), Bad> {
         known(self.head())?;
         key(self.ino, &self.name)
+    }
+
+    fn homes(&self, visit: &mut dyn FnMut(u64)) {
+        visit(self.ino);
+    }
+}
+
+impl Request for Keep {
+    const METHOD: Method = Method::Keep;
+    type Answer = Kept;
+
+    fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        known(self.head())?;
+        inode(self.ino)
     }
 
     fn homes(&self, visit: &mut dyn FnMut(u64)) {

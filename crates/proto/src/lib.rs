@@ -6,8 +6,8 @@
 //! - [`method`] numbers and lanes; [`Request`] ties a message to its method and its answer; [`decode`] is the only way in.
 //! - [`head`] who asks, and which of his operations it is; [`attr`] attributes; [`layout`] where a file's data are;
 //!   [`fault`] answers that say no.
-//! - [`control`], [`metadata`], [`closing`], [`untouched`], [`locks`], [`data`], [`watch`] the messages, [`owners`] those among metadata servers,
-//!   [`moving`] those about stripes that move; [`meter`] counts requests.
+//! - [`control`], [`metadata`], [`closing`], [`untouched`], [`spread`], [`locks`], [`data`], [`watch`] the messages, [`owners`] those among metadata servers,
+//!   [`moving`] those about stripes that move, [`lending`] those on one machine; [`meter`] counts requests.
 //!
 //! It knows no socket and no server, and believes no length.
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ pub mod fault;
 pub mod head;
 pub mod layout;
 pub mod leases;
+pub mod lending;
 pub mod locks;
 pub mod metadata;
 pub mod meter;
@@ -27,6 +28,8 @@ pub mod method;
 mod modes;
 pub mod moving;
 pub mod owners;
+pub mod spread;
+pub mod tail;
 pub mod untouched;
 pub mod watch;
 
@@ -53,6 +56,10 @@ pub trait Request: Message + Default {
 
     /// The inodes whose slots' owner carries it out; none: whoever is asked.
     fn homes(&self, _visit: &mut dyn FnMut(u64)) {}
+
+    /// The directories that it is about as such, each with the name in it that it is about, if it is about one: if such a directory is spread, it is
+    /// for the owner of the part.
+    fn directories(&mut self, _visit: &mut dyn FnMut(&mut u64, Option<&[u8]>)) {}
 }
 
 /// A request out of a meta, within its bounds.

@@ -48,6 +48,8 @@ pub enum LockOutcome {
     TooMany = 4,
     /// The outcome is told later.
     Waits = 5,
+    /// The slot went to another metadata server, and nobody waits for this any more: it is to be asked again there.
+    Moved = 6,
 }
 
 /// A lock that is there, or wished.
@@ -121,7 +123,8 @@ pub struct Lock {
 pub struct Locked {
     #[prost(enumeration = "LockOutcome", tag = "1")]
     pub outcome: i32,
-    /// Changes of locks in the order in which the server made them, whatever order they are heard of in. Rises for ever.
+    /// Changes of locks in the order in which the servers made them, whatever order they are heard of in. Of a file it rises for ever, also when its slot
+    /// goes to another server.
     #[prost(uint64, tag = "2")]
     pub stamp: u64,
 }

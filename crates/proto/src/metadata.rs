@@ -47,9 +47,10 @@ fn references(list: &[Reference]) -> Result<(), Bad> {
     list.iter().try_for_each(|reference| inode(reference.ino))
 }
 
-/// Messages with a head, whose slot's owner carries them out (none: any metadata server), and what is checked beside it.
+/// Messages with a head, whose slot's owner carries them out (none: any metadata server), what is checked beside it, and which
+/// directories they are about, with the names in them.
 macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $homes:expr, $check:expr;)*) => {
+    ($($request:ident -> $answer:ty, |$it:ident| $homes:expr, $check:expr $(, [$($dir:ident $(/ $name:ident)?)*])?;)*) => {
         $(impl Request for $request {
             const METHOD: Method = Method::$request;
             type Answer = $answer;
@@ -70,24 +71,32 @@ macro_rules! requests {
                 let _ = $it;
                 $homes.into_iter().for_each(visit);
             }
+
+            $(fn directories(&mut self, visit: &mut dyn FnMut(&mut u64, Option<&[u8]>)) {
+                $({
+                    let name: Option<&[u8]> = None;
+                    $(let name = name.or(Some(&self.$name));)?
+                    visit(&mut self.$dir, name);
+                })*
+            })?
         })*
     };
 }
 
 requests! {
-    Lookup -> Entry, |it| [it.dir], place(it.dir, &it.name);
-    GetAttr -> Entry, |it| [it.ino], inode(it.ino);
+    Lookup -> Entry, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    GetAttr -> Entry, |it| [it.ino], inode(it.ino), [ino];
     SetAttr -> Entry, |it| [it.ino], inode(it.ino);
     ReadLink -> Target, |it| [it.ino], inode(it.ino);
-    ReadDir -> Listed, |it| [it.dir], inode(it.dir);
-    Create -> Opened, |it| [it.dir], place(it.dir, &it.name);
-    Mkdir -> Entry, |it| [it.dir], place(it.dir, &it.name);
-    Mknod -> Entry, |it| [it.dir], place(it.dir, &it.name);
-    Symlink -> Entry, |it| [it.dir], place(it.dir, &it.name).and_then(|()| at_most("target", it.target.len(), SYMLINK_MAX));
-    Link -> Entry, |it| [it.dir], inode(it.ino).and_then(|()| place(it.dir, &it.name));
-    Unlink -> Nothing, |it| [it.dir], place(it.dir, &it.name);
-    Rmdir -> Nothing, |it| [it.dir], place(it.dir, &it.name);
-    Rename -> Nothing, |it| [it.from_dir], place(it.from_dir, &it.from_name).and_then(|()| place(it.to_dir, &it.to_name));
+    ReadDir -> Listed, |it| [it.dir], inode(it.dir), [dir];
+    Create -> Opened, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Mkdir -> Entry, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Mknod -> Entry, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Symlink -> Entry, |it| [it.dir], place(it.dir, &it.name).and_then(|()| at_most("target", it.target.len(), SYMLINK_MAX)), [dir/name];
+    Link -> Entry, |it| [it.dir], inode(it.ino).and_then(|()| place(it.dir, &it.name)), [dir/name];
+    Unlink -> Nothing, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Rmdir -> Nothing, |it| [it.dir], place(it.dir, &it.name), [dir/name];
+    Rename -> Nothing, |it| [it.from_dir], place(it.from_dir, &it.from_name).and_then(|()| place(it.to_dir, &it.to_name)), [from_dir/from_name to_dir/to_name];
     TmpFile -> Opened, |it| [it.dir], inode(it.dir);
     GetXattr -> Length, |it| [it.ino], inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));
     SetXattr -> Nothing, |it| [it.ino], inode(it.ino).and_then(|()| at_most("xattr name", it.name.len(), XATTR_NAME_MAX));
@@ -259,6 +268,12 @@ pub struct Opened {
     /// Missing: it was never written. Of a file that was just made for writing: writing has begun, as by [`BeginWrite`].
     #[prost(message, optional, tag = "2")]
     pub layout: Option<Layout>,
+    /// Of the file's bytes: see [`crate::leases::keeps`].
+    #[prost(uint32, tag = "3")]
+    pub keeps: u32,
+    /// As of [`crate::leases::Looked`]; 0: bytes are never to be kept.
+    #[prost(uint32, tag = "4")]
+    pub term_ms: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -435,6 +450,9 @@ pub struct Open {
     pub opening: u64,
     #[prost(bool, tag = "4")]
     pub write: bool,
+    /// Its bytes would be kept, if they may be.
+    #[prost(bool, tag = "5")]
+    pub keep: bool,
 }
 
 /// An opening that is not there is closed.

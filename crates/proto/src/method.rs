@@ -54,6 +54,10 @@ methods! {
     TakeOn = 44,
     Bring = 45,
     SlotLoads = 46,
+    TailWho = 47,
+    TailBegin = 48,
+    TailMore = 49,
+    TailNow = 50,
     Leaving = 54,
     TakeDuty = 55,
     Bare = 56,
@@ -94,6 +98,10 @@ methods! {
     Look = 133,
     CloseMany = 140,
     GetUntouched = 141,
+    Keep = 142,
+    FindSpread = 146,
+    GetAlone = 147,
+    ReadDots = 148,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,
@@ -113,6 +121,10 @@ methods! {
     HandOver = 214,
     Copies = 215,
     Judge = 216,
+    // On one machine: a file that a client reads by itself.
+    Lend = 217,
+    StoreTo = 218,
+    Coolest = 220,
 }
 
 impl Method {

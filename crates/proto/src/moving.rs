@@ -8,7 +8,7 @@ use prost::{Enumeration, Message};
 use crate::{
     BATCH_MAX, Bad, Head, Method, Nothing, Request,
     attr::Time,
-    control::{ADDRESS_MAX, ADDRESSES_MAX},
+    control::{ADDRESS_MAX, ADDRESSES_MAX, Pressure},
     data::Object,
     metadata::text,
 };
@@ -87,6 +87,7 @@ requests! {
     HandOver -> HandedOver, |it| object(it.object.as_ref()).and(attempt(it.attempt));
     Copies -> CopyList, |_it| Ok(());
     Judge -> Nothing, |it| judged(&it.copies);
+    Coolest -> CoolList, |_it| Ok(());
 }
 
 /// Move everything off a data server; it gets nothing new from now on. Of a server's operator.
@@ -148,6 +149,16 @@ pub struct Standing {
     /// Why the last of them could not.
     #[prost(string, tag = "10")]
     pub why: String,
+    /// It is full, and sends what is coolest to others.
+    #[prost(bool, tag = "220")]
+    pub full: bool,
+    /// Sent away for want of room, or of safety, since the metadata server was started; and not yet, and why not.
+    #[prost(uint64, tag = "221")]
+    pub files_sent: u64,
+    #[prost(uint64, tag = "222")]
+    pub bytes_sent: u64,
+    #[prost(string, tag = "223")]
+    pub stuck: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -173,6 +184,9 @@ pub struct Pull {
     /// Not 0: have the source frozen for so long, and complete the copy.
     #[prost(uint32, tag = "6")]
     pub freeze_ms: u32,
+    /// Not 0: only if so many bytes are welcome now. The destination knows best.
+    #[prost(uint64, tag = "220")]
+    pub room: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]
@@ -292,4 +306,46 @@ pub struct Judge {
     /// At most half of [`BATCH_MAX`].
     #[prost(message, repeated, tag = "1")]
     pub copies: Vec<Judged>,
+}
+
+/// To a data server, from the metadata service: what would you be rid of?
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Coolest {}
+
+/// Why an object is to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum CoolWhy {
+    /// The room is wanted.
+    Room = 0,
+    /// Somebody waits for it to be in a tier that outlives the machine.
+    Safe = 1,
+    /// It has been in memory alone for as long as it may.
+    Aged = 2,
+}
+
+/// An object, as `cluster::pressure::Held`.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Cool {
+    /// Its number.
+    #[prost(uint64, tag = "1")]
+    pub object: u64,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(bool, tag = "3")]
+    pub open: bool,
+    #[prost(uint64, tag = "4")]
+    pub cool: u64,
+    #[prost(enumeration = "CoolWhy", tag = "5")]
+    pub why: i32,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct CoolList {
+    /// As it stands now.
+    #[prost(message, optional, tag = "1")]
+    pub pressure: Option<Pressure>,
+    /// At most half of [`BATCH_MAX`].
+    #[prost(message, repeated, tag = "2")]
+    pub objects: Vec<Cool>,
 }

@@ -9,6 +9,7 @@ use types::SLOTS;
 use crate::{
     Bad, Head, Method, Nothing, Request, SessionId,
     control::{ADDRESS_MAX, ADDRESSES_MAX, NAME_MAX, RACK_MAX},
+    locks::HeldLock,
     metadata::{Reference, text},
 };
 
@@ -228,6 +229,12 @@ pub struct SlotState {
     pub sessions: Vec<SessionState>,
     #[prost(message, repeated, tag = "2")]
     pub files: Vec<FileState>,
+    /// Sessions that the giver gave up: what they had there is free, so nobody may believe that they are whole.
+    #[prost(message, repeated, tag = "3")]
+    pub given_up: Vec<Head>,
+    /// Of the last change of a lock.
+    #[prost(uint64, tag = "4")]
+    pub stamp: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -249,6 +256,11 @@ pub struct SessionState {
     /// What the client calls itself on its connections.
     #[prost(uint64, tag = "7")]
     pub client: u64,
+    #[prost(message, repeated, tag = "8")]
+    pub locks: Vec<HeldLock>,
+    /// For how long the giver heard nothing of it.
+    #[prost(uint32, tag = "9")]
+    pub silent_ms: u32,
 }
 
 impl SessionState {

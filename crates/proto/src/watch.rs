@@ -124,6 +124,9 @@ pub struct NodeNow {
     /// It gets no new files.
     #[prost(bool, tag = "3")]
     pub away: bool,
+    /// Nor any by this: what it has goes elsewhere.
+    #[prost(bool, tag = "4")]
+    pub draining: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

@@ -12,10 +12,13 @@ use proto::{
     data::{self, AllocateMode, Object, ObjectAttr, Whence},
     decode,
     leases::*,
+    lending::{Lend, Lent, StoreTo},
     locks::*,
     metadata::{self as m, *},
     moving::*,
     owners::*,
+    spread::{FindSpread, GetAlone, Over, ReadDots, SpreadOver},
+    tail::*,
     untouched::GetUntouched,
     watch::*,
 };
@@ -99,6 +102,25 @@ fn report() -> NodeReport {
         waiting: 8,
         version: "v".into(),
         copies: 9,
+        refuses: true,
+        roster: 10,
+        pressure: None,
+    }
+}
+
+fn pressure() -> Pressure {
+    Pressure { lacking: 1, forced: true, spare: 2, most: 3, safe: true, waiting: 4, aged: 5 }
+}
+
+fn node_reported() -> NodeReported {
+    let roster =
+        Roster { version: 10, first: 1, last: 5, there: vec![2, 4], earlier: true, given_up: vec![7] };
+    NodeReported {
+        map_epoch: 1,
+        again_ms: 2000,
+        lease_ms: 24_000,
+        roster: Some(roster),
+        ..NodeReported::default()
     }
 }
 
@@ -118,7 +140,7 @@ fn watch() -> Vec<Golden> {
         writing: 4,
         references: 5,
     };
-    let node = NodeNow { report: report(), heard_ms: 1, away: true };
+    let node = NodeNow { report: report(), heard_ms: 1, away: true, draining: true };
     let cluster = ClusterNow {
         epoch: 1,
         node: 2,
@@ -160,7 +182,10 @@ fn control() -> Vec<Golden> {
             }
             .encode_to_vec(),
         ),
-        ("mount", Mount { head: head(), host: "h".into(), node: 2, before: 3, life: 4 }.encode_to_vec()),
+        (
+            "mount",
+            Mount { head: head(), host: "h".into(), node: 2, before: 3, life: 4, stamp: 5 }.encode_to_vec(),
+        ),
         (
             "mounted",
             Mounted {
@@ -177,12 +202,13 @@ fn control() -> Vec<Golden> {
             .encode_to_vec(),
         ),
         ("unmount", Unmount { head: head() }.encode_to_vec()),
-        ("renew", Renew { head: head() }.encode_to_vec()),
+        ("renew", Renew { head: head(), node: None }.encode_to_vec()),
+        ("renew-node", Renew { head: head(), node: Some(0) }.encode_to_vec()),
         ("renewed", Renewed { map_epoch: 9, bare: 300 }.encode_to_vec()),
         ("map-since", MapSince { epoch: 9 }.encode_to_vec()),
         ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
         ("node-report", report().encode_to_vec()),
-        ("node-reported", NodeReported { map_epoch: 1, again_ms: 2000 }.encode_to_vec()),
+        ("node-reported", node_reported().encode_to_vec()),
     ]
 }
 
@@ -196,6 +222,8 @@ fn owners() -> Vec<Golden> {
         openings: vec![OpeningState { number: 4, ino: 5, write: true }],
         answers: vec![AnswerState { number: 6, meta: vec![7], refused: true }],
         client: 8,
+        locks: vec![held()],
+        silent_ms: 9,
     };
     let joining = JoinMetadata {
         node: 2,
@@ -222,8 +250,13 @@ fn owners() -> Vec<Golden> {
         ("loads", Loads { slots: vec![7], requests: vec![300] }.encode_to_vec()),
         (
             "slot-state",
-            SlotState { sessions: vec![session], files: vec![FileState { ino: 2, append_end: 3 }] }
-                .encode_to_vec(),
+            SlotState {
+                sessions: vec![session],
+                files: vec![FileState { ino: 2, append_end: 3 }],
+                given_up: vec![Head::of(SessionId(5))],
+                stamp: 6,
+            }
+            .encode_to_vec(),
         ),
         ("leaving", Leaving { node: 300 }.encode_to_vec()),
         ("left", Left { slots: 300 }.encode_to_vec()),
@@ -231,6 +264,32 @@ fn owners() -> Vec<Golden> {
         ("bare", Bare { head: head(), brought: 300 }.encode_to_vec()),
         ("bare-slots", BareSlots { number: 1, slots: vec![Run { first: 7, count: 2 }] }.encode_to_vec()),
         ("find", Find { head: head(), ino: 2 }.encode_to_vec()),
+    ]
+}
+
+fn tails() -> Vec<Golden> {
+    let operation = TailOperation { session_high: 1, session_low: 2, number: 3 };
+    let answer = Some(AnswerState { number: 3, meta: vec![4], refused: false });
+    let record = TailRecord {
+        number: 5,
+        commits: vec![TailCommit { lsn: 6, body: vec![7, 8] }],
+        answers: vec![TailAnswer { operation, acknowledged: 9, answer }],
+        begun: vec![TailOperation { number: 10, ..operation }],
+    };
+    let writer = "0123abcd".to_owned();
+    let begin = TailBegin { node: 1, writer: writer.clone(), copy: 2, beat: 3, base: 400 };
+    let more = TailMore { node: 1, writer, copy: 2, beat: 3, from: 401, up_to: 402, applied: 5 };
+    let status = TailStatus { standby: 2, complete: true, waiting: 3, since_ms: 400, off: true };
+    vec![
+        ("tail-who", TailWho {}.encode_to_vec()),
+        ("tail-is", TailIs { writer: "0123abcd".into() }.encode_to_vec()),
+        ("tail-begin", begin.encode_to_vec()),
+        ("tail-more", more.encode_to_vec()),
+        ("tail-has", TailHas { copy: 2, beat: 3, up_to: 400, refused: true }.encode_to_vec()),
+        ("tail-now", TailNow {}.encode_to_vec()),
+        ("tail-status", status.encode_to_vec()),
+        // Also in files.
+        ("tail-records", TailRecords { records: vec![record] }.encode_to_vec()),
     ]
 }
 
@@ -276,7 +335,7 @@ fn names() -> Vec<Golden> {
             Create { head, caller, dir: 1, name: name.clone(), mode: 0o600, opening: 3, write: true }
                 .encode_to_vec(),
         ),
-        ("opened", Opened { attr: attr(), layout: layout() }.encode_to_vec()),
+        ("opened", Opened { attr: attr(), layout: layout(), keeps: 4, term_ms: 6000 }.encode_to_vec()),
         ("mkdir", Mkdir { head, caller, dir: 1, name: name.clone(), mode: 0o700 }.encode_to_vec()),
         (
             "mknod",
@@ -324,7 +383,7 @@ fn files() -> Vec<Golden> {
         ),
         ("list-xattr", ListXattr { head, ino: 2 }.encode_to_vec()),
         ("remove-xattr", RemoveXattr { head, ino: 2, name }.encode_to_vec()),
-        ("open", Open { head, ino: 2, opening: 3, write: true }.encode_to_vec()),
+        ("open", Open { head, ino: 2, opening: 3, write: true, keep: true }.encode_to_vec()),
         ("close", Close { head, opening: 3, atime: time(4), ino: 2 }.encode_to_vec()),
         ("begin-write", BeginWrite { head, ino: 2, opening: 3 }.encode_to_vec()),
         ("begun", Begun { layout: layout(), size: 4 }.encode_to_vec()),
@@ -332,6 +391,10 @@ fn files() -> Vec<Golden> {
         ("appended", Appended { offset: 4, layout: layout() }.encode_to_vec()),
         ("reserve", Reserve { head, ino: 2, size: 3 }.encode_to_vec()),
         ("fsync", Fsync { head, ino: 2 }.encode_to_vec()),
+        ("find-spread", FindSpread { head, dir: 2 }.encode_to_vec()),
+        ("spread-over", SpreadOver { first: 300, bits: 3, key: vec![7; 16] }.encode_to_vec()),
+        ("get-alone", GetAlone { head, ino: 2 }.encode_to_vec()),
+        ("read-dots", ReadDots { head, dir: 2, cookie: 1 }.encode_to_vec()),
         ("get-untouched", GetUntouched { head, ino: 2, opening: 3 }.encode_to_vec()),
         (
             "close-many",
@@ -392,6 +455,8 @@ fn leases() -> Vec<Golden> {
     let kept = DirEntry { name: name(), ino: 2, kind: 1, cookie: 4, attr: None, keeps: 7 };
     vec![
         ("look", Look { head: joined(), ino: 2, name: name() }.encode_to_vec()),
+        ("keep", Keep { head: joined(), ino: 2 }.encode_to_vec()),
+        ("kept", Kept { keeps: 4, term_ms: 6000 }.encode_to_vec()),
         ("looked", Looked { attr: attr(), keeps: 7, term_ms: 6000 }.encode_to_vec()),
         ("return", Return { head: joined(), returned: vec![returned(name())] }.encode_to_vec()),
         ("told-recalls", told.encode_to_vec()),
@@ -409,13 +474,13 @@ fn bytes() -> Vec<Golden> {
     vec![
         ("read", data::Read { object: one, offset: 2, length: 3 }.encode_to_vec()),
         ("read-done", data::ReadDone { size: 2 }.encode_to_vec()),
-        ("write", data::Write { object: one, offset: 2, sync: true }.encode_to_vec()),
+        ("write", data::Write { object: one, offset: 2, sync: true, joined: 9 }.encode_to_vec()),
         ("written", data::Written { bytes: 2 }.encode_to_vec()),
         ("sync", data::Sync { object: one }.encode_to_vec()),
         ("truncate", data::Truncate { object: one, size: 2, grow_only: true }.encode_to_vec()),
         (
             "allocate",
-            data::Allocate { object: one, mode: AllocateMode::Zero.into(), offset: 2, length: 3 }
+            data::Allocate { object: one, mode: AllocateMode::Zero.into(), offset: 2, length: 3, joined: 9 }
                 .encode_to_vec(),
         ),
         ("seek", data::Seek { object: one, offset: 2, whence: Whence::Hole.into() }.encode_to_vec()),
@@ -449,7 +514,12 @@ fn moving() -> Vec<Golden> {
         bytes_moved: 6,
         files_failed: 7,
         why: "w".into(),
+        ..Standing::default()
     };
+    let full =
+        Standing { full: true, files_sent: 1, bytes_sent: 2, stuck: "s".into(), ..Standing::default() };
+    let cool = Cool { object: 9, bytes: 300, open: true, cool: 4, why: CoolWhy::Aged.into() };
+    let list = CoolList { pressure: Some(pressure()), objects: vec![cool] };
     let pull = Pull {
         attempt,
         from: object,
@@ -457,7 +527,12 @@ fn moving() -> Vec<Golden> {
         source: 5,
         addresses: vec!["h:7401".into()],
         freeze_ms: 3000,
+        room: 0,
     };
+    let if_room = Pull { room: 300, ..pull.clone() };
+    let said = NodeReported { safe_room: 1, any_room: 300, ..NodeReported::default() };
+    let pressed = NodeReport { node: 2, pressure: Some(pressure()), ..NodeReport::default() };
+    let leaving = proto::fault::fault(Errno::EAGAIN, wire::schema::Retry::After, proto::Reason::Leaving, "");
     let pulled = Pulled { state: PullState::Failed.into(), copied: 1, errno: 5, why: "w".into() };
     let ranges = vec![Range { from: 1, to: 2 }, Range { from: 300, to: u64::MAX }];
     let copies = vec![Judged { object, attempt, counts: true }];
@@ -480,11 +555,28 @@ fn moving() -> Vec<Golden> {
         ("judge", Judge { copies }.encode_to_vec()),
         ("moved-layout", moved.encode_to_vec()),
         ("moved", proto::fault::moved().encode_to_vec()),
+        ("coolest", Coolest {}.encode_to_vec()),
+        ("cool-list", list.encode_to_vec()),
+        ("pull-if-room", if_room.encode_to_vec()),
+        ("node-report-of-a-full-one", pressed.encode_to_vec()),
+        ("node-reported-with-room", said.encode_to_vec()),
+        ("standing-of-a-full-one", full.encode_to_vec()),
+        ("leaving", leaving.encode_to_vec()),
+    ]
+}
+
+fn lending() -> Vec<Golden> {
+    let object = Some(Object { ino: 9, generation: 4 });
+    vec![
+        ("lend", Lend { object }.encode_to_vec()),
+        ("lent", Lent { ticket: vec![7; 16] }.encode_to_vec()),
+        ("store-to", StoreTo { object }.encode_to_vec()),
     ]
 }
 
 fn all() -> Vec<Golden> {
-    [control(), owners(), watch(), names(), files(), locks(), bytes(), moving(), leases()].concat()
+    [control(), owners(), tails(), watch(), names(), files(), locks(), bytes(), moving(), leases(), lending()]
+        .concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -533,12 +625,20 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::TakeOn => check::<TakeOn>(meta),
         Method::Bring => check::<Bring>(meta),
         Method::SlotLoads => check::<SlotLoads>(meta),
+        Method::TailWho => check::<TailWho>(meta),
+        Method::TailBegin => check::<TailBegin>(meta),
+        Method::TailMore => check::<TailMore>(meta),
+        Method::TailNow => check::<TailNow>(meta),
         Method::Leaving => check::<Leaving>(meta),
         Method::TakeDuty => check::<TakeDuty>(meta),
         Method::Bare => check::<Bare>(meta),
         Method::Find => check::<Find>(meta),
         Method::CloseMany => check::<CloseMany>(meta),
+        Method::Keep => check::<Keep>(meta),
         Method::GetUntouched => check::<GetUntouched>(meta),
+        Method::FindSpread => check::<FindSpread>(meta),
+        Method::GetAlone => check::<GetAlone>(meta),
+        Method::ReadDots => check::<ReadDots>(meta),
         Method::Lookup => check::<Lookup>(meta),
         Method::GetAttr => check::<GetAttr>(meta),
         Method::SetAttr => check::<m::SetAttr>(meta),
@@ -594,6 +694,9 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::HandOver => check::<HandOver>(meta),
         Method::Copies => check::<Copies>(meta),
         Method::Judge => check::<Judge>(meta),
+        Method::Lend => check::<Lend>(meta),
+        Method::StoreTo => check::<StoreTo>(meta),
+        Method::Coolest => check::<Coolest>(meta),
     }
 }
 
@@ -626,7 +729,9 @@ fn no_bytes_make_a_decoder_panic() {
             }
             let _ = HadLocks::read(bytes);
             let _ = Told::decode(bytes);
+            let _ = TailRecords::decode(bytes);
             let _ = Looked::decode(bytes);
+            let _ = Kept::decode(bytes);
             let _ = Entries::decode(bytes);
             let _ = Opened::decode(bytes).map(|opened| opened.layout.map(|layout| layout.check()));
             let _ = Attr::decode(bytes).map(types::Attr::try_from);
@@ -644,6 +749,16 @@ fn what_is_beyond_a_bound_is_refused() {
     assert_eq!(long.check(), too_long("name", 256, 255));
     assert_eq!(long.check().unwrap_err().errno(), Errno::ENAMETOOLONG);
     assert!(GetUntouched { head, ino: 0, opening: 1 }.check().is_err());
+    assert!(Keep { head, ino: 0 }.check().is_err());
+    assert!(FindSpread { head, dir: 0 }.check().is_err());
+    assert!(GetAlone { head, ino: 0 }.check().is_err());
+    assert!(ReadDots { head, dir: 0, cookie: 1 }.check().is_err());
+    let over = SpreadOver { first: 300, bits: 3, key: vec![7; 16] };
+    assert!(Over::new(&over).unwrap().is_some());
+    assert!(Over::new(&SpreadOver { bits: 0, ..over.clone() }).unwrap().is_none());
+    for bad in [SpreadOver { bits: 7, ..over.clone() }, SpreadOver { key: vec![7; 15], ..over }] {
+        assert!(Over::new(&bad).is_err());
+    }
     let closing = Closing { opening: 1, ino: 2, atime: None };
     let many = CloseMany { head, closings: vec![closing; CLOSINGS_MAX + 1] };
     assert!(matches!(many.check(), Err(Bad::TooLong { .. })));

@@ -9,6 +9,10 @@ const O_RDWR: u32 = 0o2;
 const O_EXCL: u32 = 0o200;
 const O_APPEND: u32 = 0o2000;
 const O_DSYNC: u32 = 0o1_0000;
+#[cfg(any(target_arch = "aarch64", target_arch = "arm"))]
+const O_DIRECT: u32 = 0o20_0000;
+#[cfg(not(any(target_arch = "aarch64", target_arch = "arm")))]
+const O_DIRECT: u32 = 0o4_0000;
 const O_NOATIME: u32 = 0o100_0000;
 /// The bit that `O_SYNC` has beyond `O_DSYNC`.
 const O_SYNC_ALONE: u32 = 0o400_0000;
@@ -32,6 +36,11 @@ impl Access {
         };
         Ok(Access { read, write, exclusive: flags & O_EXCL != 0, no_atime: flags & O_NOATIME != 0 })
     }
+}
+
+/// `O_DIRECT`, as the kernel of this machine has it.
+pub(crate) fn is_direct(flags: u32) -> bool {
+    flags & O_DIRECT != 0
 }
 
 /// Of one write: at the end, wherever that is.

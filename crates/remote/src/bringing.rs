@@ -18,26 +18,37 @@ use crate::{
     homes::Home,
     line::{Stop, Waits},
     openings::OpenFile,
+    routing::Recovering,
     session::Session,
 };
 
 impl Remote {
     /// All that we have in slots that this server took without it is the session's there.
-    pub(crate) fn bring(&self, home: &Home, session: &Arc<Session>) -> Result<(), Stop> {
-        let _one = self.recovering.lock();
-        if !Arc::ptr_eq(&self.session(), session) {
+    pub(crate) fn bring(
+        &self,
+        home: &Home,
+        session: &Arc<Session>,
+        recovering: Option<Recovering>,
+    ) -> Result<(), Stop> {
+        // Who is in the middle of a recovery has this lock, and a session that is not the mount's yet.
+        let _one = recovering.is_none().then(|| self.recovering.lock());
+        if recovering.is_none() && !Arc::ptr_eq(&self.session(), session) {
             return Err(Stop::Fault { fault: Box::new(proto::fault::session_gone()), again: true });
         }
-        let head = Head { joined: self.join_at(home, session.id)?, ..session.head() };
+        let coming = recovering.and_then(|recovering| recovering.0).filter(|at| at.node == home.node);
+        let joined = match coming {
+            Some(at) => at.joined,
+            None => self.join_at(home, session)?,
+        };
+        let head = Head { joined, ..session.head() };
         let patience = self.options.patience;
         let waits = Waits::of(patience, patience);
-        let known = home.brought.lock().filter(|(of, _)| *of == session.id).map_or(0, |(_, number)| number);
-        let mut brought = known;
+        let mut brought = home.brought(session.id, joined);
         loop {
             let bare = Bare { head: Some(head), brought };
             let (BareSlots { number, slots }, _) = ask_line(&home.control, &bare, Body::default(), waits)?;
             if slots.is_empty() {
-                *home.brought.lock() = Some((session.id, number));
+                *home.brought.lock() = Some((session.id, joined, number));
                 return Ok(());
             }
             let slots: BTreeSet<u16> = proto::owners::slots(&slots).into_iter().collect();
@@ -67,7 +78,7 @@ impl Remote {
             self.openings.all().into_iter().filter(|file| there(file.ino)).collect();
         for file in &files {
             let (ino, opening) = (file.ino.get(), file.number);
-            let open = Open { head: Some(head), ino, opening, write: file.access.write };
+            let open = Open { head: Some(head), ino, opening, write: file.access.write, keep: false };
             match ask_line(&home.metadata, &open, Body::default(), self.waits()) {
                 Ok(_) => file.lost.store(false, Ordering::Release),
                 Err(stop @ Stop::Silent { .. }) => return Err(stop),

@@ -29,14 +29,43 @@ pub struct Page {
     pub end: bool,
 }
 
+/// What of a directory is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    /// What is after it.
+    pub cookie: u64,
+    pub at_most: usize,
+    pub attributes: bool,
+}
+
+/// Entries as they came, within their bounds.
+pub(crate) fn listed(entries: Vec<metadata::DirEntry>) -> Result<Vec<Listed>, Errno> {
+    let listed = |entry: metadata::DirEntry| {
+        Ok(Listed {
+            ino: proto::attr::ino(entry.ino).map_err(|_| Errno::EIO)?,
+            kind: proto::attr::kind(entry.kind).map_err(|_| Errno::EIO)?,
+            cookie: entry.cookie,
+            attr: entry.attr.map(|attr| attr_of(Some(attr))).transpose()?,
+            name: entry.name,
+        })
+    };
+    entries.into_iter().map(listed).collect()
+}
+
 impl Remote {
-    /// Names after a cookie. With `attributes` each has those of this moment and a reference, but "." and ".."; what is then not
+    /// Names after a cookie, of a directory that may be spread. With `attributes` each has those of this moment and a reference, but "." and ".."; what is then not
     /// told to the kernel goes to [`Remote::untold`].
     pub fn list(&self, dir: Ino, cookie: u64, at_most: usize, attributes: bool) -> Result<Page, Errno> {
+        self.list_spread(dir, &Wish { cookie, at_most, attributes })
+    }
+
+    /// Of one server. `keeping`: names and attributes may be kept.
+    pub(crate) fn list_one(&self, dir: Ino, wish: &Wish, keeping: bool) -> Result<Page, Errno> {
+        let Wish { cookie, at_most, attributes } = *wish;
         let mut want = self.want(false);
         want.answer_bytes_max = BYTES_MAX;
         let entries_max = u32::try_from(at_most).unwrap_or(ENTRIES_MAX).clamp(1, ENTRIES_MAX);
-        let asked = (attributes && self.keeps()).then(|| self.asked_to_keep());
+        let asked = (keeping && attributes && self.keeps()).then(|| self.asked_to_keep());
         let (listed, body) = self.ask(
             |head| metadata::ReadDir {
                 head: Some(head),
@@ -53,16 +82,7 @@ impl Remote {
         if let Some(asked) = asked.filter(|_| listed.term_ms != 0) {
             self.keep_listed((&asked, listed.term_ms), dir, &found.entries);
         }
-        let entries = found.entries.into_iter().map(|entry| {
-            Ok(Listed {
-                ino: proto::attr::ino(entry.ino).map_err(|_| Errno::EIO)?,
-                kind: proto::attr::kind(entry.kind).map_err(|_| Errno::EIO)?,
-                cookie: entry.cookie,
-                attr: entry.attr.map(|attr| attr_of(Some(attr))).transpose()?,
-                name: entry.name,
-            })
-        });
-        Ok(Page { entries: entries.collect::<Result<_, Errno>>()?, end: listed.end })
+        Ok(Page { entries: self::listed(found.entries)?, end: listed.end })
     }
 
     fn keep_listed(&self, (asked, term_ms): (&Asked<'_>, u32), dir: Ino, entries: &[metadata::DirEntry]) {

@@ -71,11 +71,20 @@ impl OnInode {
     }
 }
 
+/// Who answered: a server's node, 0 for the one that the mount's own lines lead to, and as which the session is known there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Source {
+    pub node: u64,
+    pub joined: u64,
+}
+
 /// As many as the kernel lets programs have files open and the server lets the session have locks.
 #[derive(Default)]
 pub(crate) struct Held {
-    /// The joining whose answers count; 0: none, it is being made.
-    joined: u64,
+    /// At each server the joining whose answers count. One that is being made is not there.
+    here: BTreeMap<u64, u64>,
+    /// The highest stamp that was heard of.
+    stamp: u64,
     inodes: BTreeMap<Ino, OnInode>,
     /// What could not be given up at a close.
     owed: Vec<(Ino, Holder)>,
@@ -84,8 +93,13 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn joined(&self) -> u64 {
-        self.joined
+    /// Does an answer of it count?
+    pub(crate) fn counts(&self, from: Source) -> bool {
+        self.here.get(&from.node) == Some(&from.joined)
+    }
+
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
     }
 
     /// A request is under way. `handle`: of a lock, where it is asked for.
@@ -97,8 +111,8 @@ impl Held {
 
     /// It was answered. `false`: by a session that does not count; it is still under way.
     #[must_use]
-    pub(crate) fn end(&mut self, joined: u64, (ino, holder): (Ino, Holder), change: Option<Change>) -> bool {
-        if joined != self.joined {
+    pub(crate) fn end(&mut self, from: Source, (ino, holder): (Ino, Holder), change: Option<Change>) -> bool {
+        if !self.counts(from) {
             return false;
         }
         if let Some(change) = change {
@@ -119,6 +133,7 @@ impl Held {
 
     /// Also of what still waits: a lock of another kind, that flock(2) gives up first.
     pub(crate) fn apply(&mut self, ino: Ino, holder: Holder, change: Change) {
+        self.stamp = self.stamp.max(change.stamp);
         let on = self.inodes.entry(ino).or_default();
         let user = on.users.entry(holder).or_default();
         if change.range == Range::ALL && change.kind.is_none() {
@@ -165,9 +180,13 @@ impl Held {
         std::mem::take(&mut self.owed)
     }
 
-    /// The session is gone: no answer of it counts from now on. What it had.
-    pub(crate) fn leave(&mut self, session: SessionId) -> Vec<HadLock> {
-        self.joined = 0;
+    /// The session is gone at one server: no answer of that counts from now on. All that it had, wherever.
+    pub(crate) fn leave(&mut self, node: u64, session: SessionId) -> Vec<HadLock> {
+        self.here.remove(&node);
+        self.had(session)
+    }
+
+    pub(crate) fn had(&self, session: SessionId) -> Vec<HadLock> {
         let mut had = Vec::new();
         for (ino, on) in &self.inodes {
             for found in on.ranges.all().chain(on.files.all()) {
@@ -179,9 +198,14 @@ impl Held {
         had
     }
 
-    /// A session is made that has just what we know of.
-    pub(crate) fn enter(&mut self, joined: u64) {
-        self.joined = joined;
+    /// The session has come there, or come back, with what we know of.
+    pub(crate) fn enter(&mut self, at: Source) {
+        self.here.insert(at.node, at.joined);
+    }
+
+    /// A session is made that has nothing. To other servers it may have come already.
+    pub(crate) fn begin_anew(&mut self, at: Source) {
+        self.enter(at);
         self.owed.clear();
         self.lost.clear();
         let mut idle = Vec::new();
@@ -195,8 +219,9 @@ impl Held {
         idle.into_iter().for_each(|(ino, holder)| self.drop_idle(ino, holder));
     }
 
-    /// All is lost. Returns the openings through which somebody had a lock, the same until a session is made.
+    /// All is lost, and no answer of anybody counts. Returns the openings through which somebody had a lock, the same until a session is made.
     pub(crate) fn lose(&mut self) -> BTreeSet<u64> {
+        self.here.clear();
         for on in self.inodes.values_mut() {
             for (holder, user) in &on.users {
                 if on.of(holder.class).owners().any(|of| of == *holder) {
@@ -234,63 +259,65 @@ mod tests {
     const INO: Ino = Ino::ROOT;
     const ONE: Holder = Holder { class: Class::Process, id: 1 };
 
+    fn at(joined: u64) -> Source {
+        Source { node: 0, joined }
+    }
+
     fn change(stamp: u64, start: u64, end: u64, kind: Option<Kind>) -> Option<Change> {
         Some(Change { stamp, range: Range::new(start, end).unwrap(), kind, pid: 9 })
     }
 
     fn ranges(held: &mut Held) -> Vec<(u64, u64, Kind)> {
-        let (joined, had) = (held.joined, held.leave(SessionId(1)));
-        held.joined = joined;
-        had.iter().map(|lock| (lock.range.start(), lock.range.end(), lock.kind)).collect()
+        held.had(SessionId(1)).iter().map(|lock| (lock.range.start(), lock.range.end(), lock.kind)).collect()
     }
 
     #[test]
     fn answers_count_in_the_order_of_their_stamps() {
         let mut held = Held::default();
-        held.enter(5);
+        held.begin_anew(at(5));
         (0..3).for_each(|_| held.begin(INO, ONE, Some(7)));
-        assert!(held.end(5, (INO, ONE), change(3, 0, 9, Some(Kind::Read))));
-        assert!(held.end(5, (INO, ONE), change(1, 0, 19, Some(Kind::Write))));
+        assert!(held.end(at(5), (INO, ONE), change(3, 0, 9, Some(Kind::Read))));
+        assert!(held.end(at(5), (INO, ONE), change(1, 0, 19, Some(Kind::Write))));
         assert_eq!(ranges(&mut held), [(0, 9, Kind::Read), (10, 19, Kind::Write)]);
-        assert!(held.end(5, (INO, ONE), change(2, 15, 19, None)));
+        assert!(held.end(at(5), (INO, ONE), change(2, 15, 19, None)));
         assert_eq!(ranges(&mut held), [(0, 9, Kind::Read), (10, 14, Kind::Write)]);
         assert_eq!(held.users_of(INO, 7), [ONE]);
         assert!(held.users_of(INO, 8).is_empty());
         held.begin(INO, ONE, None);
-        assert!(held.end(5, (INO, ONE), change(4, 0, Range::END, None)));
+        assert!(held.end(at(5), (INO, ONE), change(4, 0, Range::END, None)));
         assert!(!held.is_user(INO, ONE) && held.inodes.is_empty());
     }
 
     #[test]
     fn answers_of_a_lost_session_do_not_count() {
         let mut held = Held::default();
-        held.enter(5);
+        held.begin_anew(at(5));
         held.begin(INO, ONE, Some(7));
         held.begin(INO, ONE, Some(8));
-        assert!(held.end(5, (INO, ONE), change(1, 0, 9, Some(Kind::Write))));
-        assert_eq!(held.leave(SessionId(1)).len(), 1);
-        assert!(!held.end(5, (INO, ONE), change(2, 10, 19, Some(Kind::Write))), "it came too late");
-        held.enter(6);
+        assert!(held.end(at(5), (INO, ONE), change(1, 0, 9, Some(Kind::Write))));
+        assert_eq!(held.leave(0, SessionId(1)).len(), 1);
+        assert!(!held.end(at(5), (INO, ONE), change(2, 10, 19, Some(Kind::Write))), "it came too late");
+        held.begin_anew(at(6));
         assert_eq!(ranges(&mut held), [(0, 9, Kind::Write)]);
-        assert!(held.end(6, (INO, ONE), None), "it is asked again, and refused");
+        assert!(held.end(at(6), (INO, ONE), None), "it is asked again, and refused");
         for attempt in 0..2 {
             assert_eq!(held.lose(), BTreeSet::from([7, 8]), "{attempt}");
         }
-        held.enter(7);
+        held.begin_anew(at(7));
         assert!(!held.is_user(INO, ONE));
     }
 
     #[test]
     fn what_is_not_known_is_given_up_at_the_close() {
         let mut held = Held::default();
-        held.enter(5);
+        held.begin_anew(at(5));
         held.begin(INO, ONE, Some(7));
         held.ended(INO, ONE, true);
         assert!(ranges(&mut held).is_empty() && held.is_user(INO, ONE));
         held.owe(INO, ONE);
         assert_eq!(held.take_owed(), [(INO, ONE)]);
         held.begin(INO, ONE, None);
-        assert!(held.end(5, (INO, ONE), change(1, 0, Range::END, None)));
+        assert!(held.end(at(5), (INO, ONE), change(1, 0, Range::END, None)));
         assert!(!held.is_user(INO, ONE));
     }
 }

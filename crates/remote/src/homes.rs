@@ -1,6 +1,13 @@
-//! The other metadata servers of a cluster that has several: lines to each, and the session there. Who is asked what: [`crate::routing`].
+//! The metadata servers of a cluster: lines to each, and the session there. Who is asked what: [`crate::routing`].
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use net::Address;
 use parking_lot::Mutex;
@@ -19,6 +26,8 @@ pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy)]
 pub(crate) struct Came {
     pub id: SessionId,
+    /// Among those of the mount.
+    pub serial: u64,
     /// For the heads of its requests.
     pub joined: u64,
     /// Of the server.
@@ -28,12 +37,15 @@ pub(crate) struct Came {
 /// One of the servers.
 pub(crate) struct Home {
     addresses: Vec<String>,
+    pub node: u64,
     pub control: Line,
     pub metadata: Line,
     /// As which the session came there.
     pub joined: Mutex<Option<Came>>,
-    /// In slots up to this number the session said there what it has.
-    pub brought: Mutex<Option<(SessionId, u64)>>,
+    /// In slots up to this number the session, as it came there, said there what it has.
+    pub brought: Mutex<Option<(SessionId, u64, u64)>>,
+    /// A thread hears there of locks that wait.
+    pub listening: AtomicBool,
 }
 
 pub(crate) struct Homes {
@@ -42,6 +54,17 @@ pub(crate) struct Homes {
 }
 
 impl Home {
+    /// Of the session, if it came.
+    pub(crate) fn joined_as(&self, id: SessionId) -> Option<u64> {
+        self.joined.lock().filter(|came| came.id == id).map(|came| came.joined)
+    }
+
+    /// Up to which number the session said there what it has, since it came there as that.
+    pub(crate) fn brought(&self, id: SessionId, joined: u64) -> u64 {
+        let brought = *self.brought.lock();
+        brought.filter(|(of, at, _)| (*of, *at) == (id, joined)).map_or(0, |(.., number)| number)
+    }
+
     pub(crate) fn addresses(&self) -> &[String] {
         &self.addresses
     }
@@ -66,10 +89,12 @@ impl Homes {
         let line = |lane| Line::new(parsed, Wish { lane, node }, &self.common);
         Arc::new(Home {
             addresses,
+            node: node.unwrap_or(0),
             control: line(Lane::Control),
             metadata: line(Lane::Metadata),
             joined: Mutex::default(),
             brought: Mutex::default(),
+            listening: AtomicBool::new(false),
         })
     }
 
@@ -80,12 +105,22 @@ impl Homes {
         }
         let parsed: Vec<Address> = owner.addresses.iter().filter_map(|text| text.parse().ok()).collect();
         let home = self.home(owner.addresses.clone(), &parsed, Some(owner.node));
+        // Elsewhere it is the same server, or the session is lost there.
+        if let Some(before) = known.get(&owner.node) {
+            *home.joined.lock() = *before.joined.lock();
+            *home.brought.lock() = *before.brought.lock();
+            home.listening.store(before.listening.load(Ordering::Acquire), Ordering::Release);
+        }
         known.insert(owner.node, home.clone());
         home
     }
 
-    /// Those that were asked something, by their nodes.
-    pub(crate) fn all(&self) -> Vec<(u64, Arc<Home>)> {
-        self.known.lock().iter().map(|(node, home)| (*node, home.clone())).collect()
+    /// Those that were asked something.
+    pub(crate) fn all(&self) -> Vec<Arc<Home>> {
+        self.known.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn at(&self, node: u64) -> Option<Arc<Home>> {
+        self.known.lock().get(&node).cloned()
     }
 }

@@ -158,19 +158,29 @@ impl Remote {
         if recalls.is_empty() {
             return Ok(());
         }
-        let returned = {
-            let mut kept = self.kept.lock();
-            let forget = |recalled: &Recalled| {
-                let Recalled { ino, name, grant, .. } = recalled;
-                if let Some(ino) = Ino::from_raw(*ino) {
-                    let key = if name.is_empty() { inode(ino) } else { entry(ino, name) };
-                    kept.recalled(&key);
-                }
-                Returned { ino: *ino, name: name.clone(), keeps: Rights::NONE.bits().into(), number: *grant }
-            };
-            recalls.iter().map(forget).collect()
-        };
+        let returned: Vec<Returned> =
+            recalls.iter().filter_map(|recalled| self.forget_recalled(session, recalled)).collect();
+        if returned.is_empty() {
+            return Ok(());
+        }
         let request = Return { head: Some(session.head()), returned };
         self.ask_control(&request, self.options.patience).map(drop)
+    }
+
+    /// `None`: it is given back later, when the kernel has no pages of it.
+    fn forget_recalled(&self, session: &Session, recalled: &Recalled) -> Option<Returned> {
+        let Recalled { ino, name, grant, keeps, .. } = recalled;
+        let keeps = u8::try_from(*keeps).ok().and_then(Rights::from_bits).unwrap_or(Rights::NONE);
+        let keeps = keeps.both(Rights::PAGES);
+        let returned = Returned { ino: *ino, name: name.clone(), keeps: keeps.bits().into(), number: *grant };
+        let Some(ino) = Ino::from_raw(*ino) else { return Some(returned) };
+        let key = if name.is_empty() { inode(ino) } else { entry(ino, name) };
+        let keeps_bytes = !keeps.is_empty();
+        self.kept.lock().recalled(&key, keeps_bytes);
+        if keeps_bytes || !name.is_empty() {
+            return Some(returned);
+        }
+        self.caching.forget(ino);
+        self.recalled_pages(ino, (session.joined, returned)).map(|(_, returned)| returned)
     }
 }

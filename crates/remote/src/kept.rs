@@ -1,10 +1,12 @@
-//! What this mount keeps of names and attributes. Pure.
+//! What this mount keeps of names and attributes, and of which files it may keep bytes. Pure.
 //!
 //! - I-KEPT-1: nothing is used after the term has ended, counted from when what was answered last was asked; then all is forgotten, since the server may
 //!   have given it to others.
 //! - I-KEPT-2: an answer is kept only if nothing that it is about was recalled, or changed by this mount, since it was asked for: whatever overtook it.
 //! - I-KEPT-3: while this mount changes something, and as long as it may be changed later by a request without an answer, nothing of that is kept.
-//! - I-KEPT-4: what is kept has a bound; beyond it the older half goes.
+//! - I-KEPT-4: bytes of a file may be kept under a lease with a number of its own. They are what they were while that lease stands, but for what this mount
+//!   itself changes, of which [`crate::pages`] knows.
+//! - I-KEPT-5: what is kept has a bound; beyond it the older half goes.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -75,6 +77,8 @@ pub struct KeptCounts {
     /// At this moment.
     pub names: u64,
     pub inodes: u64,
+    /// Files whose bytes may be kept.
+    pub files: u64,
 }
 
 #[derive(Default)]
@@ -94,18 +98,28 @@ pub(crate) struct Kept {
     doubtful: HashMap<Key, Instant>,
     inodes: Table<Ino, Attr>,
     names: Table<(Ino, Box<[u8]>), Option<Ino>>,
+    /// The leases of bytes.
+    files: Table<Ino, u64>,
+    /// Of files whose bytes were asked back since the oldest open ticket, and when.
+    touched_files: HashMap<Ino, u64>,
+    /// Files whose bytes may be changed until then by a request without an answer.
+    doubtful_files: HashMap<Ino, Instant>,
     counts: KeptCounts,
 }
 
 impl Kept {
     pub(crate) fn counts(&self) -> KeptCounts {
         let (names, inodes) = (self.names.len() as u64, self.inodes.len() as u64);
-        KeptCounts { names, inodes, ..self.counts }
+        KeptCounts { names, inodes, files: self.files.len() as u64, ..self.counts }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.len() + self.inodes.len() + self.files.len() == 0
     }
 
     /// How often the server should hear of us, if something is kept.
     pub(crate) fn renew_every(&self) -> Option<Duration> {
-        (self.names.len() + self.inodes.len() > 0).then(|| self.term / 3)
+        (!self.is_empty()).then(|| self.term / 3)
     }
 
     pub(crate) fn ask(&mut self, now: Instant) -> Ticket {
@@ -118,10 +132,14 @@ impl Kept {
     pub(crate) fn done(&mut self, ticket: Ticket) {
         self.open.remove(&ticket.number);
         match self.open.first().copied() {
-            None => self.touched.clear(),
+            None => {
+                self.touched.clear();
+                self.touched_files.clear();
+            }
             // Now and then, so that it does not cost more than what is asked.
-            Some(oldest) if self.touched.len() > 64 + 2 * self.open.len() => {
+            Some(oldest) if self.touched.len() + self.touched_files.len() > 64 + 2 * self.open.len() => {
                 self.touched.retain(|_, at| *at > oldest);
+                self.touched_files.retain(|_, at| *at > oldest);
             }
             Some(_) => (),
         }
@@ -138,7 +156,7 @@ impl Kept {
 
     fn lapse(&mut self, now: Instant) {
         if self.until.is_some_and(|until| now >= until) {
-            self.counts.lapsed += u64::from(self.names.len() + self.inodes.len() > 0);
+            self.counts.lapsed += u64::from(!self.is_empty());
             self.clear();
         }
     }
@@ -155,6 +173,7 @@ impl Kept {
         self.floor = self.number;
         self.inodes.clear();
         self.names.clear();
+        self.files.clear();
         self.until = None;
     }
 
@@ -217,11 +236,39 @@ impl Kept {
         }
     }
 
-    /// Nothing of it stays.
-    pub(crate) fn recalled(&mut self, key: &Key) {
+    /// Nothing of it stays, but for bytes if they are not asked for.
+    pub(crate) fn recalled(&mut self, key: &Key, keeps_bytes: bool) {
         self.counts.recalled += 1;
         self.touch(key);
         self.drop_key(key);
+        if let (Key::Inode(ino), false) = (key, keeps_bytes) {
+            if !self.open.is_empty() {
+                self.touched_files.insert(*ino, self.number);
+            }
+            self.files.remove(ino);
+        }
+    }
+
+    pub(crate) fn keep_bytes(&mut self, (ticket, now): (Ticket, Instant), ino: Ino) {
+        let overtaken = self.touched_files.get(&ino).is_some_and(|at| *at > ticket.number);
+        let in_doubt = self.doubtful_files.get(&ino).is_some_and(|until| now < *until);
+        if ticket.number > self.floor && !overtaken && !in_doubt && self.files.get(&ino).is_none() {
+            self.number += 1;
+            self.files.insert(ino, self.number);
+        }
+    }
+
+    /// The lease under which bytes of the file may be kept.
+    pub(crate) fn bytes(&self, now: Instant, ino: Ino) -> Option<u64> {
+        let found = if self.lives(now) { self.files.get(&ino) } else { None };
+        found.copied()
+    }
+
+    /// Bytes of it were to be changed by a request without an answer, which may be carried out until then.
+    pub(crate) fn doubt_bytes(&mut self, ino: Ino, now: Instant, until: Instant) {
+        self.files.remove(&ino);
+        self.doubtful_files.retain(|_, until| now < *until);
+        self.doubtful_files.insert(ino, until);
     }
 
     /// This mount begins to change it.
@@ -285,6 +332,7 @@ mod tests {
         kept.heard_term(ticket, now, TERM);
         kept.keep_attr((ticket, now), attr(size));
         kept.keep_name((ticket, now), (Ino::ROOT, b"n"), None);
+        kept.keep_bytes((ticket, now), Ino::ROOT);
         kept.done(ticket);
     }
 
@@ -316,7 +364,7 @@ mod tests {
         keep(&mut kept, first, now, 1);
         // A recall, a change of our own, and another session, before the answer.
         let overtaken: [fn(&mut Kept, Instant); 3] = [
-            |kept, _| kept.recalled(&key()),
+            |kept, _| kept.recalled(&key(), false),
             |kept, now| {
                 kept.begin_change(&key());
                 kept.end_change(&key(), now, None);
@@ -358,6 +406,39 @@ mod tests {
             keep(&mut kept, ticket, at, 1);
             assert_eq!(kept.attr(at, Ino::ROOT).is_some(), there);
         }
+    }
+
+    #[test]
+    fn bytes_have_a_lease_of_their_own() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        let ticket = kept.ask(now);
+        keep(&mut kept, ticket, now, 1);
+        let first = kept.bytes(now, Ino::ROOT);
+        assert!(first.is_some() && kept.renew_every().is_some());
+        // Attributes that are asked back, or changed here, are no bytes.
+        kept.recalled(&key(), true);
+        kept.begin_change(&key());
+        assert_eq!((kept.attr(now, Ino::ROOT), kept.bytes(now, Ino::ROOT)), (None, first));
+        kept.end_change(&key(), now, None);
+        // One that was asked for before it was asked back counts for nothing, one that was asked for afterwards is another.
+        let (overtaken, other) = (kept.ask(now), kept.ask(now));
+        kept.recalled(&key(), false);
+        kept.done(other);
+        keep(&mut kept, overtaken, now, 1);
+        assert_eq!(kept.bytes(now, Ino::ROOT), None);
+        let ticket = kept.ask(now);
+        keep(&mut kept, ticket, now, 1);
+        let second = kept.bytes(now, Ino::ROOT);
+        assert!(second > first);
+        assert_eq!(kept.bytes(now + TERM, Ino::ROOT), None, "its term has ended");
+        // A write of ours without an answer may be carried out later.
+        kept.doubt_bytes(Ino::ROOT, now, now + TERM / 2);
+        for (at, there) in [(now, false), (now + TERM / 2, true)] {
+            let ticket = kept.ask(at);
+            keep(&mut kept, ticket, at, 1);
+            assert_eq!(kept.bytes(at, Ino::ROOT).is_some(), there);
+        }
+        assert!(kept.touched_files.is_empty());
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The kernel's requests. All but those that need nobody's answer go to a thread of the pools.
 
-use std::{sync::Arc, time::Duration};
+use std::time::{Duration, Instant};
 
 use fuse::{
     AttrOut, Call, Capabilities, DirBuffer, DirEntryOut, EntryOut, Filesystem, Header, InitConfig,
-    KernelInfo, OpenFlags, OpenOut, Operation, ReadArgs, StatfsOut, TransportKind,
+    KernelInfo, OpenOut, Operation, ReadArgs, StatfsOut, TransportKind,
 };
 use net::trace;
 use proto::{attr::Caller, meter::Class};
@@ -16,7 +16,6 @@ use crate::{
     dirs::Page,
     lock_calls::{in_the_way, process, wish},
     names::Place,
-    openings::OpenFile,
     reading::Answers,
     shape::AllocateArgs,
     writing::WriteHow,
@@ -46,17 +45,27 @@ impl Filesystem for Remote {
             | Capabilities::HANDLE_KILLPRIV_V2
             | Capabilities::SETXATTR_EXT
             | Capabilities::AUTO_INVAL_DATA;
-        // Of several metadata servers none knows all locks of a process: then the kernel keeps those of this client.
-        let locks = Capabilities::POSIX_LOCKS | Capabilities::FLOCK_LOCKS;
-        let wanted = if self.has_homes() { wanted } else { wanted | locks };
+        let wanted = wanted | Capabilities::POSIX_LOCKS | Capabilities::FLOCK_LOCKS;
         // Each program that waits for a lock would keep one of the few entries of its queue.
         if kernel.transport == TransportKind::IoUring {
             tracing::error!("a mount of a cluster is served over /dev/fuse");
             return Err(Errno::EINVAL);
         }
         config.capabilities |= wanted & kernel.capabilities;
-        // Nothing is to be written back from its cache, nor mapped for writing there.
-        config.capabilities -= Capabilities::WRITEBACK_CACHE | Capabilities::DIRECT_IO_ALLOW_MMAP;
+        // Nothing is to be written back from its cache but what was changed through mappings.
+        config.capabilities -= Capabilities::WRITEBACK_CACHE;
+        if self.options.passthrough && kernel.capabilities.contains(Capabilities::PASSTHROUGH) {
+            config.capabilities |= Capabilities::PASSTHROUGH;
+            config.max_stack_depth = 1;
+            self.through.attach(kernel.backing.clone());
+        }
+        // Without leases nobody says when pages of mappings are to go.
+        let mappings = kernel.capabilities & Capabilities::DIRECT_IO_ALLOW_MMAP;
+        if self.keeps() && !mappings.is_empty() && self.serve_mappings(kernel.notifier.clone()) {
+            config.capabilities |= mappings;
+        } else {
+            config.capabilities -= Capabilities::DIRECT_IO_ALLOW_MMAP;
+        }
         config.max_write = 1 << 20;
         config.time_granularity_ns = 1;
         // Without a page cache nobody reads ahead: programs that go by it ask for fewer and larger pieces.
@@ -104,9 +113,20 @@ impl Filesystem for Remote {
             }
             // Directories are not to be cached, so there is an answer.
             Ok(Operation::Opendir { .. }) => return call.reply_open(&OpenOut::default()),
+            Ok(Operation::Read(args)) => {
+                let ino = Ino::from_raw(header.node);
+                // What programs read has an owner of locks; what the kernel reads for its pages has none.
+                if let Some(ino) = ino.filter(|_| args.lock_owner.is_none()) {
+                    self.reads_pages(ino);
+                }
+                let size = args.size as usize;
+                if let Some(found) = ino.and_then(|ino| self.find_now(ino, args.fh, args.offset, size)) {
+                    return call.reply_with(size, |buf| self.fill(args.offset, buf, found));
+                }
+                true
+            }
             Ok(
-                Operation::Read(_)
-                | Operation::Write(_)
+                Operation::Write(_)
                 | Operation::Fsync { .. }
                 | Operation::Fallocate { .. }
                 | Operation::Lseek { .. },
@@ -156,10 +176,6 @@ fn entry(attr: Attr) -> EntryOut {
     }
 }
 
-fn open_out(file: &OpenFile) -> OpenOut {
-    OpenOut { fh: file.number, flags: OpenFlags::DIRECT_IO, backing: None }
-}
-
 fn reply_entry(call: Call, attr: Attr) {
     call.reply_entry(&entry(attr));
 }
@@ -172,8 +188,8 @@ fn reply_ok(call: Call, (): ()) {
     call.reply_ok();
 }
 
-fn reply_created(call: Call, (attr, file): (Attr, Arc<OpenFile>)) {
-    call.reply_create(&entry(attr), &open_out(&file));
+fn reply_created(call: Call, (attr, out): (Attr, OpenOut)) {
+    call.reply_create(&entry(attr), &out);
 }
 
 fn reply_xattr(call: Call, out: Xattr) {
@@ -262,38 +278,32 @@ impl Remote {
             Operation::Fsyncdir { .. } => finish(call, self.fsync_dir(at), reply_ok),
             Operation::Statfs => finish(call, self.statfs(), |call, out| call.reply_statfs(&out)),
             Operation::Open { flags, kill_suidgid: _ } => {
-                let opened = Access::from_flags(flags).and_then(|access| self.open(at, access));
-                finish(call, opened, |call, file| call.reply_open(&open_out(&file)));
+                let opened = Access::from_flags(flags)
+                    .and_then(|access| self.open(at, access))
+                    .and_then(|file| self.open_for_kernel(&file, flags));
+                finish(call, opened, |call, out| call.reply_open(&out));
             }
             Operation::Create(args) => {
                 let place = Place { dir: at, name: args.name };
                 let made = Access::from_flags(args.flags)
-                    .and_then(|access| self.create(caller(&header, args.umask), place, args.mode, access));
+                    .and_then(|access| self.create(caller(&header, args.umask), place, args.mode, access))
+                    .and_then(|made| self.create_for_kernel(made, args.flags));
                 finish(call, made, reply_created);
             }
             Operation::Tmpfile(args) => {
                 let made = Access::from_flags(args.flags).and_then(|access| {
                     self.create_unnamed(caller(&header, args.umask), at, args.mode, access)
                 });
+                let made = made.and_then(|made| self.create_for_kernel(made, args.flags));
                 finish(call, made, reply_created);
             }
             Operation::Release(args) => {
+                self.through.leave(at);
                 self.close(args.fh);
                 call.reply_ok();
             }
             Operation::Read(args) => self.serve_read(call, args),
-            Operation::Write(args) => {
-                let how = WriteHow {
-                    append: is_append(args.flags),
-                    sync: is_sync(args.flags),
-                    kill_suidgid: args.kill_suidgid,
-                };
-                let written =
-                    self.file(args.fh).and_then(|file| self.write(&file, args.offset, args.data, how));
-                finish(call, written, |call, bytes| {
-                    call.reply_written(u32::try_from(bytes).unwrap_or(u32::MAX));
-                });
-            }
+            Operation::Write(_) => self.serve_write(call, Instant::now()),
             Operation::Fsync { fh, .. } => {
                 finish(call, self.file(fh).and_then(|file| self.fsync(&file)), reply_ok);
             }
@@ -332,6 +342,36 @@ impl Remote {
         }
     }
 
+    /// `since`: when it came. What was changed through a mapping nobody writes again, so that is tried for longer.
+    pub(crate) fn serve_write(&self, call: Call, since: Instant) {
+        let (Ok(Operation::Write(args)), Some(ino)) = (call.operation(), Ino::from_raw(call.header().node))
+        else {
+            return call.reply_error(Errno::ESTALE);
+        };
+        // Written back from pages, it goes where they are; the flags are nobody's.
+        let how = WriteHow {
+            append: is_append(args.flags) && !args.cache,
+            sync: is_sync(args.flags) && !args.cache,
+            kill_suidgid: args.kill_suidgid,
+        };
+        let written = self.file(args.fh).and_then(|file| self.write(&file, args.offset, args.data, how));
+        if args.cache && written == Err(Errno::EIO) && since.elapsed() < self.options.patience {
+            return self.write_back_later(call, since);
+        }
+        let answer = move |call| {
+            finish(call, written, |call, bytes| {
+                call.reply_written(u32::try_from(bytes).unwrap_or(u32::MAX));
+            });
+        };
+        if args.cache || !self.dropping.has(ino) {
+            return answer(call);
+        }
+        // Pages that were read while it was written may have what was there before.
+        let end = args.offset.saturating_add(args.data.len() as u64);
+        let range = if how.append { 0..0 } else { args.offset..end };
+        self.drop_written(ino, range, Box::new(move || answer(call)));
+    }
+
     /// What comes in one piece goes to the kernel as it came.
     fn serve_read(&self, call: Call, args: ReadArgs) {
         let file = match self.file(args.fh) {
@@ -339,7 +379,7 @@ impl Remote {
             Err(error) => return call.reply_error(error),
         };
         let (ino, size) = (call.header().node, args.size as usize);
-        match self.ask_for(&file, args.offset, size) {
+        match self.ask_or_find(&file, args.offset, size) {
             Ok(Answers::Whole(got)) => {
                 call.reply_bytes(&got.bytes);
                 self.reuse(got);

@@ -6,6 +6,8 @@
 //! - It keeps names and attributes as long as the metadata server lets it, and the kernel keeps nothing: so all clients see the same. Beside that it
 //!   keeps what it has: references, openings, where the bytes of an open file are.
 //!
+//! - The data server of its machine is asked at its Unix socket (`near`), and the kernel reads files by itself that it lends (`borrowing`).
+//!
 //! Invariants:
 //! - I-REMOTE-1: a change is carried out once: it has one number for all its attempts, and ends as unknown rather than twice.
 //! - I-REMOTE-2: a reference that the kernel counts is the session's, also after the server has been started again.
@@ -14,10 +16,15 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod borrowing;
 mod bringing;
+mod cache;
+mod caching;
 mod closes;
 mod closing;
 mod dirs;
+mod droppers;
+mod dropping;
 mod duty;
 mod finding;
 mod held;
@@ -29,12 +36,16 @@ mod keys;
 mod line;
 mod lock_calls;
 mod locking;
+mod mapped;
 mod moved;
 mod names;
+mod near;
 mod nodes;
 mod opening;
 mod openings;
 mod options;
+mod pages;
+mod parts;
 mod pool;
 mod reading;
 mod recovery;
@@ -43,7 +54,9 @@ mod remote;
 mod routing;
 mod session;
 mod shape;
+mod spreads;
 mod status;
+mod through;
 mod waiting;
 mod writing;
 mod xattr;
@@ -54,10 +67,11 @@ pub use held::Holder;
 pub use kept::KeptCounts;
 pub use names::Place;
 pub use openings::OpenFile;
-pub use options::{OwnNode, RemoteOptions};
+pub use options::{OwnNode, RemoteOptions, Sockets};
+pub use pages::PageCounts;
 pub use remote::{Remote, StartError};
 pub use shape::AllocateArgs;
-pub use status::{RemoteStatus, ServerStatus};
+pub use status::{OwnStatus, RemoteStatus, ServerStatus};
 pub use waiting::LockWish;
 pub use writing::WriteHow;
 pub use xattr::Xattr;

@@ -4,6 +4,7 @@
 //! which ends the first. So a change of an object that is given up takes its connection with it.
 
 use std::{
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -17,8 +18,9 @@ use net::{
     Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Target, Tuning, trace,
 };
 use parking_lot::Mutex;
+use prost::Message;
 use proto::{
-    Method,
+    Method, Reason, Request,
     meter::{Ended, Meter},
 };
 use types::Errno;
@@ -27,6 +29,8 @@ use wire::{
     handshake::Wish,
     schema::{Fault, Retry},
 };
+
+use crate::near::{self, Near};
 
 /// Between two attempts that failed at once.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -102,6 +106,31 @@ fn comes_later(fault: &Fault) -> bool {
     Retry::try_from(fault.retry) == Ok(Retry::After)
 }
 
+/// On a control line.
+pub(crate) fn ask_at<R: Request>(
+    line: &Line,
+    request: &R,
+    patience: Duration,
+) -> Result<(R::Answer, Vec<u8>), Stop> {
+    ask_with(line, request, Body::default(), patience)
+}
+
+/// The same, with a body.
+pub(crate) fn ask_with<R: Request>(
+    line: &Line,
+    request: &R,
+    body: Body,
+    patience: Duration,
+) -> Result<(R::Answer, Vec<u8>), Stop> {
+    let asking =
+        Asking { method: R::METHOD, meta: request.encode_to_vec().into(), body, answer_bytes_max: 4 << 20 };
+    let answered = line.ask(&asking, Waits::of(patience, patience))?;
+    match R::Answer::decode(answered.meta.as_slice()) {
+        Ok(answer) => Ok((answer, answered.body)),
+        Err(_) => Err(Stop::silent("an answer that makes no sense")),
+    }
+}
+
 /// What all lines of a mount have in common.
 #[derive(Clone)]
 pub(crate) struct Common {
@@ -111,6 +140,8 @@ pub(crate) struct Common {
 }
 
 pub(crate) struct Line {
+    /// On this machine, while that works.
+    near: Option<Near>,
     /// For each address of the server.
     clients: Vec<Client>,
     /// The one that is used.
@@ -137,18 +168,30 @@ impl Line {
 
     /// In the place of one to the same server.
     pub(crate) fn of(instance: Instance, addresses: &[Address], wish: Wish, common: &Common) -> Line {
-        let client = |address: &Address| {
+        Line::near(instance, None, addresses, wish, common)
+    }
+
+    /// The same, of one that also listens at a Unix socket of this machine, if it does.
+    pub(crate) fn near(
+        instance: Instance,
+        socket: Option<&Path>,
+        addresses: &[Address],
+        wish: Wish,
+        common: &Common,
+    ) -> Line {
+        let client = |address: &Address, connect_wait: Duration| {
             let target = Target {
                 address: address.clone(),
                 wish,
                 credentials: common.credentials.clone(),
                 handler: Arc::new(NobodyAnswers),
-                tuning: common.tuning,
+                tuning: Tuning { connect_wait, ..common.tuning },
             };
             Client::of(instance, target)
         };
         Line {
-            clients: addresses.iter().map(client).collect(),
+            near: socket.map(|path| Near::new(path, client(&Address::Unix(path.into()), near::CONNECT))),
+            clients: addresses.iter().map(|one| client(one, common.tuning.connect_wait)).collect(),
             at: AtomicUsize::new(0),
             known: AtomicBool::new(false),
             away: Mutex::default(),
@@ -231,7 +274,9 @@ impl Line {
                     let fault = proto::fault::read(&answered.meta);
                     let now = Instant::now();
                     // It is there, only not able to.
-                    let until = *able_by.get_or_insert(now + waits.able);
+                    // Or it says itself when it gives up.
+                    let able_until = *able_by.get_or_insert(now + waits.able);
+                    let until = if Reason::of(&fault) == Reason::Leaving { end } else { able_until };
                     let after = pause.max(Duration::from_millis(fault.after_ms.min(5000).into()));
                     if !comes_later(&fault) || now + after >= until.min(end) {
                         return Err(Stop::Fault { fault: Box::new(fault), again });
@@ -244,7 +289,10 @@ impl Line {
                 Ok(_) => "the server is leaving".to_owned(),
                 Err(error) => {
                     again |= error.is_unknown();
-                    if let CallError::NoConnection { refused, .. } = &error {
+                    if let CallError::NoConnection { refused, .. } = &error
+                        // The other ways are as good as before.
+                        && !self.near.as_ref().is_some_and(|near| near.failed_with(&error))
+                    {
                         self.at.fetch_add(1, Ordering::Relaxed);
                         refusals = if *refused { refusals + 1 } else { 0 };
                     }
@@ -271,11 +319,28 @@ impl Line {
         };
         let client = self.client().ok_or_else(none)?;
         let left = give_up.saturating_duration_since(Instant::now());
-        client.channel(Instant::now() + left / self.clients.len() as u32)?;
+        if let Some(near) = self.near.as_ref().filter(|near| near.is(client)) {
+            near.connect(Instant::now() + left)?;
+        } else {
+            client.channel(Instant::now() + left / self.clients.len().max(1) as u32)?;
+        }
         client.call(asking.call(end))
     }
 
+    /// By which way it is asked now.
+    pub(crate) fn near_way(&self) -> Option<&Near> {
+        self.near.as_ref().filter(|near| near.works())
+    }
+
+    /// Where it is asked on this machine, if nothing is known against that.
+    pub(crate) fn near_path(&self) -> Option<&Path> {
+        self.near.as_ref().filter(|near| near.may_work()).map(Near::path)
+    }
+
     fn client(&self) -> Option<&Client> {
+        if let Some(near) = self.near.as_ref().filter(|near| near.may_work()) {
+            return Some(near.client());
+        }
         let at = self.at.load(Ordering::Relaxed);
         self.clients.get(at.checked_rem(self.clients.len())?)
     }

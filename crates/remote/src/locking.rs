@@ -4,7 +4,7 @@
 //! one is started with the first lock.
 
 use std::{
-    sync::{Weak, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -16,7 +16,7 @@ use lease::coherence::{
 use net::Answered;
 use prost::Message;
 use proto::{
-    Reason, Request,
+    Head, Reason, Request, SessionId,
     leases::Recalled,
     locks::{CancelLock, FindLock, FoundLock, HeldLock, Listen, Lock, LockOutcome, Unlock},
 };
@@ -25,9 +25,9 @@ use wire::frame::Body;
 
 use crate::{
     Remote,
-    held::{Change, Holder},
+    held::{Change, Holder, Source},
     line::{Asking, Stop, Waits},
-    remote::RECOVERIES_MAX,
+    remote::{RECOVERIES_MAX, Want},
     session::Session,
     waiting::{Answer, LockWish, Next},
 };
@@ -145,7 +145,8 @@ impl Remote {
         let mut failed = Errno::EIO;
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
-            let operation = match session.begin(Instant::now() + self.options.longest) {
+            let want = self.want(true);
+            let operation = match session.begin(Instant::now() + want.longest) {
                 Ok(operation) => operation,
                 Err(errno) => {
                     failed = errno;
@@ -153,7 +154,7 @@ impl Remote {
                 }
             };
             let head = operation.head();
-            let at = (session.joined, head.number);
+            let at = (session.serial, head.number);
             let asks = self.locks.lock().asks(id, at);
             let wish = match asks {
                 Ok(wish) => wish,
@@ -163,20 +164,21 @@ impl Remote {
                 }
             };
             self.listen_from_now_on();
-            let request = Lock { head: Some(head), lock: Some(wish.said()), wait: wish.wait };
-            match self.asked::<Lock>(&request, self.waits()) {
-                Ok(locked) => {
-                    let next = self.locks.lock().decided(at, &locked);
+            let make = |head| Lock { head: Some(head), lock: Some(wish.said()), wait: wish.wait };
+            match self.asked(&make, &want, &session, head) {
+                Ok((locked, from)) => {
+                    let next = self.locks.lock().decided(at, &locked, from);
+                    self.listen_at(from.node);
                     return self.go_on(next);
                 }
-                Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                Err((Stop::Fault { fault, .. }, lost)) if Reason::of(&fault) == Reason::SessionGone => {
                     drop(operation);
-                    if let Err(errno) = self.recover(&session) {
+                    if let Err(errno) = self.recover(&session, lost) {
                         failed = errno;
                         break;
                     }
                 }
-                Err(stop) => {
+                Err((stop, _)) => {
                     failed = stop.errno();
                     break;
                 }
@@ -190,24 +192,25 @@ impl Remote {
         let lock = Some(said((ino, holder), range, Kind::Read, 0));
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
-            let operation = session.begin(Instant::now() + self.options.longest)?;
-            let request = Unlock { head: Some(operation.head()), lock };
-            match self.asked::<Unlock>(&request, self.waits()) {
-                Ok(locked) if locked.outcome() != LockOutcome::Granted => return Err(Errno::ENOLCK),
-                Ok(locked) => {
+            let want = self.want(true);
+            let operation = session.begin(Instant::now() + want.longest)?;
+            let make = |head| Unlock { head: Some(head), lock };
+            match self.asked(&make, &want, &session, operation.head()) {
+                Ok((locked, _)) if locked.outcome() != LockOutcome::Granted => return Err(Errno::ENOLCK),
+                Ok((locked, from)) => {
                     let change = Change { stamp: locked.stamp, range, kind: None, pid: 0 };
-                    if self.locks.lock().held.end(session.joined, (ino, holder), Some(change)) {
+                    if self.locks.lock().held.end(from, (ino, holder), Some(change)) {
                         return Ok(());
                     }
-                    // The session was lost meanwhile, and its successor came back with it.
+                    // The session was lost meanwhile, and came back with it.
                     drop(operation);
                     drop(self.recovering.lock());
                 }
-                Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                Err((Stop::Fault { fault, .. }, lost)) if Reason::of(&fault) == Reason::SessionGone => {
                     drop(operation);
-                    self.recover(&session)?;
+                    self.recover(&session, lost)?;
                 }
-                Err(stop) => return Err(stop.errno()),
+                Err((stop, _)) => return Err(stop.errno()),
             }
         }
         Err(Errno::EIO)
@@ -215,16 +218,17 @@ impl Remote {
 
     fn cancel_lock(&self, id: u64) {
         let session = self.session();
-        let at = self.locks.lock().parked(id);
+        let parked = self.locks.lock().parked(id);
         // In another session it is asked again, and then not any more.
-        let Some((_, number)) = at.filter(|at| at.0 == session.joined) else { return };
-        let request = CancelLock { head: Some(session.head()), number };
+        let Some(((_, number), at)) = parked.filter(|(at, _)| at.0 == session.serial) else { return };
+        let request = CancelLock { head: Some(Head { joined: at.joined, ..session.head() }), number };
         let waits = Waits::of(CANCEL_PATIENCE, CANCEL_PATIENCE);
-        match self.asked::<CancelLock>(&request, waits) {
+        let line = &self.home_at(at.node).metadata;
+        match asking(&request).and_then(|asking| line.ask(&asking, waits)) {
             // What became of it is told.
             Ok(_) => (),
             Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
-                if let Err(error) = self.recover(&session) {
+                if let Err(error) = self.recover(&session, at) {
                     tracing::debug!(%error, "a lock was not cancelled: no session");
                     self.interrupted(id);
                 }
@@ -248,60 +252,87 @@ impl Remote {
         }
     }
 
-    fn asked<R: Request>(&self, request: &R, waits: Waits) -> Result<R::Answer, Stop> {
-        let asking = asking(request)?;
-        answer::<R>(&self.duty().metadata.ask(&asking, waits)?)
+    /// Whoever has the slot, and who that was.
+    fn asked<R: Request>(
+        &self,
+        make: &dyn Fn(Head) -> R,
+        want: &Want,
+        session: &Arc<Session>,
+        head: Head,
+    ) -> Result<(R::Answer, Source), (Stop, Source)> {
+        let (answered, from) = self.ask_owner(make, want, (session, head, None), &mut Vec::new())?;
+        answer::<R>(&answered).map(|answer| (answer, from)).map_err(|stop| (stop, from))
     }
 
+    /// Of several that of each that something waits at.
     pub(crate) fn listen_from_now_on(&self) {
-        if self.listening.swap(true, Ordering::AcqRel) {
+        if !self.has_homes() {
+            self.listen_at(0);
+        }
+    }
+
+    /// A thread hears what the server there tells.
+    fn listen_at(&self, node: u64) {
+        let home = self.home_at(node);
+        let listening = &home.listening;
+        if listening.swap(true, Ordering::AcqRel) {
             return;
         }
         let remote = self.this.clone();
-        let started = thread::Builder::new().name("remote-listen".into()).spawn(move || listen(&remote));
+        let started =
+            thread::Builder::new().name("remote-listen".into()).spawn(move || listen(&remote, node));
         if let Err(error) = started {
             tracing::error!(%error, "no thread to hear of locks with: those that wait do so until a signal");
-            self.listening.store(false, Ordering::Release);
+            listening.store(false, Ordering::Release);
         }
     }
 
     /// Returns the number of the last that was heard.
-    fn hear(&self, session: &Session, heard: u64) -> Result<u64, Stop> {
-        let request = Listen { head: Some(session.head()), heard };
+    fn hear(&self, session: &Arc<Session>, at: Source, heard: u64) -> Result<u64, Stop> {
+        let request = Listen { head: Some(Head { joined: at.joined, ..session.head() }), heard };
         let waits = Waits::of(LISTEN_PATIENCE, LISTEN_LONGEST);
         let sent = Instant::now();
-        let told = answer::<Listen>(&self.duty().control.ask(&asking(&request)?, waits)?)?;
+        let line = &self.home_at(at.node).control;
+        let told = answer::<Listen>(&line.ask(&asking(&request)?, waits)?)?;
         self.kept.lock().heard(sent, Instant::now());
         let recalls: Vec<Recalled> = told.recalls.into_iter().filter(|one| one.number > heard).collect();
         self.recalled(session, &recalls)?;
         let mut last = recalls.last().map_or(heard, |recalled| recalled.number);
         for telling in told.tellings.into_iter().filter(|telling| telling.number > heard) {
             last = last.max(telling.number);
-            let at = (session.joined, telling.operation);
-            let next = self.locks.lock().decided(at, &telling.locked.unwrap_or_default());
+            let operation = (session.serial, telling.operation);
+            let next = self.locks.lock().decided(operation, &telling.locked.unwrap_or_default(), at);
             self.go_on(next);
         }
         Ok(last)
     }
 }
 
-fn listen(remote: &Weak<Remote>) {
-    let (mut of, mut heard) = (0, 0);
+fn listen(remote: &Weak<Remote>, node: u64) {
+    let (mut of, mut heard) = ((SessionId(0), 0), 0);
     loop {
         let Some(remote) = remote.upgrade() else { return };
         if *remote.stopping.lock() {
             return;
         }
         let session = remote.session();
-        if session.joined != of {
-            (of, heard) = (session.joined, 0);
+        let joined = remote.joined_at(node, &session);
+        // A new one comes there when it asks something.
+        let Some(joined) = joined else {
+            drop(remote);
+            thread::sleep(LISTEN_PAUSE);
+            continue;
+        };
+        let at = Source { node, joined };
+        if (session.id, joined) != of {
+            (of, heard) = ((session.id, joined), 0);
         }
-        match remote.hear(&session, heard) {
+        match remote.hear(&session, at, heard) {
             Ok(last) => heard = last,
             Err(stop) => {
                 let gone =
                     matches!(&stop, Stop::Fault { fault, .. } if Reason::of(fault) == Reason::SessionGone);
-                let made = gone && !*remote.stopping.lock() && remote.recover(&session).is_ok();
+                let made = gone && !*remote.stopping.lock() && remote.recover(&session, at).is_ok();
                 if !made {
                     thread::sleep(LISTEN_PAUSE);
                 }

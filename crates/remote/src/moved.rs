@@ -1,7 +1,7 @@
 //! Stripes that are moved to another data server while their file is open: whoever comes to the old place is told so, asks where the stripe is now, and
 //! does it all again there. What was answered before stays true, and nothing was done of what is done again.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use proto::metadata;
 use types::Errno;
@@ -29,11 +29,14 @@ impl Remote {
             placed = now;
         }
         for _ in 0..MOVES_MAX {
+            let sessions = self.recoveries.load(Ordering::Acquire);
             match run(&placed) {
-                // It was moved, or where it was is away: maybe since it was moved.
+                // It was moved, or where it was is away: maybe since it was moved. Or the session was given up, which is noticed by asking.
                 Err(error @ (Errno::ESTALE | Errno::EIO)) => {
-                    let now = self.placed_now(file).map_err(|_| error)?;
-                    if now.layout == placed.layout {
+                    let mut now = self.placed_now(file).map_err(|_| Errno::EIO)?;
+                    if self.recoveries.load(Ordering::Acquire) != sessions {
+                        now = self.begun_anew(file, now)?;
+                    } else if now.layout == placed.layout {
                         return Err(error);
                     }
                     tracing::debug!(
@@ -46,6 +49,17 @@ impl Remote {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// There is another session: what was lost with the last one gives errors, and writing begins again.
+    fn begun_anew(&self, file: &OpenFile, now: Arc<Placed>) -> Result<Arc<Placed>, Errno> {
+        self.file(file.number)?;
+        if file.begun.load(Ordering::Acquire) == 0 { Ok(now) } else { self.begin_write(file) }
+    }
+
+    /// As which the session came, for data servers. With several metadata servers it has a number at each, and data servers know none.
+    pub(crate) fn joined_for_data(&self) -> u64 {
+        if self.has_homes() { 0 } else { self.session().joined }
     }
 
     /// As the metadata server has it now.

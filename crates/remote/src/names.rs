@@ -47,8 +47,7 @@ impl Remote {
         if self.keeps() {
             return self.kept_attr(ino).map_or_else(|| self.look_inode(ino), Ok);
         }
-        let entry = self.look(|head| metadata::GetAttr { head: Some(head), ino: ino.get() })?;
-        attr_of(entry.attr)
+        self.attr_of_all(ino)
     }
 
     pub fn setattr(&self, ino: Ino, args: &SetattrArgs) -> Result<Attr, Errno> {
@@ -66,13 +65,17 @@ impl Remote {
     }
 
     pub(crate) fn apply(&self, ino: Ino, changes: Changes, grow_only: bool) -> Result<Attr, Errno> {
+        let mut changing = changes.size.map(|_| self.change_bytes(ino, None));
         let entry = self.change_of(&[inode(ino)], |head| metadata::SetAttr {
             head: Some(head),
             ino: ino.get(),
             changes: Some(changes),
             grow_only,
-        })?;
-        attr_of(entry.attr)
+        });
+        if let Some(changing) = &mut changing {
+            changing.ended(&entry);
+        }
+        attr_of(entry?.attr)
     }
 
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {

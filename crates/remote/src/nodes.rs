@@ -7,7 +7,7 @@ use std::{
 
 use cluster::{
     map::{ClusterMap, NodeId},
-    node::Node,
+    node::{Node, NodeState},
 };
 use net::{Address, Instance};
 use parking_lot::Mutex;
@@ -17,10 +17,14 @@ use wire::{
     schema::Lane,
 };
 
-use crate::line::{Common, Line};
+use crate::{
+    line::{Common, Line},
+    options::{OwnNode, Sockets},
+};
 
 pub(crate) struct Nodes {
     common: Common,
+    sockets: Sockets,
     /// At each of them: a line with new addresses takes the place of the last one.
     instance: Instance,
     known: Mutex<Known>,
@@ -29,7 +33,18 @@ pub(crate) struct Nodes {
 #[derive(Default)]
 struct Known {
     map: Option<ClusterMap>,
+    /// By the map of that cluster and epoch.
+    own: Option<(([u8; 16], u64), Own)>,
     lines: BTreeMap<u64, (Vec<String>, Arc<Line>)>,
+}
+
+/// The data server of this machine; 0: none, or several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Own {
+    /// It gets what only this mount writes.
+    pub takes: u64,
+    /// It is asked without the network; also while it is drained.
+    pub near: u64,
 }
 
 /// A metadata server.
@@ -43,8 +58,8 @@ fn as_owner(node: &Node) -> Owner {
 }
 
 impl Nodes {
-    pub(crate) fn new(common: Common) -> Nodes {
-        Nodes { common, instance: Instance::random(), known: Mutex::default() }
+    pub(crate) fn new(common: Common, sockets: Sockets) -> Nodes {
+        Nodes { common, sockets, instance: Instance::random(), known: Mutex::default() }
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -80,16 +95,20 @@ impl Nodes {
         with_slots.into_iter().filter_map(|node| map.node(node).map(as_owner)).collect()
     }
 
-    /// The one data server that is on this machine, by its addresses; 0: none, or several.
-    pub(crate) fn here(&self, host: &str) -> u64 {
-        let known = self.known.lock();
-        let servers = known.map.iter().flat_map(ClusterMap::nodes).filter(|node| node.roles.has(Roles::DS));
-        let is_here = |text: &String| text.parse().is_ok_and(|address: Address| address.is_here(host));
-        let mut here = servers.filter(|node| node.addresses.iter().any(is_here));
-        match (here.next(), here.next()) {
-            (Some(one), None) => one.id.0,
-            (Some(_) | None, _) => 0,
+    /// The node of this machine, as the map has it now.
+    pub(crate) fn own(&self, wanted: OwnNode, host: &str) -> Own {
+        let mut known = self.known.lock();
+        let Some(map) = known.map.as_ref() else { return Own::default() };
+        // Binding addresses is not done for each look.
+        let seen = (map.cluster(), map.epoch().0);
+        if let Some((of, own)) = known.own
+            && of == seen
+        {
+            return own;
         }
+        let own = own_node(map, wanted, host);
+        known.own = Some((seen, own));
+        own
     }
 
     /// The map knows others, and not all of these: a data server that was taken out, or that a new map has not heard of yet.
@@ -101,26 +120,40 @@ impl Nodes {
 
     /// After a restart of the metadata server maps are counted anew.
     pub(crate) fn forget_map(&self) {
-        self.known.lock().map = None;
+        let mut known = self.known.lock();
+        (known.map, known.own) = (None, None);
     }
 
     /// `None`: the map has no such node.
     pub(crate) fn line(&self, node: u64) -> Option<Arc<Line>> {
         let mut known = self.known.lock();
-        let Some(addresses) = known.map.as_ref().and_then(|map| map.node(NodeId(node))).map(addresses) else {
+        let there = known.map.as_ref().and_then(|map| map.node(NodeId(node))).map(addresses);
+        let Some(mut addresses) = there else {
             // One that was there is still where it was.
             return known.lines.get(&node).map(|(_, line)| line.clone());
         };
+        // Which way it is reached is a part of where it is.
+        let near = known
+            .own
+            .filter(|(_, own)| own.near == node)
+            .and_then(|_| self.sockets.of(self.common.credentials.me.cluster, node));
+        addresses.extend(near.iter().map(|path| format!("unix:{}", path.display())));
         if let Some((last, line)) = known.lines.get(&node)
             && *last == addresses
         {
             return Some(line.clone());
         }
-        let parsed: Vec<Address> = addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        let far = addresses.len() - usize::from(near.is_some());
+        let parsed: Vec<Address> = addresses[..far].iter().filter_map(|text| text.parse().ok()).collect();
         let wish = Wish { lane: Lane::Data, node: Some(node) };
-        let line = Arc::new(Line::of(self.instance, &parsed, wish, &self.common));
+        let line = Arc::new(Line::near(self.instance, near.as_deref(), &parsed, wish, &self.common));
         known.lines.insert(node, (addresses, line.clone()));
         Some(line)
+    }
+
+    /// As [`Nodes::line`], of a node that may be none.
+    pub(crate) fn line_there(&self, node: u64) -> Option<Arc<Line>> {
+        if node == 0 { None } else { self.line(node) }
     }
 
     /// All of the map, with the lines that there are.
@@ -138,4 +171,24 @@ impl Nodes {
 
 fn addresses(node: &Node) -> Vec<String> {
     node.addresses.clone()
+}
+
+fn own_node(map: &ClusterMap, wanted: OwnNode, host: &str) -> Own {
+    let is_here = |text: &String| text.parse().is_ok_and(|address: Address| address.is_here(host));
+    let servers = || map.nodes().filter(|node| node.roles.has(Roles::DS));
+    let ours: Vec<&Node> = match wanted {
+        OwnNode::None => Vec::new(),
+        OwnNode::Is(number) => servers().filter(|node| node.id.0 == number).collect(),
+        OwnNode::Detect => servers().filter(|node| node.addresses.iter().any(is_here)).collect(),
+    };
+    let only = |fits: fn(&Node) -> bool| {
+        let mut fitting = ours.iter().filter(|node| fits(node));
+        match (fitting.next(), fitting.next()) {
+            (Some(one), None) => one.id.0,
+            (Some(_) | None, _) => 0,
+        }
+    };
+    let takes = only(Node::takes_data);
+    let serves = |node: &Node| matches!(node.state, NodeState::Up | NodeState::Draining);
+    Own { takes, near: if takes == 0 { only(serves) } else { takes } }
 }

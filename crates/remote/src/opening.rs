@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::SystemTime,
+    time::{Instant, SystemTime},
 };
 
 use parking_lot::Mutex;
@@ -91,8 +91,10 @@ impl Remote {
         if access.write {
             self.begin_change(&[inode(ino)]);
         }
-        let make =
-            |head| metadata::Open { head: Some(head), ino: ino.get(), opening: number, write: access.write };
+        let keep = access.read && self.keeps();
+        let asked = keep.then(|| self.asked_to_keep());
+        let write = access.write;
+        let make = |head| metadata::Open { head: Some(head), ino: ino.get(), opening: number, write, keep };
         let (opened, sure) = self.ask_surely(make, self.want_anew());
         let opened = opened.and_then(|(opened, _)| Ok((attr_of(opened.attr)?, opened)));
         let (attr, opened) = opened.inspect_err(|_| {
@@ -100,6 +102,9 @@ impl Remote {
                 self.end_change(&[inode(ino)], sure);
             }
         })?;
+        if let Some(asked) = asked {
+            self.may_keep_bytes(asked.ticket, ino, (opened.keeps, opened.term_ms));
+        }
         Ok(self.opened(&attr, opened.layout, (number, 0), access))
     }
 
@@ -128,6 +133,7 @@ impl Remote {
                 ino: file.ino.get(),
                 opening: number,
                 write: file.access.write,
+                keep: false,
             };
             self.ask(make, self.want_anew()).map_err(|_| Errno::EIO)?;
             file.lost.store(false, Ordering::Release);
@@ -169,12 +175,15 @@ impl Remote {
             ino: attr.ino,
             number,
             access,
+            size: attr.size,
             atime_due: wants_time && atime_due(attr, now()),
             read_at: Mutex::default(),
             placed: Mutex::new(layout.and_then(Placed::new).map(Arc::new)),
             begun: AtomicU64::new(begun),
             cleared: AtomicBool::new(false),
             reserved: (access.write && attr.project != ProjectId::NONE).then(|| AtomicU64::new(attr.size)),
+            run: Mutex::default(),
+            asked_to_keep: Mutex::new(Some(Instant::now())),
             lost: AtomicBool::new(false),
             unlocked: AtomicBool::new(false),
         })

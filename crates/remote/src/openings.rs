@@ -6,13 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use cluster::striping::Striped;
 use parking_lot::Mutex;
 use types::{Ino, Timestamp};
 
-use crate::access::Access;
+use crate::{access::Access, pages::Run};
 
 /// Where a file's bytes are.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub struct OpenFile {
     pub ino: Ino,
     pub number: u64,
     pub access: Access,
+    /// When it was opened.
+    pub(crate) size: u64,
     /// A read is to leave its time.
     pub(crate) atime_due: bool,
     pub(crate) read_at: Mutex<Option<Timestamp>>,
@@ -47,10 +50,21 @@ pub struct OpenFile {
     pub(crate) cleared: AtomicBool,
     /// Of a file whose project may have a limit: up to here growth was asked for.
     pub(crate) reserved: Option<AtomicU64>,
+    /// How it is read.
+    pub(crate) run: Mutex<Run>,
+    /// When it was asked last whether its bytes may be kept.
+    pub(crate) asked_to_keep: Mutex<Option<Instant>>,
     /// It could not be opened again after the session was lost.
     pub(crate) lost: AtomicBool,
     /// A lock that was taken through it was lost: it stays so.
     pub(crate) unlocked: AtomicBool,
+}
+
+impl OpenFile {
+    /// Neither it nor a lock of it is lost.
+    pub(crate) fn is_well(&self) -> bool {
+        !self.lost.load(Ordering::Acquire) && !self.unlocked.load(Ordering::Acquire)
+    }
 }
 
 #[derive(Default)]

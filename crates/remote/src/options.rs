@@ -13,6 +13,27 @@ pub enum OwnNode {
     Detect,
 }
 
+/// At which Unix socket a data server listens for clients on its machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Sockets {
+    /// It is asked over the network.
+    Off,
+    At(PathBuf),
+    /// In this directory, by the cluster and its number.
+    In(PathBuf),
+}
+
+impl Sockets {
+    /// Clients and servers find each other by it.
+    pub fn of(&self, cluster: [u8; 16], node: u64) -> Option<PathBuf> {
+        match self {
+            Sockets::Off => None,
+            Sockets::At(path) => Some(path.clone()),
+            Sockets::In(dir) => Some(dir.join(format!("{:032x}-{node}.sock", u128::from_be_bytes(cluster)))),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
     /// The metadata server, where it may be reached.
@@ -24,8 +45,13 @@ pub struct RemoteOptions {
     /// Where the mount answers commands; the attribute `user.onfs.control` says so.
     pub control_socket: Option<PathBuf>,
     pub own_node: OwnNode,
+    pub sockets: Sockets,
+    /// The kernel may read files by itself that the data server of this machine lends.
+    pub passthrough: bool,
     /// Names, attributes and bytes are kept as long as the server lets us.
     pub leases: bool,
+    /// Bytes of files that are kept at the most; 0: none.
+    pub cache: u64,
     /// Reads leave no time behind.
     pub no_atime: bool,
     /// A server that cannot be reached for so long: whoever waits for it gets an error.
@@ -51,7 +77,10 @@ impl RemoteOptions {
             host: String::new(),
             control_socket: None,
             own_node: OwnNode::None,
+            sockets: Sockets::Off,
+            passthrough: true,
             leases: true,
+            cache: 256 << 20,
             no_atime: false,
             patience: Duration::from_secs(30),
             succession: Duration::from_secs(90),

@@ -37,6 +37,11 @@ impl Pool {
         }
     }
 
+    /// Runs `task` on a thread, or not at all, and says which.
+    pub(crate) fn offer(&self, task: impl FnOnce() + Send + 'static) -> bool {
+        self.tasks.put(Box::new(task)).is_ok()
+    }
+
     /// Does what is queued, and ends the threads.
     pub(crate) fn shutdown(&self) {
         self.tasks.close();

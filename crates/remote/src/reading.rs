@@ -24,6 +24,7 @@ use crate::{
     line::{Asking, Line, Stop, Waits},
     opening::now,
     openings::{OpenFile, Placed},
+    pages::Piece,
 };
 
 /// A data server that the map does not have is waited for: servers report every two seconds, and a while later after a refusal.
@@ -48,6 +49,8 @@ pub(crate) enum Answers {
     Whole(Got),
     /// With holes between them, and how many bytes there are.
     Parts(Vec<Got>, usize),
+    /// What this mount keeps, one after the other.
+    Kept(Vec<Piece>),
     /// Nothing was ever written, but it may have been given a size.
     Zeros(usize),
 }
@@ -55,7 +58,7 @@ pub(crate) enum Answers {
 impl Remote {
     /// Fills `buf` from `offset`; short at the end of the file alone. At most [`BYTES_MAX`] at once.
     pub fn read(&self, file: &OpenFile, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-        let answers = self.ask_for(file, offset, buf.len())?;
+        let answers = self.ask_or_find(file, offset, buf.len())?;
         self.fill(offset, buf, answers)
     }
 
@@ -109,6 +112,15 @@ impl Remote {
                 buf[..len].copy_from_slice(&got.bytes);
                 self.reuse(got);
                 Ok(len)
+            }
+            Answers::Kept(pieces) => {
+                let mut at = 0;
+                for (bytes, range) in pieces {
+                    let to = at + range.len();
+                    buf[at..to].copy_from_slice(&bytes[range]);
+                    at = to;
+                }
+                Ok(at)
             }
             Answers::Parts(all, len) => {
                 for got in all {

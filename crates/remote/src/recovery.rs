@@ -1,25 +1,38 @@
-//! Sessions: the first one, and one in place of one that is gone.
+//! Sessions: the first one, one that comes back, and one in place of one that is gone.
 //!
-//! A session is gone when the metadata server was started again, or has heard nothing of it for too long. In the new one the references
-//! are taken again and the files opened again by their numbers; a file that is no more cannot be, and its openings give errors. Locks are
-//! taken along to a server that was started again; where that is refused they are lost, and the openings with them.
+//! A session is gone when a metadata server was started again, or has heard nothing of it for too long. To a server that was started again it comes
+//! back, with its locks; the references that it has there are taken again and the files opened again by their numbers; a file that is no more cannot
+//! be, and its openings give errors. Where a server gave it up, or refuses its locks, a new one is made at all of them, and all locks are lost, and the
+//! openings with them: of several servers the others hear that the lost one is over.
 
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
-use lease::coherence::{locks::HadLock, message::Life};
-use prost::Message;
+use lease::coherence::message::Life;
 use proto::{
-    Reason, SessionId, control,
-    locks::{HadLocks, HeldLock},
+    Head, Reason, SessionId,
+    control::{self, Mounted},
     metadata,
 };
 use types::Errno;
-use wire::frame::Body;
 
-use crate::{Remote, homes::Came, line::Stop, options::OwnNode, session::Session};
+use crate::{
+    Remote,
+    duty::{PAUSE_LONGEST, SLICE},
+    held::Source,
+    homes::{Came, FIRST_PAUSE, Home},
+    line::{Stop, Waits, ask_at},
+    nodes::Own,
+    routing::Coming,
+    session::Session,
+};
+
+/// Of telling a server that a lost session is over.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Remote {
     /// What cluster it is, and who is in it. Returns the life of the server.
@@ -35,13 +48,44 @@ impl Remote {
         Ok(facts.life)
     }
 
-    pub(crate) fn new_session(&self, life: u32) -> Result<Arc<Session>, Stop> {
+    /// One that has nothing anywhere, and where it was made.
+    pub(crate) fn new_session(&self, life: u32) -> Result<(Arc<Session>, Source), Stop> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| Stop::silent(error.to_string()))?;
         // 0 is none.
+        let id = SessionId(u128::from_le_bytes(random).max(1));
+        let serial = self.session().serial + 1;
+        let (home, mounted) = self.mount_on_duty((id, serial), life)?;
+        self.set_renew(mounted.renew_ms);
+        let Mounted { joined, incarnation, operations_max, .. } = mounted;
+        let session = Arc::new(Session::new((id, serial), joined, incarnation, operations_max));
+        Ok((session, Source { node: home.node, joined }))
+    }
+
+    /// Whoever that is meanwhile.
+    fn mount_on_duty(&self, (id, serial): (SessionId, u64), life: u32) -> Result<(Arc<Home>, Mounted), Stop> {
+        let patience = self.metadata_patience();
+        let (mut pause, end) = (FIRST_PAUSE, Instant::now() + patience);
         // Of several another may be on duty than a moment ago.
-        let life = if self.has_homes() { 0 } else { life };
-        self.mount(SessionId(u128::from_le_bytes(random).max(1)), life, (0, Vec::new()))
+        let (slice, life) = if self.has_homes() { (SLICE, 0) } else { (patience, life) };
+        let waits = Waits { able: patience, ..Waits::of(slice, patience) };
+        loop {
+            let home = self.duty();
+            let to = Coming { id, node: home.node, life, before: 0 };
+            match self.mount_at(&home.control, to, &[], waits) {
+                Err(Stop::Silent { .. }) if self.has_homes() && Instant::now() + pause < end => {
+                    self.fetch_map();
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(PAUSE_LONGEST);
+                }
+                Err(stop) => return Err(stop),
+                Ok(mounted) => {
+                    let (joined, incarnation) = (mounted.joined, mounted.incarnation);
+                    *home.joined.lock() = Some(Came { id, serial, joined, incarnation });
+                    return Ok((home, mounted));
+                }
+            }
+        }
     }
 
     /// For people.
@@ -51,79 +95,114 @@ impl Remote {
 
     /// As it is seen now; 0: none.
     pub(crate) fn own_node(&self) -> u64 {
-        match self.options.own_node {
-            OwnNode::None => 0,
-            OwnNode::Is(node) => node,
-            OwnNode::Detect => self.nodes.here(&self.options.host),
-        }
+        self.own().takes
     }
 
-    pub(crate) fn mount_of(&self, id: SessionId, before: u64, life: u32) -> control::Mount {
-        let (head, host) = (Some(proto::Head::of(id)), self.host());
-        control::Mount { head, host, node: self.own_node(), before, life }
+    pub(crate) fn own(&self) -> Own {
+        self.nodes.own(self.options.own_node, &self.options.host)
     }
 
-    fn mount(
-        &self,
-        id: SessionId,
-        life: u32,
-        (before, had): (u64, Vec<HeldLock>),
-    ) -> Result<Arc<Session>, Stop> {
-        let mount = self.mount_of(id, before, life);
-        let body = Body::new(HadLocks { locks: had }.encode_to_vec());
-        let (home, mounted, _) = self.ask_duty(&mount, &body, self.metadata_patience())?;
-        let (joined, incarnation) = (mounted.joined, mounted.incarnation);
-        *home.joined.lock() = Some(Came { id, joined, incarnation });
-        self.set_renew(mounted.renew_ms);
-        Ok(Arc::new(Session::new(id, mounted.joined, mounted.incarnation, mounted.operations_max)))
-    }
-
-    /// The same session, with its locks, at a server that was started again; `None`: it was given up, or comes too late.
-    fn come_back(&self, gone: &Session, life: u32) -> Result<Option<Arc<Session>>, Stop> {
-        let had: Vec<HeldLock> = self.locks.lock().held.leave(gone.id).iter().map(HadLock::to_say).collect();
-        // One that comes back is not waited for any more. Of several servers each knows it by another number.
-        if (had.is_empty() && self.has_homes()) || Life::of(gone.joined) >= Life(life) {
-            return Ok(None);
-        }
-        match self.mount(gone.id, life, (gone.joined, had)) {
-            Ok(session) => Ok(Some(session)),
-            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => Ok(None),
-            Err(stop) => Err(stop),
-        }
-    }
-
-    /// Makes a session in place of `gone`, unless somebody did.
-    pub(crate) fn recover(&self, gone: &Arc<Session>) -> Result<(), Errno> {
+    /// Makes `gone` whole again, which `lost` does not know any more, unless somebody did.
+    pub(crate) fn recover(&self, gone: &Arc<Session>, lost: Source) -> Result<(), Errno> {
         let _one = self.recovering.lock();
         if !Arc::ptr_eq(&self.session(), gone) {
             return Ok(());
         }
-        tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
         // Before the server takes us for somebody who keeps nothing.
         self.kept.lock().clear();
-        let life = self.fetch_facts().map_err(|stop| stop.errno())?;
-        let came_back = self.come_back(gone, life).map_err(|stop| stop.errno())?;
-        let (session, unlocked) = match came_back {
-            Some(session) => (session, BTreeSet::new()),
-            None => {
-                let session = self.new_session(life).map_err(|stop| stop.errno())?;
-                (session, self.locks.lock().held.lose())
-            }
+        self.caching.clear();
+        let known = self.joined_at(lost.node, gone);
+        if lost.joined != 0 && known != Some(lost.joined) {
+            return Ok(());
+        }
+        // Whom it came to for the first time has given it up, and so has who did not begin a new life since.
+        if lost.joined != 0 && self.come_back(gone, lost)? {
+            return Ok(());
+        }
+        self.begin_again(gone)
+    }
+
+    /// The same session, with its locks, at a server that was started again. False: it was given up, or comes too late.
+    fn come_back(&self, gone: &Arc<Session>, lost: Source) -> Result<bool, Errno> {
+        let (home, patience) = (self.home_at(lost.node), self.options.patience);
+        let life = if self.has_homes() {
+            ask_at(&home.control, &control::Hello {}, patience).map(|(facts, _)| facts.life)
+        } else {
+            self.fetch_facts()
         };
-        self.hold_all(&session)?;
-        let lost = self.open_again(&session)? + self.lose_unlocked(&unlocked);
+        let life = life.map_err(|stop| stop.errno())?;
+        if Life::of(lost.joined) >= Life(life) {
+            return Ok(false);
+        }
+        let had = self.locks.lock().held.leave(lost.node, gone.id);
+        let to = Coming { id: gone.id, node: lost.node, life, before: lost.joined };
+        let Mounted { joined, incarnation, .. } =
+            match self.mount_at(&home.control, to, &had, Waits::of(patience, patience)) {
+                Ok(mounted) => mounted,
+                Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                    return Ok(false);
+                }
+                Err(stop) => return Err(stop.errno()),
+            };
+        let at = Source { node: lost.node, joined };
+        let session = if self.has_homes() { gone.clone() } else { Arc::new(gone.again(joined, incarnation)) };
+        // Whose its slots are now. If nobody says, all is said again to whoever it is said to be.
+        let known = !self.has_homes() || self.fetch_map_from(&home.control, patience);
+        let which = |ino: u64| !known || self.node_of(ino) == at.node;
+        self.hold_all(&session, Some(at), &which)?;
+        let lost = self.open_again(&session, Some(at), &which)?;
+        tracing::warn!(session = %session.id, node = at.node, locks = had.len(), lost, "a session has come back; openings that are lost give EIO");
+        // From now on writes begin anew.
+        let again = {
+            let mut current = self.session.write();
+            let mut came = home.joined.lock();
+            self.recoveries.fetch_add(1, Ordering::AcqRel);
+            let again = self.locks.lock().come_back(at);
+            *came = Some(Came { id: session.id, serial: session.serial, joined, incarnation });
+            *current = session;
+            again
+        };
+        self.kept.lock().clear();
+        self.caching.clear();
+        self.ask_locks_again(again);
+        Ok(true)
+    }
+
+    /// Makes a session in place of `gone`, whose locks are lost, wherever they were.
+    fn begin_again(&self, gone: &Arc<Session>) -> Result<(), Errno> {
+        tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
+        let life = self.fetch_facts().map_err(|stop| stop.errno())?;
+        let unlocked = self.locks.lock().held.lose();
+        let (session, at) = self.new_session(life).map_err(|stop| stop.errno())?;
+        self.hold_all(&session, None, &|_| true)?;
+        let lost = self.open_again(&session, None, &|_| true)? + self.lose_unlocked(&unlocked);
         tracing::warn!(session = %session.id, lost, "a new session; openings that are lost give EIO");
         let again = {
             let mut current = self.session.write();
             // From now on writes begin anew.
             self.recoveries.fetch_add(1, Ordering::AcqRel);
-            let again = self.locks.lock().enter(session.joined);
+            let again = self.locks.lock().begin_anew(at);
             self.kept.lock().clear();
+            self.caching.clear();
             *current = session;
             again
         };
         self.ask_locks_again(again);
+        self.leave_soon(gone.id);
         Ok(())
+    }
+
+    /// What a session that nobody uses any more has at other servers is not waited for.
+    fn leave_soon(&self, id: SessionId) {
+        let Some(this) = self.this.upgrade().filter(|this| this.has_homes()) else { return };
+        self.pool.defer(move || {
+            let bye = control::Unmount { head: Some(Head::of(id)) };
+            for home in this.homes.all() {
+                if let Err(stop) = ask_at(&home.control, &bye, LEAVE_PATIENCE) {
+                    tracing::debug!(errno = %stop.errno(), "a lost session was not ended: the server gives it up later");
+                }
+            }
+        });
     }
 
     /// Who believes in a lock that somebody else may have must not go on as if he had it.
@@ -136,17 +215,23 @@ impl Remote {
         lost
     }
 
-    /// How many are lost.
-    fn open_again(&self, session: &Arc<Session>) -> Result<u64, Errno> {
+    /// Those of `which`. How many are lost.
+    fn open_again(
+        &self,
+        session: &Arc<Session>,
+        coming: Option<Source>,
+        which: &dyn Fn(u64) -> bool,
+    ) -> Result<u64, Errno> {
         let mut lost = 0;
-        for file in self.openings.all() {
+        for file in self.openings.all().into_iter().filter(|file| which(file.ino.get())) {
             let open = |head| metadata::Open {
                 head: Some(head),
                 ino: file.ino.get(),
                 opening: file.number,
                 write: file.access.write,
+                keep: false,
             };
-            match self.ask_in(session, open) {
+            match self.ask_in(session, coming, open) {
                 Ok(_) => file.lost.store(false, Ordering::Release),
                 Err(Stop::Silent { .. }) => return Err(Errno::EIO),
                 // Also one whose data server is away: it must not keep the others from going on.

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -18,10 +18,14 @@ use prost::Message;
 use proto::{Head, Reason, Request, SessionId, control, meter::Meter};
 use types::{Attr, Errno};
 use wire::frame::Body;
+use wire::schema::Fault;
 
 use crate::{
+    cache::Caching,
     closes::Closes,
+    droppers::Dropping,
     finding::find_duty,
+    held::Source,
     homes::{Home, Homes},
     kept::Kept,
     line::{Common, Line, Stop, Waits},
@@ -31,11 +35,15 @@ use crate::{
     pool::Pool,
     references::References,
     session::Session,
+    spreads::Spreads,
+    through::Through,
     waiting::Waiting,
 };
 
 /// A look at what is to be given back and renewed.
 const TICK: Duration = Duration::from_millis(100);
+/// A change of the own node is told so soon.
+const TELL: Duration = Duration::from_millis(500);
 /// Of an end: what is open is closed within it, or left to the server.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// A request that finds its session gone so often in a row has an error.
@@ -87,25 +95,31 @@ pub struct Remote {
     pub(crate) seeds: Vec<Line>,
     /// One at a time fetches the map; since when it was.
     pub(crate) fetching: Mutex<Option<Instant>>,
+    pub(crate) spreads: Spreads,
     pub(crate) references: References,
     pub(crate) kept: Mutex<Kept>,
+    pub(crate) caching: Caching,
+    /// The server knows nothing of bytes that are kept.
+    pub(crate) keeps_none: AtomicBool,
+    pub(crate) dropping: Arc<Dropping>,
     pub(crate) openings: Openings,
     pub(crate) closes: Arc<Closes>,
     closer: Mutex<Option<JoinHandle<()>>>,
     pub(crate) pool: Pool,
     pub(crate) data_pool: Pool,
     pub(crate) locks: Mutex<Waiting>,
-    /// A thread hears of the locks that wait.
-    pub(crate) listening: AtomicBool,
     pub(crate) session: RwLock<Arc<Session>>,
     /// One at a time makes a session in place of a lost one.
     pub(crate) recovering: Mutex<()>,
     /// Sessions that were made in place of others.
     pub(crate) recoveries: AtomicU64,
     renew: RwLock<Duration>,
+    /// The own node, as the metadata server was told.
+    pub(crate) told_node: AtomicU64,
     pub(crate) stopping: Mutex<bool>,
     stopped: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) through: Through,
     pub(crate) meter: Arc<Meter>,
     /// Ids of the kernel's requests.
     pub(crate) traces: Traces,
@@ -117,7 +131,7 @@ impl Remote {
         let meter: Arc<Meter> = Arc::default();
         let (credentials, tuning) = (options.credentials.clone(), options.tuning);
         let common = Common { credentials, tuning, meter: meter.clone() };
-        let nodes = Nodes::new(common.clone());
+        let nodes = Nodes::new(common.clone(), options.sockets.clone());
         let homes = Homes::new(common.clone());
         let found = find_duty(&options, &common, &nodes, &homes)?;
         let pool = Pool::start("remote", options.workers)?;
@@ -130,31 +144,38 @@ impl Remote {
             homes,
             seeds: found.seeds,
             fetching: Mutex::default(),
+            spreads: Spreads::default(),
             references: References::default(),
             kept: Mutex::default(),
+            caching: Caching::new(options.cache),
+            keeps_none: AtomicBool::new(false),
+            dropping: Arc::default(),
             openings: Openings::default(),
             closes: Arc::default(),
             closer: Mutex::default(),
             pool,
             data_pool,
             locks: Mutex::default(),
-            listening: AtomicBool::new(false),
-            session: RwLock::new(Arc::new(Session::new(SessionId(0), 0, 0, 1))),
+            session: RwLock::new(Arc::new(Session::new((SessionId(0), 0), 0, 0, 1))),
             recovering: Mutex::default(),
             recoveries: AtomicU64::new(0),
             renew: RwLock::new(Duration::from_secs(5)),
+            told_node: AtomicU64::new(0),
             stopping: Mutex::default(),
             stopped: Condvar::new(),
             keeper: Mutex::default(),
+            through: Through::default(),
             meter,
             traces: Traces::new(options.credentials.me.node),
             options,
         });
-        if let Err(stop) = remote.fetch_facts().and_then(|life| remote.new_session(life)).map(|session| {
-            let none = remote.locks.lock().enter(session.joined);
-            debug_assert!(none.is_empty());
-            *remote.session.write() = session;
-        }) {
+        if let Err(stop) =
+            remote.fetch_facts().and_then(|life| remote.new_session(life)).map(|(session, at)| {
+                let none = remote.locks.lock().begin_anew(at);
+                debug_assert!(none.is_empty());
+                *remote.session.write() = session;
+            })
+        {
             remote.pool.shutdown();
             remote.data_pool.shutdown();
             return Err(stop.into());
@@ -190,6 +211,7 @@ impl Remote {
             tracing::error!("the thread that keeps the session ended with a panic");
         }
         self.end_locks();
+        self.dropping.end();
         self.pool.shutdown();
         self.data_pool.shutdown();
         let end = Instant::now() + END_PATIENCE;
@@ -269,22 +291,26 @@ impl Remote {
             let operation =
                 if want.operation { Some(session.begin(Instant::now() + want.longest)?) } else { None };
             let head = operation.as_ref().map_or_else(|| session.head(), |one| one.head());
-            let sent = Instant::now();
-            match self.ask_owner(&make, &want, &session, head) {
-                Ok(answered) => {
+            let (sent, mut entered) = (Instant::now(), Vec::new());
+            match self.ask_owner(&make, &want, (&session, head, None), &mut entered) {
+                Ok((answered, _)) => {
                     self.kept.lock().heard(sent, Instant::now());
                     return understand::<R>(answered);
                 }
-                Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::SessionGone => {
+                Err((Stop::Fault { fault, again }, lost)) if Reason::of(&fault) == Reason::SessionGone => {
                     drop(operation);
-                    self.recover(&session)?;
+                    self.recover(&session, lost)?;
                     if again && want.operation && !want.anew {
                         let request = trace::current();
                         tracing::warn!(%request, method = R::METHOD.name(), "not known whether it was carried out");
                         return Err(Errno::EIO);
                     }
                 }
-                Err(stop) => {
+                // It was not done, so it gets another number.
+                Err((Stop::Fault { fault, again: _ }, _))
+                    if is_elsewhere(&fault, &entered)
+                        && self.learn_spread(make(head), Reason::of(&fault) == Reason::Spread, &entered) => {}
+                Err((stop, _)) => {
                     *sure = matches!(stop, Stop::Fault { again: false, .. });
                     if let Stop::Silent { why, .. } = &stop {
                         let request = trace::current();
@@ -308,24 +334,31 @@ impl Remote {
         // Copied: making a session in place of a lost one sets it.
         let every = *self.renew.read();
         let every = self.kept.lock().renew_every().map_or(every, |kept| kept.min(every));
-        if renewed.elapsed() < every {
+        let node = self.own_node();
+        let is_told = self.told_node.load(Ordering::Relaxed) == node;
+        // One that has come, or is no more, is told at once; if that fails, as often as all else.
+        if renewed.elapsed() < if is_told { every } else { every.min(TELL) } {
             return;
         }
         *renewed = Instant::now();
         let session = self.session();
         if self.has_homes() {
-            return self.renew_homes(&session, every);
+            return self.renew_homes(&session, every, node);
         }
-        let renew = control::Renew { head: Some(session.head()) };
+        let renew = control::Renew { head: Some(session.head()), node: Some(node) };
         let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
         if renewed.is_ok() {
+            self.told_node.store(node, Ordering::Relaxed);
             self.kept.lock().heard(sent, Instant::now());
         }
         match renewed {
-            Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => self.fetch_map(),
+            Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => {
+                self.fetch_map();
+            }
             Ok(_) => {}
             Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
-                if let Err(error) = self.recover(&session) {
+                let here = Source { node: 0, joined: session.joined };
+                if let Err(error) = self.recover(&session, here) {
                     tracing::warn!(%error, "no session in place of the lost one yet");
                 }
             }
@@ -335,6 +368,11 @@ impl Remote {
             Err(Stop::Silent { why, .. }) => tracing::debug!(why, "the session was not renewed"),
         }
     }
+}
+
+/// The directory that it is about is spread, or a part of it that was asked is none any more.
+fn is_elsewhere(fault: &Fault, entered: &[u64]) -> bool {
+    Reason::of(fault) == Reason::Spread || (fault.errno == Errno::ESTALE.raw() && !entered.is_empty())
 }
 
 fn keep(remote: &Weak<Remote>) {

@@ -7,14 +7,18 @@
 use std::{
     collections::BTreeMap,
     sync::Arc,
+    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
 
+use lease::coherence::locks::HadLock;
 use net::{Answered, trace};
 use prost::Message;
 use proto::{
-    BATCH_MAX, Head, Reason, Request, SessionId, control,
+    BATCH_MAX, Head, Reason, Request, SessionId,
+    control::{self, Mounted},
+    locks::{HadLocks, HeldLock, LOCKS_MAX},
     metadata::{Forget, Hold},
 };
 use types::{Errno, Ino};
@@ -27,17 +31,28 @@ use crate::{
     Remote,
     duty::{PAUSE_LONGEST, SLICE},
     finding::ask_line,
+    held::Source,
     homes::{Came, FIRST_PAUSE, Home},
-    line::{AWAY_PATIENCE, Asking, Stop, Waits},
+    line::{AWAY_PATIENCE, Asking, Line, Stop, Waits},
     remote::Want,
     session::Session,
 };
 
-/// A request to whom it is for.
-struct Routed {
-    home: Arc<Home>,
-    head: Head,
+/// A session that comes to a server.
+#[derive(Clone, Copy)]
+pub(crate) struct Coming {
+    pub id: SessionId,
+    /// 0: the only one.
+    pub node: u64,
+    /// Of the server. 0: whichever.
+    pub life: u32,
+    /// As which it was known there. 0: it comes for the first time.
+    pub before: u64,
 }
+
+/// A session that is being made whole: not yet the mount's, or just coming back somewhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Recovering(pub Option<Source>);
 
 /// What was tried of one request.
 struct Tried {
@@ -45,8 +60,6 @@ struct Tried {
     end: Instant,
     /// It may have been carried out.
     again: bool,
-    /// As which the session asked.
-    joined: u64,
     /// Who does not answer, and until when that is waited for.
     silent: Option<(Arc<Home>, Instant)>,
 }
@@ -55,6 +68,21 @@ impl Remote {
     /// Are there other metadata servers?
     pub(crate) fn has_homes(&self) -> bool {
         self.several
+    }
+
+    /// The node of whoever is asked about an inode; 0: the only one.
+    pub(crate) fn node_of(&self, ino: u64) -> u64 {
+        if self.has_homes() { self.home_of(ino).node } else { 0 }
+    }
+
+    /// As [`Source`] names it.
+    pub(crate) fn home_at(&self, node: u64) -> Arc<Home> {
+        self.homes.at(node).unwrap_or_else(|| self.duty())
+    }
+
+    /// As which the session is known there, if it came.
+    pub(crate) fn joined_at(&self, node: u64, session: &Session) -> Option<u64> {
+        if self.has_homes() { self.homes.at(node)?.joined_as(session.id) } else { Some(session.joined) }
     }
 
     fn home_of(&self, ino: u64) -> Arc<Home> {
@@ -72,101 +100,125 @@ impl Remote {
         self.home_of(first.unwrap_or(Ino::ROOT.get()))
     }
 
-    /// With the session's number there.
-    fn routed(&self, home: Arc<Home>, session: &Session, head: Head) -> Result<Routed, Stop> {
-        if !self.has_homes() {
-            return Ok(Routed { home, head });
-        }
-        let joined = self.join_at(&home, session.id)?;
-        Ok(Routed { home, head: Head { joined, ..head } })
-    }
-
-    /// Asks whoever has the slot, wherever that goes meanwhile.
+    /// Asks whoever has the slot, wherever that goes meanwhile. Says who answered.
     pub(crate) fn ask_owner<R: Request>(
         &self,
         make: impl Fn(Head) -> R,
         want: &Want,
-        session: &Arc<Session>,
-        head: Head,
-    ) -> Result<Answered, Stop> {
+        (session, head, recovering): (&Arc<Session>, Head, Option<Recovering>),
+        entered: &mut Vec<u64>,
+    ) -> Result<(Answered, Source), (Stop, Source)> {
+        let mut make = |head| {
+            let mut request = make(head);
+            *entered = self.spreads.enter(&mut request);
+            request
+        };
         let end = Instant::now() + self.metadata_patience().min(want.longest);
-        let mut tried = Tried { pause: FIRST_PAUSE, end, again: false, joined: 0, silent: None };
+        let mut tried = Tried { pause: FIRST_PAUSE, end, again: false, silent: None };
         loop {
             let request = make(head);
             if let Err(bad) = request.check() {
                 let fault = proto::fault::fault(bad.errno(), Retry::Never, Reason::None, bad.to_string());
-                return Err(Stop::Fault { fault: Box::new(fault), again: false });
+                let nobody = Source { node: 0, joined: 0 };
+                return Err((Stop::Fault { fault: Box::new(fault), again: false }, nobody));
             }
             let home = self.whose(&request);
             let mut homes = 0;
             request.homes(&mut |_| homes += 1);
-            match self.ask_at(&home, &make, want, (session, head, &mut tried.joined)) {
-                Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::WrongOwner => {
-                    tried.again |= again;
-                    let newer = fault.wrong_owner.is_some_and(|wrong| wrong.epoch > self.nodes.epoch());
-                    // Of several some may be here and some there: who asks sorts them anew.
-                    if homes != 1 || !self.redirected(&mut tried, newer.then_some(&*home)) {
-                        return Err(Stop::Fault { fault, again: tried.again });
-                    }
+            let mut from = Source { node: home.node, joined: 0 };
+            let answer = self.ask_once(&home, &mut make, want, (session, head, recovering), &mut from);
+            match answer {
+                Ok(answered) => return Ok((answered, from)),
+                Err(stop) => {
+                    let asked = (&home, R::METHOD.name(), homes);
+                    self.go_on_after(stop, asked, want, (session, from, recovering), &mut tried)
+                        .map_err(|stop| (stop, from))?;
                 }
-                Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::Bare => {
-                    tried.again |= again;
-                    self.bring(&home, session)?;
-                    let unknown = fault.retry == i32::from(Retry::Unknown) && tried.again;
-                    if Instant::now() >= tried.end || (unknown && want.operation && !want.anew) {
-                        let (request, method) = (trace::current(), R::METHOD.name());
-                        tracing::warn!(%request, method, "not known whether it was carried out");
-                        return Err(Stop::Fault { fault, again: tried.again });
-                    }
-                }
-                Err(Stop::Silent { why, again }) if self.has_homes() => {
-                    tried.again |= again;
-                    if !self.is_waited_for(&home, &mut tried) {
-                        return Err(Stop::Silent { why, again: tried.again });
-                    }
-                }
-                // It ended before it had carried it out, or while it did.
-                Err(Stop::Fault { fault, .. }) if self.has_homes() && was_dropped(&fault) => {
-                    tried.again = true;
-                    if !self.is_waited_for(&home, &mut tried) {
-                        return Err(Stop::Fault { fault, again: true });
-                    }
-                }
-                Err(Stop::Fault { fault, again })
-                    if Reason::of(&fault) == Reason::SessionGone
-                        && self.has_homes()
-                        && Instant::now() < tried.end
-                        && self.comes_again(&home, tried.joined) =>
-                {
-                    tried.again |= again;
-                }
-                Err(Stop::Fault { fault, again }) => {
-                    return Err(Stop::Fault { fault, again: again || tried.again });
-                }
-                other => return other,
             }
         }
     }
 
-    /// Once, or for as long as the only server is waited for.
-    fn ask_at<R: Request>(
+    /// Is it to be asked again, of whoever it is for then?
+    fn go_on_after(
         &self,
-        home: &Arc<Home>,
-        make: impl Fn(Head) -> R,
+        stop: Stop,
+        (home, method, homes): (&Arc<Home>, &str, usize),
         want: &Want,
-        (session, head, joined): (&Session, Head, &mut u64),
+        (session, from, recovering): (&Arc<Session>, Source, Option<Recovering>),
+        tried: &mut Tried,
+    ) -> Result<(), Stop> {
+        match stop {
+            Stop::Fault { fault, again } if Reason::of(&fault) == Reason::WrongOwner => {
+                tried.again |= again;
+                let newer = fault.wrong_owner.is_some_and(|wrong| wrong.epoch > self.nodes.epoch());
+                // Of several some may be here and some there: who asks sorts them anew.
+                if homes != 1 || !self.redirected(tried, newer.then_some(&**home)) {
+                    return Err(Stop::Fault { fault, again: tried.again });
+                }
+            }
+            Stop::Fault { fault, again } if Reason::of(&fault) == Reason::Bare => {
+                tried.again |= again;
+                self.bring(home, session, recovering)?;
+                let unknown = fault.retry == i32::from(Retry::Unknown) && tried.again;
+                if Instant::now() >= tried.end || (unknown && want.operation && !want.anew) {
+                    let request = trace::current();
+                    tracing::warn!(%request, method, "not known whether it was carried out");
+                    return Err(Stop::Fault { fault, again: tried.again });
+                }
+            }
+            Stop::Silent { why, again } if self.has_homes() => {
+                tried.again |= again;
+                if !self.is_waited_for(home, tried) {
+                    return Err(Stop::Silent { why, again: tried.again });
+                }
+            }
+            // It ended before it had carried it out, or while it did.
+            Stop::Fault { fault, .. } if self.has_homes() && was_dropped(&fault) => {
+                tried.again = true;
+                if !self.is_waited_for(home, tried) {
+                    return Err(Stop::Fault { fault, again: true });
+                }
+            }
+            Stop::Fault { fault, again }
+                if Reason::of(&fault) == Reason::SessionGone
+                    && self.has_homes()
+                    && Instant::now() < tried.end
+                    && self.comes_again(home, from.joined) =>
+            {
+                tried.again |= again;
+            }
+            Stop::Fault { fault, again } => {
+                return Err(Stop::Fault { fault, again: again || tried.again });
+            }
+            silent @ Stop::Silent { .. } => return Err(silent),
+        }
+        Ok(())
+    }
+
+    /// Once, or for as long as the only server is waited for.
+    fn ask_once<R: Request>(
+        &self,
+        home: &Home,
+        make: &mut impl FnMut(Head) -> R,
+        want: &Want,
+        (session, head, recovering): (&Session, Head, Option<Recovering>),
+        from: &mut Source,
     ) -> Result<Answered, Stop> {
-        let routed = self.routed(home.clone(), session, head)?;
-        *joined = routed.head.joined;
+        let coming = recovering.and_then(|recovering| recovering.0).filter(|at| at.node == home.node);
+        from.joined = match coming {
+            Some(at) => at.joined,
+            None if self.has_homes() => self.join_at(home, session)?,
+            None => head.joined,
+        };
         let asking = Asking {
             method: R::METHOD,
-            meta: make(routed.head).encode_to_vec().into(),
+            meta: make(Head { joined: from.joined, ..head }).encode_to_vec().into(),
             body: want.body.clone(),
             answer_bytes_max: want.answer_bytes_max,
         };
         let all = Waits::of(self.options.patience, want.longest);
         let patience = if self.has_homes() { SLICE } else { all.patience };
-        routed.home.metadata.ask(&asking, Waits { patience, ..all })
+        home.metadata.ask(&asking, Waits { patience, ..all })
     }
 
     /// A server does not answer: another may have gone on in its place, or will. False: that was waited for.
@@ -190,29 +242,39 @@ impl Remote {
         true
     }
 
-    /// The session comes there, if it has not yet.
-    pub(crate) fn join_at(&self, home: &Home, id: SessionId) -> Result<u64, Stop> {
+    /// The session comes there, if it has not yet. Slots may have brought something of it there before, so it says what it has.
+    pub(crate) fn join_at(&self, home: &Home, session: &Session) -> Result<u64, Stop> {
         let busy = || Stop::Silent { why: "others ask it, too".to_owned(), again: false };
         let mut came = home.joined.try_lock_for(SLICE).ok_or_else(busy)?;
-        if let Some(came) = came.filter(|came| came.id == id) {
-            return Ok(came.joined);
+        match *came {
+            Some(came) if came.id == session.id => return Ok(came.joined),
+            Some(came) if came.serial > session.serial => return Err(session_gone()),
+            Some(_) | None => (),
         }
-        let mount = self.mount_of(id, 0, 0);
+        let had = self.locks.lock().held.had(session.id);
+        let to = Coming { id: session.id, node: home.node, life: 0, before: 0 };
         let waits = Waits { able: self.options.patience, ..Waits::of(SLICE, self.options.patience) };
         // Made twice it is the same.
-        let mounted = ask_line(&home.control, &mount, Body::default(), waits).map_err(|stop| match stop {
+        let mounted = self.mount_at(&home.control, to, &had, waits).map_err(|stop| match stop {
             Stop::Silent { why, .. } => Stop::Silent { why, again: false },
             fault @ Stop::Fault { .. } => fault,
         });
-        let (mounted, _) = mounted?;
-        let (joined, incarnation) = (mounted.joined, mounted.incarnation);
-        *came = Some(Came { id, joined, incarnation });
+        let Mounted { joined, incarnation, .. } = mounted?;
+        *came = Some(Came { id: session.id, serial: session.serial, joined, incarnation });
+        // What waited at the same server's last life waits no more.
+        let again = self.locks.lock().come_back(Source { node: home.node, joined });
+        drop(came);
+        self.ask_locks_again(again);
         Ok(joined)
     }
 
     /// A server does not know the session as it came there. Is that because the server is a new one, and had nothing of it to lose? Then it comes
     /// again.
     fn comes_again(&self, home: &Home, joined: u64) -> bool {
+        if joined == 0 {
+            // It could not even come.
+            return false;
+        }
         let waits = Waits { able: self.options.patience, ..Waits::of(SLICE, self.options.patience) };
         let Ok((facts, _)) = ask_line(&home.control, &control::Hello {}, Body::default(), waits) else {
             return false;
@@ -223,53 +285,93 @@ impl Remote {
             Some(before) if before.joined == joined && before.incarnation == facts.incarnation => {
                 return false;
             }
-            Some(before) if before.joined == joined => *came = None,
+            Some(before) if before.joined == joined => {
+                if facts.began_empty {
+                    *came = None;
+                }
+            }
             // Somebody else came again meanwhile.
             Some(_) | None => {}
         }
         facts.began_empty
     }
 
+    /// The session comes to a server, with its locks.
+    pub(crate) fn mount_at(
+        &self,
+        line: &Line,
+        Coming { id, node, life, before }: Coming,
+        had: &[HadLock],
+        waits: Waits,
+    ) -> Result<Mounted, Stop> {
+        let mut locks: Vec<HeldLock> = had.iter().map(HadLock::to_say).collect();
+        if locks.len() > LOCKS_MAX {
+            // Of several servers none takes them all.
+            locks.retain(|lock| self.node_of(lock.ino) == node);
+        }
+        let mount = control::Mount {
+            head: Some(Head::of(id)),
+            host: self.host(),
+            node: self.own_node(),
+            before,
+            life,
+            stamp: self.locks.lock().held.stamp(),
+        };
+        let body = Body::new(HadLocks { locks }.encode_to_vec());
+        ask_line(line, &mount, body, waits).map(|(mounted, _)| mounted)
+    }
+
     /// All of them hear of the session, also those that have nothing of it yet: a slot may bring it there.
-    pub(crate) fn renew_homes(&self, session: &Arc<Session>, every: Duration) {
+    pub(crate) fn renew_homes(&self, session: &Arc<Session>, every: Duration, node: u64) {
+        let mut told = true;
         let patience = every.min(SLICE);
         for owner in self.nodes.owners() {
             let home = self.homes.of(&owner);
-            let mut joined = 0;
-            let renewed = self.join_at(&home, session.id).and_then(|number| {
-                joined = number;
-                let renew = control::Renew { head: Some(Head { joined, ..session.head() }) };
+            let mut at = Source { node: owner.node, joined: 0 };
+            let sent = Instant::now();
+            let renewed = self.join_at(&home, session).and_then(|joined| {
+                at.joined = joined;
+                let head = Some(Head { joined, ..session.head() });
+                let renew = control::Renew { head, node: Some(node) };
                 ask_line(&home.control, &renew, Body::default(), Waits::of(patience, every))
             });
             match renewed {
                 Ok((answer, _)) => {
+                    self.kept.lock().heard(sent, Instant::now());
                     if answer.map_epoch > self.nodes.epoch() {
                         self.fetch_map_from(&home.control, patience);
                     }
-                    self.bring_what_is_new(&home, session, answer.bare);
+                    self.bring_what_is_new(&home, session, (at.joined, answer.bare));
                 }
                 Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
-                    if self.comes_again(&home, joined) {
+                    told = false;
+                    if self.comes_again(&home, at.joined) {
                         continue;
                     }
-                    if let Err(error) = self.recover(session) {
+                    if let Err(error) = self.recover(session, at) {
                         tracing::warn!(%error, "no session in place of the lost one yet");
+                        return;
                     }
-                    return;
+                    if !Arc::ptr_eq(&self.session(), session) {
+                        return;
+                    }
                 }
                 Err(stop) => {
+                    told = false;
                     tracing::debug!(node = owner.node, errno = %stop.errno(), "the session was not renewed there");
                     self.fetch_map();
                 }
             }
         }
+        if told {
+            self.told_node.store(node, Ordering::Relaxed);
+        }
     }
 
     /// Before its time is over, also when no program asks for anything there.
-    fn bring_what_is_new(&self, home: &Home, session: &Arc<Session>, bare: u64) {
-        let brought = home.brought.lock().filter(|(of, _)| *of == session.id).map_or(0, |(_, number)| number);
-        if bare > brought
-            && let Err(stop) = self.bring(home, session)
+    fn bring_what_is_new(&self, home: &Home, session: &Arc<Session>, (joined, bare): (u64, u64)) {
+        if bare > home.brought(session.id, joined)
+            && let Err(stop) = self.bring(home, session, None)
         {
             tracing::warn!(errno = %stop.errno(), "a new owner was not told what we have yet");
         }
@@ -277,10 +379,9 @@ impl Remote {
 
     /// At the end.
     pub(crate) fn leave_homes(&self, session: &Session) {
-        for (node, home) in self.homes.all() {
-            let Some(Came { joined, .. }) = home.joined.lock().filter(|came| came.id == session.id) else {
-                continue;
-            };
+        for home in self.homes.all() {
+            let (node, joined) = (home.node, home.joined_as(session.id));
+            let Some(joined) = joined else { continue };
             let bye = control::Unmount { head: Some(Head { joined, ..session.head() }) };
             if let Err(stop) = ask_line(&home.control, &bye, Body::default(), Waits::of(SLICE, SLICE * 5)) {
                 tracing::info!(node, errno = %stop.errno(), "the session was not ended in order there: it is given up later");
@@ -317,27 +418,37 @@ impl Remote {
             .collect()
     }
 
-    /// In a session that is not yet the mount's, at whoever has the slots.
+    /// In a session that is not yet the mount's, or just coming back, at whoever has the slots.
     pub(crate) fn ask_in<R: Request>(
         &self,
         session: &Arc<Session>,
+        coming: Option<Source>,
         make: impl Fn(Head) -> R,
     ) -> Result<R::Answer, Stop> {
-        let answered = self.ask_owner(make, &self.want(false), session, session.head())?;
+        let whose = (session, session.head(), Some(Recovering(coming)));
+        let (answered, _) =
+            self.ask_owner(make, &self.want(false), whose, &mut Vec::new()).map_err(|(stop, _)| stop)?;
         R::Answer::decode(answered.meta.as_slice()).map_err(|_| Stop::silent("an answer that makes no sense"))
     }
 
-    /// References are the session's again.
-    pub(crate) fn hold_all(&self, session: &Arc<Session>) -> Result<(), Errno> {
-        for some in self.by_owner(self.references.all(), |one| one.ino) {
+    /// References are the session's again, those of `which`.
+    pub(crate) fn hold_all(
+        &self,
+        session: &Arc<Session>,
+        coming: Option<Source>,
+        which: &dyn Fn(u64) -> bool,
+    ) -> Result<(), Errno> {
+        let mut all = self.references.all();
+        all.retain(|one| which(one.ino));
+        for some in self.by_owner(all, |one| one.ino) {
             let hold = |head| Hold { head: Some(head), references: some.clone() };
-            match self.ask_in(session, hold) {
+            match self.ask_in(session, coming, hold) {
                 Ok(_) => {}
                 // A slot went meanwhile, and the others of this part did not.
                 Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::WrongOwner => {
                     for one in some {
                         let hold = |head| Hold { head: Some(head), references: vec![one] };
-                        self.ask_in(session, hold).map_err(|stop| stop.errno())?;
+                        self.ask_in(session, coming, hold).map_err(|stop| stop.errno())?;
                     }
                 }
                 Err(stop) => return Err(stop.errno()),
@@ -370,4 +481,9 @@ impl Remote {
 /// A server that ends says so of requests that it has.
 fn was_dropped(fault: &Fault) -> bool {
     fault.retry == i32::from(Retry::Unknown) && Reason::of(fault) == Reason::None
+}
+
+/// Another was made in its place.
+fn session_gone() -> Stop {
+    Stop::Fault { fault: Box::new(proto::fault::session_gone()), again: false }
 }

@@ -11,14 +11,16 @@ use types::Errno;
 
 pub(crate) struct Session {
     pub id: SessionId,
+    /// Among those of this mount.
+    pub serial: u64,
     /// As which it came, for the heads of its requests.
     pub joined: u64,
     /// Of the server that made it.
     pub incarnation: u64,
     /// Operations whose answers the server keeps.
     operations_max: u64,
-    numbers: Mutex<Numbers>,
-    ended: Condvar,
+    /// One for all servers, and for all times that it came back to one.
+    numbers: Arc<(Mutex<Numbers>, Condvar)>,
 }
 
 #[derive(Default)]
@@ -34,15 +36,20 @@ pub(crate) struct Operation {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, joined: u64, incarnation: u64, operations_max: u64) -> Session {
-        Session {
-            id,
-            joined,
-            incarnation,
-            operations_max: operations_max.max(1),
-            numbers: Mutex::default(),
-            ended: Condvar::new(),
-        }
+    pub(crate) fn new(
+        (id, serial): (SessionId, u64),
+        joined: u64,
+        incarnation: u64,
+        operations_max: u64,
+    ) -> Session {
+        let operations_max = operations_max.max(1);
+        Session { id, serial, joined, incarnation, operations_max, numbers: Arc::default() }
+    }
+
+    /// The same, at a server that was started again.
+    pub(crate) fn again(&self, joined: u64, incarnation: u64) -> Session {
+        let Session { id, serial, operations_max, .. } = *self;
+        Session { id, serial, joined, incarnation, operations_max, numbers: self.numbers.clone() }
     }
 
     /// Of a request that may be carried out twice.
@@ -52,7 +59,7 @@ impl Session {
 
     /// The next number. Waits while the oldest open one is so old that the server would keep no answer for this.
     pub(crate) fn begin(self: &Arc<Session>, end: Instant) -> Result<Operation, Errno> {
-        let mut numbers = self.numbers.lock();
+        let mut numbers = self.numbers.0.lock();
         loop {
             let oldest = numbers.open.first().copied().unwrap_or(numbers.last + 1);
             if numbers.last + 1 - oldest < self.operations_max {
@@ -61,7 +68,7 @@ impl Session {
                 numbers.open.insert(number);
                 return Ok(Operation { session: self.clone(), number });
             }
-            if self.ended.wait_until(&mut numbers, end).timed_out() {
+            if self.numbers.1.wait_until(&mut numbers, end).timed_out() {
                 return Err(Errno::ETIMEDOUT);
             }
         }
@@ -70,7 +77,7 @@ impl Session {
 
 impl Operation {
     pub(crate) fn head(&self) -> Head {
-        let numbers = self.session.numbers.lock();
+        let numbers = self.session.numbers.0.lock();
         let acknowledged = numbers.open.first().copied().unwrap_or(self.number);
         Head { number: self.number, acknowledged, ..self.session.head() }
     }
@@ -78,8 +85,8 @@ impl Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        self.session.numbers.lock().open.remove(&self.number);
-        self.session.ended.notify_all();
+        self.session.numbers.0.lock().open.remove(&self.number);
+        self.session.numbers.1.notify_all();
     }
 }
 
@@ -92,7 +99,7 @@ mod tests {
 
     #[test]
     fn only_what_has_ended_is_acknowledged() {
-        let session = Arc::new(Session::new(SessionId(7), 9, 1, 3));
+        let session = Arc::new(Session::new((SessionId(7), 1), 9, 1, 3));
         let now = Instant::now();
         let (one, two) = (session.begin(now).unwrap(), session.begin(now).unwrap());
         assert_eq!((one.head().number, one.head().acknowledged), (1, 1));

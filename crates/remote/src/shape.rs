@@ -1,5 +1,7 @@
 //! Space within a file: allocation, holes, and where they are.
 
+use std::sync::Arc;
+
 use cluster::striping::Striped;
 use prost::Message;
 use proto::{attr::Changes, data};
@@ -31,6 +33,19 @@ impl Remote {
             return Err(Errno::EFBIG);
         }
         let placed = self.begin_write(file)?;
+        let mut changing = self.change_bytes(file.ino, None);
+        let done = self.allocate_placed(file, (placed, args), (mode, grows));
+        changing.ended(&done);
+        done
+    }
+
+    fn allocate_placed(
+        &self,
+        file: &OpenFile,
+        (placed, args): (Arc<Placed>, AllocateArgs),
+        (mode, grows): (data::AllocateMode, bool),
+    ) -> Result<(), Errno> {
+        let end = args.offset + args.length;
         if grows {
             // The metadata first: they grow the objects.
             self.reserve(file, end)?;
@@ -41,7 +56,8 @@ impl Remote {
             let ranges = ranges(placed.striped, args.offset, end.min(size));
             let askings = ranges.into_iter().map(|(stripe, offset, length)| {
                 let object = Some(object(file, placed, stripe));
-                let request = data::Allocate { object, mode: mode.into(), offset, length };
+                let (mode, joined) = (mode.into(), self.joined_for_data());
+                let request = data::Allocate { object, mode, offset, length, joined };
                 Ok((placed.layout.stripes[stripe], asking(&request, Body::default(), 0)?))
             });
             let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;

@@ -21,6 +21,7 @@ use crate::{
     homes::Home,
     kept::KeptCounts,
     line::{Line, Stop},
+    pages::PageCounts,
 };
 
 /// For what people wait for.
@@ -37,6 +38,11 @@ pub struct RemoteStatus {
     /// Of programs, that the server has and cannot grant yet.
     pub waiting_locks: usize,
     pub kept: KeptCounts,
+    /// The data server of this machine, if there is one.
+    pub own: Option<OwnStatus>,
+    pub cache: PageCounts,
+    /// Files of which the kernel has pages, and how often some were dropped.
+    pub mapped: (u64, u64),
     /// Several, or the only one.
     pub metadata: Vec<ServerStatus>,
     pub data: Vec<ServerStatus>,
@@ -57,7 +63,27 @@ pub struct ServerStatus {
     pub away: Option<(Duration, String)>,
 }
 
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnStatus {
+    pub node: u64,
+    /// It gets what only this mount writes: it is not drained.
+    pub takes: bool,
+    /// It is asked over its Unix socket; else over the network.
+    pub near: bool,
+    /// Files that the kernel reads by itself now, and that it did so far.
+    pub files: usize,
+    pub files_ever: u64,
+}
+
 impl Remote {
+    fn own_status(&self) -> Option<OwnStatus> {
+        let own = self.own();
+        let line = self.nodes.line_there(own.near)?;
+        let (files, files_ever) = self.through.files();
+        let near = line.near_way().is_some();
+        Some(OwnStatus { node: own.near, takes: own.takes != 0, near, files, files_ever })
+    }
+
     pub fn status(&self) -> RemoteStatus {
         let all = self.nodes.all();
         let of_line = |line: &Line| (line.in_flight(), line.away());
@@ -81,6 +107,9 @@ impl Remote {
             references: self.references.len(),
             waiting_locks: self.locks.lock().parked_len(),
             kept: self.kept(),
+            own: self.own_status(),
+            cache: self.caching.counts(),
+            mapped: self.dropping.counts(),
             metadata: self.metadata_servers(),
             data: data.collect(),
         }
@@ -96,7 +125,8 @@ impl Remote {
             return vec![ServerStatus { node: 0, name, addresses, up, on_duty: false, in_flight, away }];
         }
         let on_duty = self.nodes.owner_of(Ino::ROOT.get()).map_or(0, |owner| owner.node);
-        let known: BTreeMap<u64, Arc<Home>> = self.homes.all().into_iter().collect();
+        let known: BTreeMap<u64, Arc<Home>> =
+            self.homes.all().into_iter().map(|home| (home.node, home)).collect();
         let all = self.nodes.all().into_iter().map(|(node, _)| node);
         let servers = all.filter(|node| node.roles.has(Roles::MDS)).map(|node| {
             let home = known.get(&node.id.0);

@@ -12,7 +12,7 @@ use lease::coherence::{
 use proto::locks::{LockOutcome, Locked};
 use types::{Errno, Ino};
 
-use crate::held::{Change, Held, Holder};
+use crate::held::{Change, Held, Holder, Source};
 
 /// Programs' threads that wait. Each has a request of the kernel's.
 const WAITING_MAX: usize = 16 << 10;
@@ -35,14 +35,15 @@ pub struct LockWish {
 
 pub(crate) type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// The joining of a session, and the number of an operation in it.
+/// The number of a session among those of this mount, and that of an operation in it.
 pub(crate) type At = (u64, u64);
 
 struct Entry {
     wish: LockWish,
     answer: Answer,
     at: At,
-    parked: bool,
+    /// Where it waits.
+    parked: Option<Source>,
     interrupted: bool,
 }
 
@@ -80,7 +81,7 @@ impl Waiting {
             return Next::Answer(answer, Err(Errno::ENOLCK));
         }
         self.held.begin(wish.ino, wish.holder, Some(wish.handle));
-        self.entries.insert(id, Entry { wish, answer, at: (0, 0), parked: false, interrupted: false });
+        self.entries.insert(id, Entry { wish, answer, at: (0, 0), parked: None, interrupted: false });
         Next::Ask(id)
     }
 
@@ -92,20 +93,20 @@ impl Waiting {
         }
         self.by_operation.remove(&entry.at);
         entry.at = at;
-        entry.parked = false;
+        entry.parked = None;
         self.by_operation.insert(at, id);
         Ok(entry.wish)
     }
 
     /// The server answered, or told later.
-    pub(crate) fn decided(&mut self, at: At, locked: &Locked) -> Next {
+    pub(crate) fn decided(&mut self, at: At, locked: &Locked, from: Source) -> Next {
         let (outcome, stamp) = (locked.outcome(), locked.stamp);
         let found = self.by_operation.get(&at).copied();
         let Some((id, entry)) = found.and_then(|id| Some((id, self.entries.get_mut(&id)?))) else {
             let wish = self.abandoned.remove(&at);
             return wish.filter(|_| outcome == LockOutcome::Granted).map_or(Next::Nothing, Next::GiveBack);
         };
-        if at.0 != self.held.joined() {
+        if !self.held.counts(from) {
             return Next::Ask(id);
         }
         let LockWish { ino, holder, kind, range, pid, .. } = entry.wish;
@@ -117,8 +118,12 @@ impl Waiting {
         }
         let result = match outcome {
             LockOutcome::Waits => {
-                entry.parked = true;
+                entry.parked = Some(from);
                 return if entry.interrupted { Next::Cancel(id) } else { Next::Nothing };
+            }
+            LockOutcome::Moved => {
+                entry.parked = None;
+                return Next::Ask(id);
             }
             LockOutcome::Granted => {
                 self.held.apply(ino, holder, Change { stamp, range, kind: Some(kind), pid });
@@ -160,26 +165,36 @@ impl Waiting {
             return Next::Nothing;
         };
         entry.interrupted = true;
-        if entry.parked { Next::Cancel(id) } else { Next::Nothing }
+        if entry.parked.is_some() { Next::Cancel(id) } else { Next::Nothing }
     }
 
-    /// As what it is to be cancelled; `None`: not any more.
-    pub(crate) fn parked(&self, id: u64) -> Option<At> {
-        self.entries.get(&id).filter(|entry| entry.parked).map(|entry| entry.at)
+    /// As what it is to be cancelled, and where; `None`: not any more.
+    pub(crate) fn parked(&self, id: u64) -> Option<(At, Source)> {
+        self.entries.get(&id).and_then(|entry| Some((entry.at, entry.parked?)))
     }
 
     pub(crate) fn parked_len(&self) -> usize {
-        self.entries.values().filter(|entry| entry.parked).count()
+        self.entries.values().filter(|entry| entry.parked.is_some()).count()
     }
 
-    /// A session was made. Those that waited in the lost one are to be asked again.
-    pub(crate) fn enter(&mut self, joined: u64) -> Vec<u64> {
-        self.held.enter(joined);
+    /// A session was made in place of a lost one. Those that waited in that are to be asked again.
+    pub(crate) fn begin_anew(&mut self, at: Source) -> Vec<u64> {
+        self.held.begin_anew(at);
         self.abandoned.clear();
-        let parked = self.entries.iter_mut().filter(|(_, entry)| entry.parked);
+        self.wake(|_| true)
+    }
+
+    /// The session has come back to one server. Those that waited there are to be asked again.
+    pub(crate) fn come_back(&mut self, at: Source) -> Vec<u64> {
+        self.held.enter(at);
+        self.wake(|parked| parked.node == at.node)
+    }
+
+    fn wake(&mut self, which: impl Fn(Source) -> bool) -> Vec<u64> {
+        let parked = self.entries.iter_mut().filter(|(_, entry)| entry.parked.is_some_and(&which));
         parked
             .map(|(id, entry)| {
-                entry.parked = false;
+                entry.parked = None;
                 *id
             })
             .collect()
@@ -205,6 +220,11 @@ mod tests {
         LockWish { ino: Ino::ROOT, handle: 1, holder, range: Range::ALL, kind, pid: 3, wait: true }
     }
 
+    /// As which the session is known is here as its number.
+    fn at(joined: u64) -> Source {
+        Source { node: 0, joined }
+    }
+
     fn locked(outcome: LockOutcome, stamp: u64) -> Locked {
         Locked { outcome: outcome.into(), stamp }
     }
@@ -226,7 +246,7 @@ mod tests {
 
     fn started() -> Waiting {
         let mut waiting = Waiting::default();
-        assert!(waiting.enter(8).is_empty());
+        assert!(waiting.begin_anew(at(8)).is_empty());
         waiting
     }
 
@@ -234,18 +254,18 @@ mod tests {
     fn an_outcome_may_come_before_the_answer_that_it_waits() {
         let mut waiting = started();
         let got = asked(&mut waiting, 1, wish(Class::Flock, Kind::Write), (8, 1));
-        answer(waiting.decided((8, 1), &locked(LockOutcome::Granted, 5)));
+        answer(waiting.decided((8, 1), &locked(LockOutcome::Granted, 5), at(8)));
         assert_eq!(got.recv(), Ok(Ok(())));
-        assert!(matches!(waiting.decided((8, 1), &locked(LockOutcome::Waits, 4)), Next::Nothing));
+        assert!(matches!(waiting.decided((8, 1), &locked(LockOutcome::Waits, 4), at(8)), Next::Nothing));
         assert_eq!(
             waiting.held.flock_of(Ino::ROOT, wish(Class::Flock, Kind::Write).holder),
             Some(Kind::Write)
         );
         // Another kind: what was there is given up, though the new one waits and fails.
         let got = asked(&mut waiting, 2, wish(Class::Flock, Kind::Read), (8, 2));
-        assert!(matches!(waiting.decided((8, 2), &locked(LockOutcome::Waits, 6)), Next::Nothing));
+        assert!(matches!(waiting.decided((8, 2), &locked(LockOutcome::Waits, 6), at(8)), Next::Nothing));
         assert_eq!(waiting.held.flock_of(Ino::ROOT, wish(Class::Flock, Kind::Write).holder), None);
-        answer(waiting.decided((8, 2), &locked(LockOutcome::Interrupted, 7)));
+        answer(waiting.decided((8, 2), &locked(LockOutcome::Interrupted, 7), at(8)));
         assert_eq!(got.recv(), Ok(Err(Errno::EINTR)));
     }
 
@@ -261,16 +281,16 @@ mod tests {
         // While it is asked.
         let got = asked(&mut waiting, 2, wish, (8, 2));
         assert!(matches!(waiting.interrupt(2), Next::Nothing));
-        assert!(matches!(waiting.decided((8, 2), &locked(LockOutcome::Waits, 1)), Next::Cancel(2)));
+        assert!(matches!(waiting.decided((8, 2), &locked(LockOutcome::Waits, 1), at(8)), Next::Cancel(2)));
         // The lock was there first.
-        answer(waiting.decided((8, 2), &locked(LockOutcome::Granted, 2)));
+        answer(waiting.decided((8, 2), &locked(LockOutcome::Granted, 2), at(8)));
         assert_eq!(got.recv(), Ok(Ok(())));
         // While it waits; and the session is lost before the cancelling has an answer.
         let got = asked(&mut waiting, 3, wish, (8, 3));
-        assert!(matches!(waiting.decided((8, 3), &locked(LockOutcome::Waits, 3)), Next::Nothing));
+        assert!(matches!(waiting.decided((8, 3), &locked(LockOutcome::Waits, 3), at(8)), Next::Nothing));
         assert!(matches!(waiting.interrupt(3), Next::Cancel(3)));
-        assert_eq!(waiting.parked(3), Some((8, 3)));
-        assert_eq!(waiting.enter(9), [3]);
+        assert_eq!(waiting.parked(3), Some(((8, 3), at(8))));
+        assert_eq!(waiting.begin_anew(at(9)), [3]);
         match waiting.asks(3, (9, 1)) {
             Err(next) => answer(next),
             Ok(_) => panic!("it is asked again"),
@@ -283,13 +303,13 @@ mod tests {
         let mut waiting = started();
         let wish = wish(Class::Process, Kind::Write);
         let got = asked(&mut waiting, 1, wish, (8, 1));
-        assert!(waiting.enter(9).is_empty());
+        assert!(waiting.begin_anew(at(9)).is_empty());
         for outcome in [LockOutcome::Granted, LockOutcome::Waits] {
-            assert!(matches!(waiting.decided((8, 1), &locked(outcome, 1)), Next::Ask(1)));
+            assert!(matches!(waiting.decided((8, 1), &locked(outcome, 1), at(8)), Next::Ask(1)));
         }
         assert!(waiting.asks(1, (9, 4)).is_ok());
-        assert!(matches!(waiting.decided((8, 1), &locked(LockOutcome::Granted, 1)), Next::Nothing));
-        answer(waiting.decided((9, 4), &locked(LockOutcome::Deadlock, 9)));
+        assert!(matches!(waiting.decided((8, 1), &locked(LockOutcome::Granted, 1), at(8)), Next::Nothing));
+        answer(waiting.decided((9, 4), &locked(LockOutcome::Deadlock, 9), at(9)));
         assert_eq!(got.recv(), Ok(Err(Errno::EDEADLK)));
     }
 
@@ -301,7 +321,7 @@ mod tests {
         answer(waiting.failed(1, Errno::EIO));
         assert_eq!(got.recv(), Ok(Err(Errno::EIO)));
         assert_eq!(waiting.held.users_of(wish.ino, wish.handle), [wish.holder], "its close gives it up");
-        match waiting.decided((8, 1), &locked(LockOutcome::Granted, 1)) {
+        match waiting.decided((8, 1), &locked(LockOutcome::Granted, 1), at(8)) {
             Next::GiveBack(of) => assert_eq!(of, wish),
             Next::Nothing | Next::Answer(..) | Next::Ask(_) | Next::Cancel(_) => panic!("it stays"),
         }

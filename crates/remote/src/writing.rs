@@ -61,9 +61,15 @@ impl Remote {
             self.reserve(file, offset + bytes.len() as u64)?;
             (offset, placed)
         };
+        let mut changing = self.change_bytes(file.ino, Some(offset..offset + bytes.len() as u64));
         let written = self.where_it_is(file, placed, &mut |placed| {
             self.write_placed(file, placed, offset, bytes, how.sync)
-        })?;
+        });
+        // Of what is short a part may be carried out yet.
+        let all = written.and_then(|written| if written < bytes.len() { Err(Errno::EIO) } else { Ok(()) });
+        changing.ended(&all);
+        drop(changing);
+        let written = written?;
         if how.sync {
             self.sync_metadata(file)?;
         }
@@ -120,7 +126,8 @@ impl Remote {
         let whole = Bytes::copy_from_slice(bytes);
         let askings = parts.iter().map(|part| {
             let object = Some(object(file, placed, part.stripe));
-            let request = data::Write { object, offset: part.object_offset, sync };
+            let joined = self.joined_for_data();
+            let request = data::Write { object, offset: part.object_offset, sync, joined };
             let from = (part.offset - offset) as usize;
             let body = Body::new(whole.slice(from..from + part.len as usize));
             Ok((placed.layout.stripes[part.stripe], asking(&request, body, 0)?))

@@ -19,7 +19,7 @@ use lease::coherence::{
     ranges::{Kind, Range},
 };
 use proto::attr::Caller;
-use remote::{Access, Holder, LockWish, OpenFile, Place, Remote, RemoteOptions};
+use remote::{Access, Holder, LockWish, OpenFile, Place, Remote, RemoteOptions, WriteHow};
 use serve::metadata::{MetadataOptions, SessionLimits};
 use site::{
     cluster::{Site, options},
@@ -212,6 +212,7 @@ fn a_session_that_comes_too_late_loses_its_locks_and_their_files() {
     let a = Remote::start(options).unwrap();
     let (of_a, other) = (open(&a), open(&a));
     take(&a, &of_a, ONE, Kind::Write).unwrap();
+    assert_eq!(a.write(&of_a, 0, b"old", WriteHow::default()), Ok(3));
     let before = a.status().session;
     site.kill();
     std::fs::remove_file(&way).unwrap();
@@ -220,10 +221,16 @@ fn a_session_that_comes_too_late_loses_its_locks_and_their_files() {
     let b = client(&site, 901, Duration::from_secs(5));
     let of_b = open(&b);
     take(&b, &of_b, ONE, Kind::Write).unwrap();
+    // It has not noticed, and it reaches the data server.
+    assert_eq!(b.write(&of_b, 0, b"new", WriteHow::default()), Ok(3));
+    assert_eq!(a.write(&of_a, 0, b"old", WriteHow::default()), Err(Errno::EIO));
+    let mut bytes = [0; 3];
+    assert_eq!((b.read(&of_b, 0, &mut bytes), &bytes), (Ok(3), b"new"));
     std::os::unix::fs::symlink(&socket, &way).unwrap();
     until("it has a session", || a.status().session != before);
     assert_eq!(a.file(of_a.number).err(), Some(Errno::EIO), "its program believes in a lock");
     until("what had no lock goes on", || a.file(other.number).is_ok() && a.getattr(of_a.ino).is_ok());
+    assert_eq!(a.write(&other, 0, b"two", WriteHow::default()), Ok(3));
     assert_eq!(take(&a, &other, ONE, Kind::Write), Err(Errno::EAGAIN));
     b.shutdown();
     until("it is free", || take(&a, &other, ONE, Kind::Write).is_ok());

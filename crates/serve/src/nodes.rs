@@ -18,7 +18,11 @@ use cluster::{
 use net::{Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Target, Tuning};
 use parking_lot::Mutex;
 use prost::Message;
-use proto::{Request, control::NodeReport, moving::StandingKind};
+use proto::{
+    Request,
+    control::{NodeReport, Pressure},
+    moving::StandingKind,
+};
 use wire::{
     connection::{Cause, Failure},
     frame::Verdict,
@@ -64,12 +68,22 @@ pub struct Nodes {
     state: Mutex<State>,
 }
 
+/// How a data server stands that takes stripes of others.
+pub(crate) struct Pressed {
+    pub node: u64,
+    pub pressure: Pressure,
+    pub busy: u32,
+    pub heard: Instant,
+}
+
 /// What is known of a data server, for people.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NodeStatus {
     pub report: NodeReport,
     pub heard: Duration,
     pub away: bool,
+    /// What it has goes elsewhere.
+    pub draining: bool,
 }
 
 impl State {
@@ -305,6 +319,34 @@ impl Nodes {
         .collect()
     }
 
+    /// The same without those that are full, unless all are: what went there would soon have to leave.
+    pub fn measures_for_new(&self) -> Measures {
+        let mut measures = self.measures();
+        let full: Vec<NodeId> = {
+            let state = self.state.lock();
+            let forced = |known: &Known| known.report.pressure.is_some_and(|pressure| pressure.forced);
+            state.nodes.iter().filter(|(_, known)| forced(known)).map(|(node, _)| NodeId(*node)).collect()
+        };
+        if measures.keys().any(|node| !full.contains(node)) {
+            measures.retain(|node, _| !full.contains(node));
+        }
+        measures
+    }
+
+    /// Of those that say how they stand, and may get something.
+    pub(crate) fn pressures(&self) -> Vec<Pressed> {
+        let state = self.state.lock();
+        let here = state
+            .nodes
+            .iter()
+            .filter(|(node, known)| !self.is_away(known) && state.kind(**node) == StandingKind::In);
+        let pressed = here.filter_map(|(node, known)| {
+            let pressure = known.report.pressure?;
+            Some(Pressed { node: *node, pressure, busy: known.report.busy, heard: known.heard })
+        });
+        pressed.collect()
+    }
+
     /// All and free bytes of those that are there.
     pub fn space(&self) -> (u64, u64) {
         let state = self.state.lock();
@@ -314,14 +356,25 @@ impl Nodes {
         })
     }
 
+    /// Those that may still carry out something of who is not in this roster: they do not keep to it, and were heard of not so long ago.
+    pub(crate) fn without_roster(&self, version: u64, patience: Duration) -> Vec<u64> {
+        let state = self.state.lock();
+        let without = state.nodes.iter().filter(|(_, known)| {
+            let report = &known.report;
+            report.refuses && report.roster < version && known.heard.elapsed() <= patience
+        });
+        without.map(|(node, _)| *node).collect()
+    }
+
     pub fn status(&self) -> Vec<NodeStatus> {
         let state = self.state.lock();
-        let status = |known: &Known| NodeStatus {
+        let status = |(node, known): (&u64, &Known)| NodeStatus {
             report: known.report.clone(),
             heard: known.heard.elapsed(),
             away: self.is_away(known),
+            draining: state.kind(*node) == StandingKind::Draining,
         };
-        state.nodes.values().map(status).collect()
+        state.nodes.iter().map(status).collect()
     }
 
     fn is_away(&self, known: &Known) -> bool {

@@ -46,6 +46,13 @@ impl Reporter {
         let ended: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let trouble: Arc<Mutex<Option<Trouble>>> = Arc::default();
         let (own, said) = (ended.clone(), trouble.clone());
+        let nudged = Arc::downgrade(&ended);
+        service.on_pressure(Box::new(move || {
+            // One that reports just now does so again after its period.
+            if let Some(ended) = nudged.upgrade() {
+                ended.1.notify_all();
+            }
+        }));
         let thread = std::thread::Builder::new().name("data-report".into());
         let thread = thread.spawn(move || run((&own, &said), &service, &to, about))?;
         Ok(Reporter { ended, trouble, thread: Some(thread) })
@@ -77,9 +84,15 @@ fn run((ended, trouble): Said<'_>, service: &DataService, to: &Client, mut about
         let mut again = PERIOD;
         parking_lot::MutexGuard::unlocked(&mut over, || {
             service.report(&mut about);
+            let sent = Instant::now();
             match report(to, &about) {
                 Ok(reported) => {
+                    service.told(&reported);
                     again = Duration::from_millis(reported.again_ms.into()).clamp(PERIOD_MIN, PERIOD);
+                    // Somebody waits to hear that this was taken.
+                    if service.reported(sent, &reported) {
+                        again = PERIOD_MIN;
+                    }
                     *trouble.lock() = None;
                 }
                 Err(why) => {

@@ -77,6 +77,7 @@ fn write_moving(session: &Session, site: &Site, ino: u64, offset: u64, bytes: &[
                 object: Some(layout.object(ino, part.stripe)),
                 offset: part.object_offset,
                 sync: false,
+                joined: 0,
             };
             let from = (part.offset - offset) as usize;
             match ask(&data.client(), &write, &bytes[from..from + part.len as usize], 0) {
@@ -119,6 +120,8 @@ fn files_in_use_go_elsewhere_with_all_that_was_answered() {
 
     let said = drain(&site, node, false).unwrap();
     assert_eq!((said.kind(), said.name), (StandingKind::Draining, format!("data-{node}")));
+    let status = site.service().nodes().status();
+    assert!(status.iter().all(|one| one.draining == (one.report.node == node)), "and who watches is told");
     // Writes, cuts and appends meanwhile.
     let done = AtomicBool::new(false);
     let lines = std::thread::scope(|scope| {
@@ -236,7 +239,7 @@ fn a_freeze_ends_by_itself_and_its_copy_does_not_count() {
     let site = DataSite::started(1);
     let client = site.client();
     let object = Object { ino: ino(7).get(), generation: 1 };
-    let write = Write { object: Some(object), offset: 0, sync: false };
+    let write = Write { object: Some(object), offset: 0, sync: false, joined: 0 };
     ask(&client, &write, b"before", 0).unwrap();
     followed(&client, object, 5).unwrap();
     let changed = |freeze_ms| {
@@ -270,7 +273,7 @@ fn a_freeze_ends_by_itself_and_its_copy_does_not_count() {
 fn what_was_handed_over_is_never_written_again() {
     let mut site = DataSite::started(1);
     let object = Object { ino: ino(8).get(), generation: 1 };
-    let write = Write { object: Some(object), offset: 0, sync: false };
+    let write = Write { object: Some(object), offset: 0, sync: false, joined: 0 };
     let client = site.client();
     ask(&client, &write, b"bytes", 0).unwrap();
     followed(&client, object, 6).unwrap();
@@ -301,7 +304,7 @@ fn regression_who_asks_in_the_moment_of_a_hand_over_is_told_the_truth() {
     let site = DataSite::started(1);
     for n in 0..30 {
         let object = Object { ino: ino(100 + n).get(), generation: 1 };
-        let write = Write { object: Some(object), offset: 0, sync: false };
+        let write = Write { object: Some(object), offset: 0, sync: false, joined: 0 };
         let client = site.client();
         ask(&client, &write, b"bytes", 0).unwrap();
         followed(&client, object, 6).unwrap();

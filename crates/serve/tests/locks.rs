@@ -65,7 +65,8 @@ fn with_silence(silence: Duration) -> Site {
 /// Comes back to a server that was started again, or says that it does.
 fn come_back(session: &Session, before: u64, had: Vec<HeldLock>) -> Result<Mounted, Fault> {
     let life = ask(&session.control, &Hello {}, &[], 1 << 20).unwrap().0.life;
-    let mount = Mount { head: Some(Head::of(session.id)), host: "test".into(), node: 0, before, life };
+    let mount =
+        Mount { head: Some(Head::of(session.id)), host: "test".into(), node: 0, before, life, stamp: 0 };
     ask(&session.control, &mount, &HadLocks { locks: had }.encode_to_vec(), 0).map(|(mounted, _)| mounted)
 }
 
@@ -152,7 +153,7 @@ fn locks_of_a_silent_session_are_free_when_it_is_given_up() {
     let told = std::thread::scope(|scope| {
         let listening = scope.spawn(|| hear(&other, 0));
         while !listening.is_finished() {
-            ask(&other.control, &Renew { head: other.head() }, &[], 0).unwrap();
+            ask(&other.control, &Renew { head: other.head(), node: None }, &[], 0).unwrap();
             std::thread::sleep(Duration::from_millis(20));
         }
         listening.join().unwrap()
@@ -192,7 +193,7 @@ fn locks_outlive_a_restart_of_the_server() {
     // Those that are known are kept through the time of coming back, and free when they are given up.
     let renewing = |sessions: &[&Session]| {
         for session in sessions {
-            ask(&session.control, &Renew { head: session.head() }, &[], 0).unwrap();
+            ask(&session.control, &Renew { head: session.head(), node: None }, &[], 0).unwrap();
         }
     };
     let mut told = Vec::new();

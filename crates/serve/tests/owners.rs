@@ -7,8 +7,14 @@ mod site;
 use std::{collections::BTreeSet, thread, time::Duration};
 
 use cluster::NodeId;
-use proto::{Head, Reason, metadata::*};
+use proto::{
+    Head, Reason,
+    locks::{HeldLock, Lock, LockKind, LockOutcome},
+    metadata::*,
+};
+use serve::metadata::{MetadataOptions, SessionLimits};
 use site::{
+    cluster::options,
     several::{Routed, Several, slot_of},
     until,
 };
@@ -146,6 +152,7 @@ fn the_server_on_duty_is_started_again() {
             node: 0,
             before: 0,
             life: 0,
+            stamp: 0,
         };
         site::ask(&control, &mount, &[], 0).unwrap();
         let caller = Some(proto::attr::Caller { uid: 0, gid: 0, umask: 0 });
@@ -262,7 +269,7 @@ fn what_sessions_have_in_slots_that_were_given_up_they_say_first() {
     assert!(proto::owners::slots(&bare.slots).contains(&slot_of(1).get()));
     let references = vec![Reference { ino: gone, count: 1 }];
     assert_eq!(session.at(1, &Hold { head: session.head(), references }).unwrap().gone, []);
-    session.at(1, &Open { head: session.head(), ino: gone, opening: 2, write: true }).unwrap();
+    session.at(1, &Open { head: session.head(), ino: gone, opening: 2, write: true, keep: false }).unwrap();
     let (rest, _) =
         site::ask(&control, &proto::owners::Bare { head: session.head(), brought: bare.number }, &[], 0)
             .unwrap();
@@ -273,4 +280,70 @@ fn what_sessions_have_in_slots_that_were_given_up_they_say_first() {
     let other = site.session();
     let look = GetAttr { head: other.head(), ino: 1 };
     assert_eq!(Reason::of(&other.at(1, &look).unwrap_err()), Reason::Bare);
+}
+
+fn lock_of(session: &Routed<'_>, ino: u64) -> LockOutcome {
+    let write = LockKind::Write.into();
+    let lock = HeldLock { ino, owner: 1, end: i64::MAX as u64, kind: write, pid: 1, ..HeldLock::default() };
+    session.ask(&Lock { head: session.op(), lock: Some(lock), wait: false }).unwrap().outcome()
+}
+
+/// Goal: whom one server gave up is not whole at another, so that nobody believes in a lock there that somebody else has. Method: a session that asks
+/// one of two servers alone; the other gives it up, and lets another have its lock; then the slot goes to where it is alive.
+#[test]
+fn who_was_given_up_by_one_server_has_no_locks_at_the_other() {
+    let sessions = SessionLimits { silence: Duration::from_secs(2), ..SessionLimits::default() };
+    let site = Several::with(2, 1, MetadataOptions { sessions, ..options() });
+    let dirs = dirs(&site.session(), 4);
+    let (one, two) = (site.session(), site.session());
+    let of = |n| *dirs.iter().find(|dir| site.owner(**dir) == n).unwrap();
+    let (here, there) = (of(0), of(1));
+    let mine = one.create(here, "mine", 1).unwrap();
+    let file = one.create(there, "file", 2).unwrap();
+    assert_eq!((lock_of(&one, mine), lock_of(&one, file)), (LockOutcome::Granted, LockOutcome::Granted));
+    assert_eq!(lock_of(&two, file), LockOutcome::Conflict);
+    let look = |session: &Routed<'_>, n: usize| session.at(n, &StatFs { head: session.head() }).map(drop);
+    until("it is given up there", || {
+        look(&one, 0).unwrap();
+        look(&two, 0).unwrap();
+        lock_of(&two, file) == LockOutcome::Granted
+    });
+    assert_eq!(Reason::of(&look(&one, 1).unwrap_err()), Reason::SessionGone);
+    // What it has here does not go there, where it cannot come any more.
+    assert!(site.try_bring(here, 1).is_err());
+    assert_eq!((site.owner(here), lock_of(&two, mine)), (0, LockOutcome::Conflict));
+    look(&one, 0).unwrap();
+    until("the slot has gone", || {
+        look(&two, 1).unwrap();
+        site.try_bring(there, 0).is_ok()
+    });
+    assert_eq!(Reason::of(&look(&one, 0).unwrap_err()), Reason::SessionGone);
+    let three = site.session();
+    assert_eq!(lock_of(&three, file), LockOutcome::Conflict, "it is the second one's");
+    until("what it had at the other is free", || {
+        look(&two, 0).unwrap();
+        lock_of(&three, mine) == LockOutcome::Granted
+    });
+}
+
+/// Goal: a slot that comes without what was in it, since who let it go died, had maybe locks: nobody goes on believing in one. Method: the row of a
+/// stopped server's slot is given up, and the server on duty takes it.
+#[test]
+fn locks_that_were_lost_with_a_slot_are_believed_by_nobody() {
+    let mut site = Several::new(2, 1);
+    let (id, file) = {
+        let one = site.session();
+        let dirs = dirs(&one, 4);
+        let there = *dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap();
+        let file = one.create(there, "file", 1).unwrap();
+        assert_eq!(lock_of(&one, file), LockOutcome::Granted);
+        (one.id, file)
+    };
+    site.stop(1);
+    site.adrift(file);
+    site.start(1);
+    until("it is served", || site.map(0).slot(slot_of(file)).owner == Some(NodeId(Several::node(0))));
+    let client = site::client_to(&site.address(0), Several::node(0), wire::schema::Lane::Metadata);
+    let look = site::ask(&client, &StatFs { head: Some(Head::of(id)) }, &[], 0).unwrap_err();
+    assert_eq!(Reason::of(&look), Reason::SessionGone);
 }

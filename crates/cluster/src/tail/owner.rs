@@ -224,6 +224,11 @@ impl Owner {
         matches!(self.state, State::Held { confirmed: true, .. })
     }
 
+    /// The row may name somebody who can go on in our place.
+    pub fn may_be_replaced(&self) -> bool {
+        matches!(self.state, State::Leaving { .. } | State::Held { .. })
+    }
+
     /// When there is something to do.
     pub fn next_deadline(&self) -> Option<Time> {
         let copy = |copy: &Copy| copy.next_beat.min(copy.moved.saturating_add(self.terms.patience));

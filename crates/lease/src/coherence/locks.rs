@@ -244,6 +244,27 @@ impl Locks {
         self.set(had.ino, had.owner, had.range, Some(had.kind), had.pid);
     }
 
+    /// All that is on some inodes goes to another server: their locks, and the numbers of the requests that wait there, in their order. Nobody is
+    /// answered.
+    pub fn take_out(&mut self, there: &dyn Fn(Ino) -> bool) -> (Vec<HadLock>, Vec<(SessionId, u64)>) {
+        let (mut locks, mut waited) = (Vec::new(), Vec::new());
+        let inodes: Vec<Ino> = self.inodes.keys().copied().filter(|ino| there(*ino)).collect();
+        for ino in inodes {
+            let arrivals = self.inodes.get(&ino).map(|on| on.waiting.keys().copied().collect::<Vec<u64>>());
+            for arrival in arrivals.into_iter().flatten() {
+                let waiter = self.dequeue(ino, arrival);
+                waited.extend(waiter.map(|waiter| (waiter.request.owner.session, waiter.number)));
+            }
+            let Some(on) = self.inodes.get(&ino) else { continue };
+            let found: Vec<Found<Owner>> = on.ranges.all().chain(on.files.all()).collect();
+            for Found { owner, range, kind, pid } in found {
+                locks.push(HadLock { ino, owner, range, kind, pid });
+                self.set(ino, owner, range, None, 0);
+            }
+        }
+        (locks, waited)
+    }
+
     pub fn poll_answer(&mut self) -> Option<(SessionId, u64, Outcome)> {
         self.answers.pop_front()
     }

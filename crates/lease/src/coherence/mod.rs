@@ -1,8 +1,8 @@
 //! What clients of a cluster may keep of its files, and who of all programs has which lock (DESIGN section 6). Sessions, locks
-//! and leases are called by the metadata service; nobody calls [`client`], which is for clients that keep what they write ([0023](../../../../docs/decisions/0023-leases-in-use.md)).
+//! and leases are called by the metadata service; [`client`] is for clients that keep what they write, and is called by the simulation alone ([0029](../../../../docs/decisions/0029-bytes-at-clients.md)).
 //!
 //! - [`rights`] what can be leased, and which leases and operations go together; [`message`] what both sides say.
-//! - [`server`] who has what, recalls, sessions, within its [`limits`]; its [`table`] of leases. [`client`] what may be used until when.
+//! - [`server`] who has what, recalls, sessions and how they come, within its [`limits`]; its [`table`] of leases. [`client`] what may be used until when.
 //! - [`locks`] of byte ranges and files, over the [`ranges`] of one inode; how they are `spoken` of.
 //!
 //! An operation that has to see or change what is true *claims* its keys: what other clients keep in its way is recalled, and until
@@ -25,6 +25,7 @@
 //! - I-CLEASE-8: tables are bounded. What does not fit is not granted, and the oldest leases are recalled before that.
 
 pub mod client;
+mod coming;
 pub mod limits;
 pub mod locks;
 pub mod message;

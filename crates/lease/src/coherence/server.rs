@@ -13,7 +13,7 @@ use types::Ino;
 pub use super::limits::{Expected, Limits, Past};
 use super::{
     locks::{LockRequest, Locks, Outcome, Owner},
-    message::{Had, Joined, Life, Party, Saying, Telling},
+    message::{Joined, Life, Party, Saying, Telling},
     ranges::Range,
     rights::{Claim, Key, Rights},
     table::{Recall, Table},
@@ -61,6 +61,14 @@ pub enum Input {
     GraceEnded,
     /// It was silent for longer than leases last without a word: it uses none any more. Its session goes on.
     Lapsed(SessionId),
+    /// It has something in what another server gave to this one, which heard nothing of it for so long. It may come by itself later, as whoever
+    /// comes for the first time, or back from an earlier life.
+    Place {
+        session: SessionId,
+        silent: Time,
+    },
+    /// Another server gave it up, and what it had there is free.
+    GivenUp(SessionId),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,36 +103,37 @@ pub enum Effect {
     Fence(SessionId),
     /// What it had is free.
     Over(SessionId),
-    /// Durably: earlier lives' sessions may come back no more, and what was fenced before this life may be forgotten. And no server
-    /// takes a write under a number of an earlier life: who did not come back may not know it yet.
+    /// Durably: who did not come back of earlier lives may not, and no server takes a write of him. What was fenced before may be forgotten.
     EndGrace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
+pub(super) enum Standing {
     Alive,
     Condemned,
     Fenced,
 }
 
-struct Session {
-    joined: Joined,
+pub(super) struct Session {
+    pub(super) joined: Joined,
     /// By which number it came here.
-    before: Joined,
-    heard: Time,
-    granted: Time,
-    standing: Standing,
+    pub(super) before: Joined,
+    /// It said itself what it had of earlier lives.
+    pub(super) came: bool,
+    pub(super) heard: Time,
+    pub(super) granted: Time,
+    pub(super) standing: Standing,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Timer {
+pub(super) enum Timer {
     Grace,
     Session(SessionId),
     Recall(SessionId, Key),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Grace {
+pub(super) enum Grace {
     Runs,
     /// The shell was told.
     Ends,
@@ -132,19 +141,19 @@ enum Grace {
 }
 
 pub struct Server {
-    limits: Limits,
-    past: Past,
+    pub(super) limits: Limits,
+    pub(super) past: Past,
     grace: Grace,
     /// `None`: it is not known who may come back.
-    expected: Option<Expected>,
-    joins: u64,
-    sessions: BTreeMap<SessionId, Session>,
+    pub(super) expected: Option<Expected>,
+    pub(super) joins: u64,
+    pub(super) sessions: BTreeMap<SessionId, Session>,
     /// By verdicts of this life: data servers refuse them by these names. As many as the shell has records of.
-    given_up: BTreeSet<SessionId>,
-    table: Table,
-    locks: Locks,
+    pub(super) given_up: BTreeSet<SessionId>,
+    pub(super) table: Table,
+    pub(super) locks: Locks,
     /// One for each session and each recall. Some come too early: what they are about has moved on.
-    timers: BTreeSet<(Time, Timer)>,
+    pub(super) timers: BTreeSet<(Time, Timer)>,
     /// We were called late: until then nobody is condemned, who may have said what we did not hear.
     patient_until: Time,
     effects: VecDeque<Effect>,
@@ -173,8 +182,7 @@ impl Server {
     /// One that surely had no life before: there is nothing to wait for.
     pub fn first(limits: Limits, now: Time) -> Server {
         let past = Past { life: Life(1), from: Life(1), fenced: BTreeSet::new() };
-        let none = BTreeSet::new();
-        Server { grace: Grace::Ended, timers: none, ..Server::new(limits, past, now) }
+        Server { grace: Grace::Ended, timers: BTreeSet::new(), ..Server::new(limits, past, now) }
     }
 
     /// It is known who may come back: the time for it ends when all have. To be called before anybody comes.
@@ -185,13 +193,19 @@ impl Server {
         }
     }
 
-    /// Those who did not come back yet.
-    pub fn missing(&self) -> impl Iterator<Item = SessionId> {
-        self.expected.iter().flat_map(|expected| &expected.sessions).copied()
+    /// Those that are there and were not given up, and the last number that one came by.
+    pub fn there(&self) -> (Vec<Joined>, Joined) {
+        let alive = self.sessions.values().filter(|session| session.standing == Standing::Alive);
+        (alive.map(|session| session.joined).collect(), Joined(self.joins))
+    }
+
+    /// Those who did not come back yet. `None`: that is not known.
+    pub fn missing(&self) -> Option<&BTreeSet<SessionId>> {
+        self.expected.as_ref().map(|expected| &expected.sessions)
     }
 
     /// Leases of earlier lives may be in use: nothing is granted, and nothing begins.
-    fn in_doubt(&self, now: Time) -> bool {
+    pub(super) fn in_doubt(&self, now: Time) -> bool {
         self.in_grace()
             && self.expected.as_ref().is_none_or(|past| !past.keeping.is_empty() && now < past.lapsed)
     }
@@ -280,9 +294,14 @@ impl Server {
                 if self.grace == Grace::Ends {
                     self.grace = Grace::Ended;
                     self.past.from = self.past.life;
-                    self.past.fenced.clear();
+                    // What they had is free: they do not come back, also not to another server, which may not know that.
+                    self.given_up.append(&mut self.past.fenced);
+                    let missing: Vec<SessionId> = self.missing().into_iter().flatten().copied().collect();
+                    missing.into_iter().for_each(|session| self.give_up(session));
                 }
             }
+            Input::Place { session, silent } => self.place(now, session, silent),
+            Input::GivenUp(session) => self.give_up(session),
             Input::Lapsed(session) => {
                 for key in self.table.forget_leases(session) {
                     self.begin_waiting(&key);
@@ -318,7 +337,7 @@ impl Server {
         }
     }
 
-    fn end_grace_if_all_are_back(&mut self) {
+    pub(super) fn end_grace_if_all_are_back(&mut self) {
         if self.expected.as_ref().is_some_and(|expected| expected.sessions.is_empty()) {
             self.end_grace();
         }
@@ -332,89 +351,8 @@ impl Server {
         }
     }
 
-    fn tell(&mut self, to: SessionId, telling: Telling) {
+    pub(super) fn tell(&mut self, to: SessionId, telling: Telling) {
         self.effects.push_back(Effect::Tell { to, telling });
-    }
-
-    /// Whoever does not live here under that number: he was given up, or never came to this life.
-    fn tell_stranger(&mut self, by: Party) {
-        let joined = by.joined;
-        let life = self.past.life;
-        let telling = if Life::of(joined.0) == life {
-            Telling::Gone { joined }
-        } else {
-            Telling::Rejoin { joined, life }
-        };
-        self.tell(by.session, telling);
-    }
-
-    fn join(&mut self, now: Time, by: Party, number: u64, (life, had): (Life, Had)) {
-        if life != self.past.life {
-            return self.tell_stranger(by);
-        }
-        let before = by.joined;
-        match self.sessions.get_mut(&by.session) {
-            // It says it again, or it comes late.
-            Some(session) if session.standing == Standing::Alive && session.before == before => {
-                session.heard = now;
-                session.granted = now;
-            }
-            Some(session) if session.standing == Standing::Alive => return,
-            Some(_) => return self.tell(by.session, Telling::Gone { joined: before }),
-            None => {
-                let new = before == Joined::default() && had.is_empty();
-                if new && self.sessions.len() >= self.limits.sessions {
-                    return;
-                }
-                // One that never heard that it was in is refused under this name, too, wherever the verdict is known.
-                let given_up = self.given_up.contains(&by.session) || self.past.fenced.contains(&by.session);
-                if given_up || (!new && !self.may_come_back(by, &had)) {
-                    return self.tell(by.session, Telling::Gone { joined: before });
-                }
-                self.joins += 1;
-                let session = Session {
-                    joined: Joined(self.joins),
-                    before,
-                    heard: now,
-                    granted: now,
-                    standing: Standing::Alive,
-                };
-                self.sessions.insert(by.session, session);
-                let silent = now.saturating_add(self.limits.silence);
-                self.timers.insert((silent, Timer::Session(by.session)));
-                self.table.restore(by.session, &had);
-                for lock in &had.locks {
-                    self.locks.restore(lock);
-                }
-                if let Some(expected) = &mut self.expected {
-                    expected.sessions.remove(&by.session);
-                    expected.keeping.remove(&by.session);
-                }
-                self.end_grace_if_all_are_back();
-            }
-        }
-        if let Some(session) = self.sessions.get(&by.session) {
-            let joined = session.joined;
-            let leases = self.table.of_session(by.session);
-            self.tell(by.session, Telling::Joined { before, joined, number, leases });
-        }
-    }
-
-    /// With all that it had, or not at all: nothing was granted since that could be in the way, if all said what is true.
-    fn may_come_back(&self, by: Party, had: &Had) -> bool {
-        let life = Life::of(by.joined.0);
-        let in_time = self.in_grace() && life >= self.past.from && life < self.past.life;
-        let limits = &self.limits;
-        let room = self.sessions.len() < limits.sessions
-            && self.table.leases() + had.leases.len() <= limits.leases
-            && self.table.operations() + had.claims.len() <= limits.operations
-            && had.claims.iter().all(|(_, claims)| claims.len() <= limits.claims)
-            && had.locks.iter().all(|lock| lock.owner.session == by.session);
-        in_time
-            && room
-            && !self.past.fenced.contains(&by.session)
-            && self.table.fits(by.session, had)
-            && self.locks.fit(by.session, &had.locks)
     }
 
     fn said(&mut self, now: Time, by: Party, saying: Saying) {
@@ -530,7 +468,7 @@ impl Server {
         self.timers.insert((recall.again.min(deadline), Timer::Recall(session, key)));
     }
 
-    fn condemn(&mut self, session: SessionId) {
+    pub(super) fn condemn(&mut self, session: SessionId) {
         let Some(found) = self.sessions.get_mut(&session).filter(|s| s.standing == Standing::Alive) else {
             return;
         };

@@ -46,6 +46,12 @@ pub enum Finding {
     AllocatorBehind { ugsd: UgsdId, next: u64, used: u64 },
     /// A UGSD number that is in use could be given out again.
     UgsdBehind { next: u32, used: u32 },
+    /// An entry of a directory that is spread, in another part than its name's, or in none.
+    WrongPart { dir: Ino, name: Vec<u8>, right: Ino },
+    /// A part of a directory that is missing, or does not say what the directory says.
+    BadPart { dir: Ino, part: Ino },
+    /// A hidden directory that is nobody's part.
+    StrayPart { ino: Ino },
     /// A pin of an inode that does not exist.
     StrayPin { ino: Ino },
     /// A policy of what is no directory or does not exist.
@@ -62,12 +68,15 @@ impl Finding {
         match self {
             Finding::Dangling { dir, .. }
             | Finding::WrongKind { dir, .. }
-            | Finding::WrongName { dir, .. } => Some(*dir),
+            | Finding::WrongName { dir, .. }
+            | Finding::WrongPart { dir, .. }
+            | Finding::BadPart { dir, .. } => Some(*dir),
             Finding::WrongParent { ino, .. }
             | Finding::WrongLinks { ino, .. }
             | Finding::Lost { ino, .. }
             | Finding::Detached { ino }
             | Finding::NoOrphanRecord { ino }
+            | Finding::StrayPart { ino }
             | Finding::WrongTarget { ino }
             | Finding::WrongFlags { ino, .. }
             | Finding::WrongMode { ino, .. } => Some(*ino),
@@ -136,6 +145,13 @@ impl fmt::Display for Finding {
             Finding::UgsdBehind { next, used } => {
                 write!(f, "the next UGSD number is {next}, but {used} is in use")
             }
+            Finding::WrongPart { dir, name: n, right } => {
+                write!(f, "entry \"{}\" is in directory {dir} and belongs into its part {right}", name(n))
+            }
+            Finding::BadPart { dir, part } => {
+                write!(f, "part {part} of directory {dir} is missing, or differs from it")
+            }
+            Finding::StrayPart { ino } => write!(f, "directory {ino} is a part of none"),
             Finding::StrayPin { ino } => write!(f, "inode {ino} is pinned and does not exist"),
             Finding::StrayPolicy { ino } => write!(f, "inode {ino} has a policy and is no directory"),
             Finding::StrayLink { ino } => {

@@ -79,8 +79,12 @@ fn judge<R: Reader + ?Sized>(reader: &R, counted: &Counted, found: &mut dyn FnMu
         return Ok(());
     }
     if names == 0 {
-        let kind = crate::inode::get(reader, ino)?.map_or(FileKind::Regular, |inode| inode.kind);
-        found(Finding::Lost { ino, kind });
+        let inode = crate::inode::get(reader, ino)?;
+        // Parts have none; of which directory they are the first pass looked at.
+        if !inode.is_some_and(|inode| inode.is_part()) {
+            let kind = inode.map_or(FileKind::Regular, |inode| inode.kind);
+            found(Finding::Lost { ino, kind });
+        }
     } else if !counted.is_dir && nlink != names {
         found(Finding::WrongLinks { ino, stored: nlink, counted: names });
     }

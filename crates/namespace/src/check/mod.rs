@@ -9,6 +9,7 @@ mod finding;
 mod links;
 mod records;
 mod repair;
+mod spreads;
 mod walk;
 
 pub use finding::Finding;

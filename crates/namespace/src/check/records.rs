@@ -10,6 +10,7 @@ use types::{FileKind, Ino, LocalId, ProjectId, TierId, UgsdId};
 
 use super::{
     finding::Finding,
+    spreads::{self, Directory},
     walk::{EVERYTHING, walk},
 };
 use crate::{
@@ -72,8 +73,8 @@ struct Group {
     stripes: bool,
     /// The linked directory's record.
     link: bool,
-    /// Of a directory that has entries: the linked directory is not told of them.
-    apart: Option<bool>,
+    /// Of a directory that has entries.
+    of: Option<Directory>,
 }
 
 /// What is compared at the end of a UGSD or of everything.
@@ -165,7 +166,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 }
                 None => false,
             },
-            (None, key::HELD | key::STANDING) => parsed.raw_ino == 0 && parsed.rest.len() == 8,
+            (None, key::HELD | key::STANDING | key::LENT) => parsed.raw_ino == 0 && parsed.rest.len() == 8,
             (None, key::VERDICT) => parsed.raw_ino == 0 && matches!(parsed.rest.len(), 0 | 16 | 17),
             (None, key::CONFLICT) => parsed.conflict().is_some(),
             (Some(_) | None, _) => false,
@@ -193,6 +194,10 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
             return Ok(false);
         };
         let name_owned = || name.to_vec();
+        let of = self.directory(dir)?;
+        if let Some(right) = of.right_part(hash).filter(|right| *right != dir) {
+            (self.found)(Finding::WrongPart { dir, name: name_owned(), right });
+        }
         if hash != self.env.names.hash(name) || name::check_new(name).is_err() {
             (self.found)(Finding::WrongName { dir, hash, name: name_owned() });
         }
@@ -205,12 +210,12 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         if inode.kind != entry.kind {
             (self.found)(Finding::WrongKind { dir, name: name_owned(), ino: entry.ino, kind: inode.kind });
         }
-        if self.is_apart(dir)? && !inode.is_apart() {
+        if of.is_apart && !inode.is_apart() {
             let (stored, counted) = (inode.flags, inode.flags | InodeFlags::APART);
             (self.found)(Finding::WrongFlags { ino: entry.ino, stored, counted });
         }
         if inode.is_dir() {
-            if inode.parent == Some(dir) && inode.nlink > 0 && entry.ino != Ino::ROOT {
+            if inode.parent == Some(of.shown) && inode.nlink > 0 && entry.ino != Ino::ROOT {
                 self.group.subdirs += 1;
             } else {
                 (self.found)(Finding::WrongParent { dir, name: name_owned(), ino: entry.ino });
@@ -220,14 +225,13 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
     }
 
     /// Of the directory whose entries are looked at.
-    fn is_apart(&mut self, dir: Ino) -> Result<bool> {
-        if let Some(known) = self.group.apart {
+    fn directory(&mut self, dir: Ino) -> Result<Directory> {
+        if let Some(known) = self.group.of {
             return Ok(known);
         }
-        let raw = inode::get_raw(self.reader, dir)?;
-        let apart = raw.and_then(|raw| Inode::decode(&raw)).is_some_and(|inode| inode.is_apart());
-        self.group.apart = Some(apart);
-        Ok(apart)
+        let of = Directory::look(self.reader, dir)?;
+        self.group.of = Some(of);
+        Ok(of)
     }
 
     /// By itself, by the directory that it is in, or, of a file, since it was once.
@@ -334,9 +338,11 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
             }
             return Ok(());
         };
-        let usage = self.whole.counted.entry(inode.project).or_default();
-        usage.bytes += quota::bytes_of(&inode) as i64;
-        usage.inodes += 1;
+        if !inode.is_part() {
+            let usage = self.whole.counted.entry(inode.project).or_default();
+            usage.bytes += quota::bytes_of(&inode) as i64;
+            usage.inodes += 1;
+        }
         self.judge_parts(ino, &inode, &group)?;
         if inode.is_dir() {
             self.judge_directory(ino, &inode, &group)?;
@@ -371,7 +377,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
         if self.whole.policies.contains(&ino) {
             counted |= InodeFlags::POLICY;
         }
-        counted |= inode.flags & InodeFlags::MODE;
+        counted |= inode.flags & (InodeFlags::MODE | InodeFlags::SPREAD | InodeFlags::PART);
         if inode.is_apart() && self.may_be_apart(ino, inode)? {
             counted |= InodeFlags::APART;
         }
@@ -393,6 +399,7 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
             }
             return Ok(());
         }
+        spreads::check(self.reader, (ino, inode), self.found)?;
         let counted = 2 + group.subdirs;
         if inode.nlink != counted {
             (self.found)(Finding::WrongLinks { ino, stored: inode.nlink, counted });

@@ -9,12 +9,12 @@ use types::{Ino, ProjectId, UgsdId};
 
 use super::{finding::Finding, walk::walk};
 use crate::{
-    Env, Inode, InodeFlags, Place, alloc,
+    Env, Inode, InodeFlags, Place, Spread, alloc,
     dentry::{self, Dentry},
     error::Result,
     inode,
     key::{self, Parsed},
-    orphan,
+    orphan, parts,
     quota::{self, Quota},
     superblock,
     txn::{Reader, Txn},
@@ -69,6 +69,15 @@ pub fn repair<T: Txn + ?Sized>(txn: &mut T, env: &Env, finding: &Finding) -> Res
             superblock.next_ugsd = used + 1;
             superblock::store(txn, &superblock);
         }
+        Finding::WrongPart { dir, name, right } => return move_into_part(txn, env, *dir, *right, name),
+        Finding::BadPart { dir, part } => return parts::restore(txn, *dir, *part),
+        // The next check finds that it has no name.
+        Finding::StrayPart { ino } => {
+            edit(txn, *ino, |inode| {
+                inode.flags.remove(InodeFlags::PART);
+                inode.rdev = 0;
+            })?;
+        }
         Finding::StrayPin { ino } => txn.delete(&key::pin(*ino)),
         Finding::StrayPolicy { ino } => txn.delete(&key::policy(*ino)),
         Finding::StrayLink { ino } => txn.delete(&key::link(*ino)),
@@ -122,7 +131,14 @@ fn repair_damaged<T: Txn + ?Sized>(txn: &mut T, key: &[u8]) -> Result<bool> {
             Ok(true)
         }
         // Their content is not looked at here: the key is wrong, and nobody asks for it.
-        key::LINK | key::WORK | key::CONFLICT | key::STRIPES | key::HELD | key::VERDICT | key::STANDING => {
+        key::LINK
+        | key::WORK
+        | key::CONFLICT
+        | key::STRIPES
+        | key::HELD
+        | key::LENT
+        | key::VERDICT
+        | key::STANDING => {
             txn.delete(key);
             Ok(true)
         }
@@ -153,19 +169,41 @@ fn move_entry<T: Txn + ?Sized>(txn: &mut T, env: &Env, dir: Ino, hash: u64, name
     Ok(true)
 }
 
+/// As [`move_entry`].
+fn move_into_part<T: Txn + ?Sized>(
+    txn: &mut T,
+    env: &Env,
+    dir: Ino,
+    right: Ino,
+    name: &[u8],
+) -> Result<bool> {
+    let (wrong, place) = (Place { dir, name }, Place { dir: right, name });
+    let Some(entry) = dentry::get(txn, &env.names, wrong)? else { return Ok(false) };
+    let shown = inode::load_dir(txn, dir)?.shown(dir);
+    if !inode::get(txn, right)?.is_some_and(|part| part.is_part() && part.parent == Some(shown)) {
+        return Ok(false);
+    }
+    dentry::delete(txn, &env.names, wrong);
+    if dentry::get(txn, &env.names, place)?.is_none() {
+        dentry::put(txn, &env.names, place, entry);
+    }
+    Ok(true)
+}
+
 /// A directory in two places stays where its parent says; one that its parent does not know stays here.
 fn repair_parent<T: Txn + ?Sized>(txn: &mut T, env: &Env, at: Place<'_>, ino: Ino) -> Result<()> {
     let mut inode = inode::load(txn, ino)?;
+    let shown = inode::get(txn, at.dir)?.map_or(at.dir, |dir| dir.shown(at.dir));
     let known = match inode.parent {
         _ if ino == Ino::ROOT => true,
-        Some(parent) if parent != at.dir => has_entry_of(txn, parent, ino)?,
+        Some(parent) if parent != shown => has_entry_of(txn, parent, ino)?,
         Some(_) | None => false,
     };
     if known {
         dentry::delete(txn, &env.names, at);
         return Ok(());
     }
-    inode.parent = Some(at.dir);
+    inode.parent = Some(shown);
     if inode.nlink == 0 {
         inode.nlink = 2;
         orphan::drop_record(txn, ino);
@@ -175,11 +213,17 @@ fn repair_parent<T: Txn + ?Sized>(txn: &mut T, env: &Env, at: Place<'_>, ino: In
 }
 
 fn has_entry_of<R: Reader + ?Sized>(reader: &R, dir: Ino, ino: Ino) -> Result<bool> {
+    let spread = inode::get(reader, dir)?.and_then(|inode| inode.spread());
     let mut has = false;
-    walk(reader, (&key::dentry_from(dir, 0), &key::dentry_end(dir)), &mut |_, value| {
-        has = Dentry::decode(value).is_some_and(|entry| entry.ino == ino);
-        Ok(if has { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-    })?;
+    for dir in spread.into_iter().flat_map(Spread::parts).chain([dir]) {
+        if has {
+            break;
+        }
+        walk(reader, (&key::dentry_from(dir, 0), &key::dentry_end(dir)), &mut |_, value| {
+            has = Dentry::decode(value).is_some_and(|entry| entry.ino == ino);
+            Ok(if has { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+    }
     Ok(has)
 }
 

@@ -190,6 +190,23 @@ pub enum MdsCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Spread the entries of a busy directory over hidden parts, which several metadata servers have. As root, on a mount; programs see no difference
+    Spread {
+        /// The directory; with at most 65,536 entries
+        dir: PathBuf,
+        /// Parts, 2 to 64, rounded up to a power of two; by default as many as there are metadata servers
+        #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(2..=64))]
+        over: Option<u32>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Undo the spreading of a directory: its entries are in one place again
+    Gather {
+        /// The directory; with at most 65,536 entries
+        dir: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 #[derive(Args, Debug)]

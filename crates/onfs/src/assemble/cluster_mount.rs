@@ -8,7 +8,7 @@ use std::{
 use fuse::{Session, TransportChoice, UnmountError as FuseUnmount};
 use net::tls::Tls;
 use parking_lot::RwLock;
-use remote::{OwnNode, Remote, RemoteOptions, ServerStatus};
+use remote::{OwnNode, OwnStatus, Remote, RemoteOptions, ServerStatus};
 use types::Errno;
 use wire::{
     connection::Window,
@@ -19,7 +19,7 @@ use super::{StartContext, mount_options, observed, refusals::of_mount};
 use crate::{
     config::{ClusterConfig, RemoteConfig, Transport, id_text},
     control::{
-        ClusterMountReport, ControlError, ControlHandler, ErrorCode, MoveReport, NodeReport, Peer,
+        ClusterMountReport, ControlError, ControlHandler, ErrorCode, MoveReport, NodeReport, OwnReport, Peer,
         ProgressSink, Request, Response,
     },
     monitor::{Id, Sample},
@@ -44,8 +44,11 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
         Some(0) => OwnNode::None,
         Some(node) => OwnNode::Is(node.into()),
     };
+    options.sockets = config.sockets.clone();
+    options.passthrough = config.mount.passthrough;
     options.no_atime = config.mount.flags.no_atime;
     options.leases = config.mount.leases;
+    options.cache = config.mount.cache.0;
     options.workers = config.mount.workers as usize;
     options.data_workers = config.mount.workers as usize * 2;
     let remote =
@@ -154,6 +157,17 @@ impl MountedFs for ClusterMount {
         sample.add(Id::KeptLapses, &[], status.kept.lapsed);
         sample.add(Id::KeptNames, &[], status.kept.names);
         sample.add(Id::KeptInodes, &[], status.kept.inodes);
+        if let Some(own) = &status.own {
+            sample.add(Id::OwnSocket, &[], u64::from(own.near));
+            sample.add(Id::OwnFiles, &[], own.files as u64);
+            sample.add(Id::OwnFilesEver, &[], own.files_ever);
+        }
+        sample.add(Id::KeptFiles, &[], status.kept.files);
+        sample.add(Id::KeptReads, &["found"], status.cache.found);
+        sample.add(Id::KeptReads, &["asked"], status.cache.missed);
+        sample.add(Id::KeptBytes, &[], status.cache.bytes);
+        sample.add(Id::MappedFiles, &[], status.mapped.0);
+        sample.add(Id::MappedDrops, &[], status.mapped.1);
         for server in status.metadata.iter().chain(&status.data) {
             let away = server.away.as_ref().map_or(0.0, |(since, _)| since.as_secs_f64());
             sample.add_real(Id::ServerAway, &[&server.name], away);
@@ -213,10 +227,22 @@ impl Parts {
             map_epoch: status.map_epoch,
             open_files: status.open_files as u64,
             known_inodes: status.references as u64,
+            own: status.own.map(own),
             servers: servers.map(node).collect(),
             whole,
             warnings,
         }
+    }
+}
+
+fn own(own: OwnStatus) -> OwnReport {
+    let way = if own.near { "socket" } else { "network" };
+    OwnReport {
+        node: own.node,
+        takes: own.takes,
+        way: way.to_owned(),
+        passthrough_files: own.files as u64,
+        passthrough_files_ever: own.files_ever,
     }
 }
 

@@ -5,7 +5,7 @@ use std::{io, sync::Arc, time::Duration};
 use ds::FirstRecord;
 use kv::MetaStore;
 use mds::Mds;
-use net::{Address, Client, Credentials, Handler, NobodyAnswers, Target, Tuning};
+use net::{Address, Client, Credentials, Handler, NobodyAnswers, Target, Tuning, hatch::Hatch};
 use parking_lot::Mutex;
 use proto::control::NodeReport;
 use serve::{
@@ -48,8 +48,14 @@ pub(super) struct Serving {
 }
 
 impl Serving {
+    /// What has descriptors for clients on this machine, of a node with data.
+    pub fn hatch(&self) -> Option<Arc<dyn Hatch>> {
+        self.services.data.clone().map(|data| data as Arc<dyn Hatch>)
+    }
+
+    /// `leave_after`: of a closed file, from a node that has only memory.
     pub fn start(
-        node: &NodeConfig,
+        (node, leave_after): (&NodeConfig, Option<Duration>),
         credentials: &Credentials,
         stores: &Stores,
         first: Option<Arc<FirstRecords>>,
@@ -58,7 +64,7 @@ impl Serving {
         let failed = |error: io::Error| StartError::Failed(format!("the services: {error}"));
         let mut data = None;
         if let (true, Some(first)) = (node.data, first) {
-            let options = DataOptions::default();
+            let options = DataOptions { leave_after, ..DataOptions::default() };
             let started = DataService::start(stores.ds(), stores.store.clone(), first, options);
             let started = started.map_err(failed)?;
             started.set_credentials(credentials.clone());
@@ -132,6 +138,11 @@ impl Serving {
         self.services.shutdown();
     }
 
+    /// It is to be ended and started.
+    pub fn has_to_begin_anew(&self) -> bool {
+        self.services.metadata.as_ref().is_some_and(|metadata| metadata.has_to_begin_anew())
+    }
+
     /// What the roles counted.
     pub fn sample(&self, sample: &mut Sample) {
         if let Some(metadata) = &self.services.metadata {
@@ -149,16 +160,28 @@ impl Serving {
             sample.add(Id::LeasesLapsed, &[], leases.lapsed);
             sample.add(Id::MapEpoch, &[], now.epoch);
             sample.add_real(Id::Grace, &[], now.grace_ms as f64 / 1000.0);
+            if let Some((standby, taken_over)) = metadata.standby_now() {
+                sample.add(Id::Standby, &[], u64::from(standby.complete));
+                sample.add_real(Id::StandbySince, &[], standby.since_ms as f64 / 1000.0);
+                sample.add(Id::StandbyWaits, &[], standby.waiting);
+                sample.add(Id::TakenOver, &[], taken_over);
+            }
             let away = now.nodes.iter().filter(|node| node.away).count();
             sample.add(Id::NodesUp, &["up"], (now.nodes.len() - away) as u64);
             sample.add(Id::NodesUp, &["away"], away as u64);
             for node in &now.nodes {
-                sample.add_real(Id::NodeSilent, &[&node.report.name], node.heard_ms as f64 / 1000.0);
+                let name = &node.report.name[..];
+                sample.add_real(Id::NodeSilent, &[name], node.heard_ms as f64 / 1000.0);
+                let (files, bytes) = metadata.sent_by(node.report.node);
+                sample.add(Id::NodeSentFiles, &[name], files);
+                sample.add(Id::NodeSentBytes, &[name], bytes);
+                sample.add(Id::NodeLacking, &[name], node.report.pressure.map_or(0, |it| it.lacking));
             }
         }
         if let Some(data) = &self.services.data {
             sample.add_served("data", data.workers().meter());
             sample.add(Id::ObjectsInUse, &[], data.in_use() as u64);
+            sample.add(Id::ObjectsLent, &[], data.lent() as u64);
             let silent = self.report_trouble().map_or(0.0, |trouble| trouble.since.elapsed().as_secs_f64());
             sample.add_real(Id::ReportFails, &[], silent);
         }

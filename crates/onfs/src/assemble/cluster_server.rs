@@ -1,6 +1,7 @@
 //! A server of a cluster: the stores, the services over them, and no kernel.
 
 use std::{
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -28,66 +29,58 @@ use crate::{
     },
     monitor::{Id, Sample},
     mounts,
+    policy::WriteBehind,
     running::{MountedFs, Running, StartError, UnmountError},
 };
 
 /// Connections are ended in order for so long.
 const LEAVE: Duration = Duration::from_secs(5);
+/// Between looks whether it has to begin anew.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between attempts to.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// As `tier::Settings::write_behind_latest`.
+const LEAVE_LATEST: Duration = Duration::from_secs(30);
+
+/// What is in memory alone is there as long as what is not written behind, at the latest; `None`: as long as it likes.
+fn leave_after(config: &ServerConfig) -> Option<Duration> {
+    match config.stores.policy.write_behind {
+        WriteBehind::After(delay) => Some(delay.0.max(LEAVE_LATEST)),
+        WriteBehind::Never => None,
+    }
+}
 
 /// Opens the stores, recovers, and serves. Returns when it can be reached.
 pub fn start_server(config: &ServerConfig, context: StartContext<'_>) -> Result<Running, StartError> {
-    let credentials = credentials(&config.cluster, config.node.id, roles(&config.node))?;
-    let cluster = credentials.me.cluster;
-    let mut first = None;
-    let mut make_first = first_records(&mut first);
-    let opening = Opening { owner_uid: context.owner_uid, buffers: 0, first: &mut make_first };
-    let stores = Stores::open(&config.stores, opening, context.note)?;
-    drop(make_first);
-    let (names, shared) =
-        match names::open(config, &credentials, (&stores.store, context.owner_uid), context.note) {
-            Ok(Some((names, shared))) => (Some(names), Some(shared)),
-            Ok(None) => (None, None),
-            Err(error) => {
-                stores.give_up();
-                return Err(error);
-            }
-        };
-    let with_names = names.as_ref().zip(shared);
-    let serving = match Serving::start(&config.node, &credentials, &stores, first, with_names) {
-        Ok(serving) => serving,
-        Err(error) => {
-            give_up(names, stores);
-            return Err(error);
-        }
-    };
-    let listen = &config.node.listen;
-    let server =
-        Server::start(listen, credentials.clone(), serving.handler(), Tuning::default(), Bounds::default());
-    let server = match server {
-        Ok(server) => server,
-        Err(error) => {
-            serving.shutdown();
-            drop(serving);
-            give_up(names, stores);
-            return Err(StartError::Failed(format!("{listen}: cannot listen there: {error}")));
-        }
-    };
-    if let Err(error) = serving.report(config, &credentials, server.address()) {
-        server.close(LEAVE);
-        serving.shutdown();
-        drop(serving);
-        give_up(names, stores);
-        return Err(StartError::Failed(format!("the thread that reports: {error}")));
-    }
-    stores.ds().release();
-    let parts =
-        Parts { stores, names, serving, server, config: config.clone(), cluster, began: Instant::now() };
+    let parts = Parts::open(config, context.owner_uid, context.note)?;
     let fs = Arc::new(Serves {
         parts: Mutex::new(Some(parts)),
+        owner_uid: context.owner_uid,
+        config: config.clone(),
         ended: Mutex::new(false),
         changed: Condvar::new(),
     });
     Ok(Running { handler: fs.clone(), fs })
+}
+
+/// Mounts on this machine need no network. Without the socket they take that, so a server without one serves as well.
+fn listen_near(
+    server: &mut Server,
+    serving: &Serving,
+    config: &ServerConfig,
+    cluster: [u8; 16],
+) -> Option<PathBuf> {
+    let path = config.node.sockets.of(cluster, config.node.id)?;
+    let hatch = serving.hatch()?;
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    match made.and_then(|()| server.also_at(&path, hatch)) {
+        Ok(()) => Some(path),
+        Err(error) => {
+            tracing::warn!(socket = %path.display(), %error, "no socket for mounts on this machine: they come over the network");
+            None
+        }
+    }
 }
 
 fn roles(node: &NodeConfig) -> Roles {
@@ -119,10 +112,87 @@ struct Parts {
     began: Instant,
 }
 
+impl Parts {
+    fn open(config: &ServerConfig, owner_uid: u32, note: &mut dyn FnMut(&str)) -> Result<Parts, StartError> {
+        let credentials = credentials(&config.cluster, config.node.id, roles(&config.node))?;
+        let cluster = credentials.me.cluster;
+        let mut first = None;
+        let mut make_first = first_records(&mut first);
+        let opening = Opening { owner_uid, buffers: 0, first: &mut make_first };
+        let stores = Stores::open(&config.stores, opening, note)?;
+        drop(make_first);
+        let (names, shared) = match names::open(config, &credentials, (&stores.store, owner_uid), note) {
+            Ok(Some((names, shared))) => (Some(names), Some(shared)),
+            Ok(None) => (None, None),
+            Err(error) => {
+                stores.give_up();
+                return Err(error);
+            }
+        };
+        let with_names = names.as_ref().zip(shared);
+        let of_node = (&config.node, leave_after(config));
+        let serving = match Serving::start(of_node, &credentials, &stores, first, with_names) {
+            Ok(serving) => serving,
+            Err(error) => {
+                give_up(names, stores);
+                return Err(error);
+            }
+        };
+        let listen = &config.node.listen;
+        let server = Server::start(
+            listen,
+            credentials.clone(),
+            serving.handler(),
+            Tuning::default(),
+            Bounds::default(),
+        );
+        let server = match server {
+            Ok(mut server) => {
+                let near = listen_near(&mut server, &serving, config, cluster);
+                near.iter().for_each(
+                    |path| tracing::info!(socket = %path.display(), "mounts on this machine find it"),
+                );
+                server
+            }
+            Err(error) => {
+                serving.shutdown();
+                drop(serving);
+                give_up(names, stores);
+                return Err(StartError::Failed(format!("{listen}: cannot listen there: {error}")));
+            }
+        };
+        if let Err(error) = serving.report(config, &credentials, server.address()) {
+            server.close(LEAVE);
+            serving.shutdown();
+            drop(serving);
+            give_up(names, stores);
+            return Err(StartError::Failed(format!("the thread that reports: {error}")));
+        }
+        stores.ds().release();
+        let (config, began) = (config.clone(), Instant::now());
+        Ok(Parts { stores, names, serving, server, config, cluster, began })
+    }
+
+    fn close(self) -> Result<(), String> {
+        let Parts { stores, names, serving, server, config, .. } = self;
+        server.close(LEAVE);
+        serving.shutdown();
+        drop(serving);
+        let named = names.map_or(Ok(()), Names::close);
+        let ds = stores.ds();
+        let Stores { store, mds, linked, tiers } = stores;
+        drop(tiers);
+        let closed = Closing { store, mds, ds, linked, state: config.stores.mount.state }.close(|| true);
+        named.and(closed)
+    }
+}
+
 /// A server seen as what the daemon supervises: its "mount" is that it serves.
 struct Serves {
-    /// `None` after the end.
+    /// `None` after the end, and while it begins anew.
     parts: Mutex<Option<Parts>>,
+    owner_uid: u32,
+    config: ServerConfig,
     ended: Mutex<bool>,
     changed: Condvar,
 }
@@ -131,6 +201,39 @@ impl Serves {
     fn end(&self) {
         *self.ended.lock() = true;
         self.changed.notify_all();
+    }
+
+    /// Sleeps for a while; true: it is to end.
+    fn ends_within(&self, wait: Duration) -> bool {
+        let mut ended = self.ended.lock();
+        if !*ended {
+            self.changed.wait_for(&mut ended, wait);
+        }
+        *ended
+    }
+
+    /// Another metadata server went on in this one's place, or this one goes on for who was on duty: as a stop and a start, without another process.
+    fn begin_anew(&self) {
+        let Some(parts) = self.parts.lock().take() else { return };
+        tracing::warn!("the server begins anew: its directories have changed hands");
+        if let Err(why) = parts.close() {
+            // What was answered is another's by now.
+            tracing::warn!(why, "it was not closed in order");
+        }
+        let mut note = |text: &str| tracing::warn!("{text}");
+        loop {
+            match Parts::open(&self.config, self.owner_uid, &mut note) {
+                Ok(parts) => {
+                    *self.parts.lock() = Some(parts);
+                    tracing::info!("it serves again");
+                    return;
+                }
+                Err(error) => tracing::error!(%error, "it cannot begin anew yet"),
+            }
+            if self.ends_within(AGAIN) {
+                return;
+            }
+        }
     }
 }
 
@@ -161,9 +264,11 @@ impl MountedFs for Serves {
     }
 
     fn wait(&self) {
-        let mut ended = self.ended.lock();
-        while !*ended {
-            self.changed.wait(&mut ended);
+        while !self.ends_within(LOOK) {
+            let anew = self.parts.lock().as_ref().is_some_and(|parts| parts.serving.has_to_begin_anew());
+            if anew {
+                self.begin_anew();
+            }
         }
     }
 
@@ -179,7 +284,9 @@ impl MountedFs for Serves {
 
     fn troubles(&self) -> Vec<String> {
         let parts = self.parts.lock();
-        let Some(parts) = parts.as_ref() else { return vec!["the server has ended".to_owned()] };
+        let Some(parts) = parts.as_ref() else {
+            return vec!["the server has ended, or begins anew".to_owned()];
+        };
         let mut troubles = parts.serving.troubles();
         troubles.extend(observed::troubles(&parts.stores.ds(), parts.names_store()));
         troubles
@@ -187,17 +294,11 @@ impl MountedFs for Serves {
 
     fn finish(&self) -> Result<(), String> {
         let Some(parts) = self.parts.lock().take() else { return Ok(()) };
-        let Parts { stores, names, serving, server, config, .. } = parts;
-        serving.leave();
-        server.close(LEAVE);
-        serving.shutdown();
-        drop(serving);
-        let named = names.map_or(Ok(()), Names::close);
-        let ds = stores.ds();
-        let Stores { store, mds, linked, tiers } = stores;
-        drop(tiers);
-        let closed = Closing { store, mds, ds, linked, state: config.stores.mount.state }.close(|| true);
-        named.and(closed)
+        // Of a server that has to begin anew others have it already.
+        if !parts.serving.has_to_begin_anew() {
+            parts.serving.leave();
+        }
+        parts.close()
     }
 }
 

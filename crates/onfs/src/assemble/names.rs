@@ -5,12 +5,15 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use cluster::{
     map::{Epoch, NodeId},
     node::{Node, NodeState, RACK},
+    tail::row::Change,
 };
 use kv::MetaStore;
 use mds::Mds;
 use net::Credentials;
-use pg::Rights;
-use serve::metadata::{JoinError, Joining, Shared, SlotRights, join};
+use pg::{Rights, TailBatch, TailError, TailSeen};
+use serve::metadata::{
+    JoinError, Joining, Shared, SlotRights, StandbyOptions, TailRows, TailTrouble, TailView, join,
+};
 use wire::handshake::Roles;
 
 use super::{
@@ -25,6 +28,9 @@ use crate::{
 
 /// Whoever is on duty is waited for so long: he may be starting, too.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Copies of the ends of others' journals, below the state directory.
+const COPIES_DIR: &str = "copies";
 
 /// This node, as the map has it before it reported anything.
 pub(super) fn in_map(node: &NodeConfig) -> Node {
@@ -57,6 +63,41 @@ impl SlotRights for Rows {
     }
 }
 
+/// What they say of standbys.
+struct Tails(Rights);
+
+impl TailRows for Tails {
+    fn writer(&self) -> String {
+        self.0.writer().to_owned()
+    }
+
+    fn see(&self, writer: &str) -> Result<Option<TailView>, String> {
+        let seen = self.0.tail_of(writer).map_err(|error| error.to_string())?;
+        Ok(seen.map(|TailSeen { row, ended, .. }| TailView { row, ended }))
+    }
+
+    fn write(&self, change: &Change<String>) -> Result<(), TailTrouble> {
+        self.0.write_tail(change).map(drop).map_err(trouble)
+    }
+
+    fn take_over(
+        &self,
+        from: &str,
+        copy: u64,
+        tail: &[TailBatch],
+    ) -> Result<BTreeMap<u16, u64>, TailTrouble> {
+        self.0.take_over(from, copy, tail).map(|taken| taken.ours).map_err(trouble)
+    }
+}
+
+fn trouble(error: TailError) -> TailTrouble {
+    match error {
+        TailError::Refused(refused) => TailTrouble::Refused(refused),
+        TailError::Fenced(error) => TailTrouble::Fenced(error.to_string()),
+        TailError::Failed(error) => TailTrouble::Failed(error.to_string()),
+    }
+}
+
 pub(super) struct Names {
     pub store: Arc<MetaStore>,
     pub mds: Arc<Mds>,
@@ -79,7 +120,13 @@ pub(super) fn open(
         me: in_map(&config.node),
         servers: config.cluster.metadata.clone(),
         credentials: credentials.clone(),
-        rights: Arc::new(Rows(rights)),
+        rights: Arc::new(Rows(rights.clone())),
+        standby: Some(StandbyOptions {
+            rows: Arc::new(Tails(rights)),
+            dir: config.stores.mount.state.join(COPIES_DIR),
+            on: database.standby,
+            terms: Default::default(),
+        }),
         patience: PATIENCE,
         relief: Default::default(),
     };

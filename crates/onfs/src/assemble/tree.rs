@@ -11,7 +11,7 @@ use std::{
     path::PathBuf,
 };
 
-use namespace::{Inode, dentry::Dentry, key, txn::Reader};
+use namespace::{Inode, Spread, dentry::Dentry, key, txn::Reader};
 use types::Ino;
 
 /// Deeper than any path.
@@ -63,7 +63,11 @@ impl<'a> Names<'a> {
             }
             ControlFlow::Continue(())
         });
-        self.found.extend(found);
+        for (ino, (dir, name)) in found {
+            // A part is no directory to people.
+            let of = self.record(dir).filter(Inode::is_part).and_then(|part| part.parent);
+            self.found.insert(ino, (of.unwrap_or(dir), name));
+        }
     }
 
     fn record(&self, ino: Ino) -> Option<Inode> {
@@ -76,15 +80,21 @@ impl<'a> Names<'a> {
         }
         let dir = self.record(ino)?.parent?;
         let (mut name, mut left) = (None, self.entries_max);
-        let scanned =
-            self.reader.scan(&key::dentry_from(dir, 0), &key::dentry_end(dir), &mut |key, value| {
+        let parts = self.record(dir).and_then(|dir| dir.spread()).into_iter().flat_map(Spread::parts);
+        for place in std::iter::once(dir).chain(parts) {
+            let (from, to) = (key::dentry_from(place, 0), key::dentry_end(place));
+            let scanned = self.reader.scan(&from, &to, &mut |key, value| {
                 if Dentry::decode(value).is_some_and(|entry| entry.ino == ino) {
                     name = key.get(key::DENTRY_NAME_AT..).map(<[u8]>::to_vec);
                 }
                 left = left.saturating_sub(1);
                 if name.is_some() || left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-        scanned.ok()?;
+            scanned.ok()?;
+            if name.is_some() || left == 0 {
+                break;
+            }
+        }
         let named = (dir, name?);
         self.found.insert(ino, named.clone());
         Some(named)
@@ -127,6 +137,14 @@ mod tests {
         assert_eq!(names.path(other), None);
         names.search(&HashSet::from([other]));
         assert_eq!(names.path(other), Some(PathBuf::from("/a/b/other")));
+
+        // Of a directory that is spread, by its parts.
+        mds.spread(b, 2).unwrap();
+        assert_eq!(path(file).as_deref(), Some("/a/b/file"));
+        let mut names = Names::new(&*store, 100);
+        names.search(&HashSet::from([file, other]));
+        assert_eq!(names.path(other), Some(PathBuf::from("/a/b/other")));
+        mds.gather_parts(b).unwrap();
 
         mds.hold(file, 1);
         mds.unlink(b, b"file", &|_| true).unwrap();

@@ -241,7 +241,7 @@ mod tests {
         let text = fs::read_to_string(place.join(CONFIG)).unwrap();
         settings.apply_file(&place.join(CONFIG), &text).unwrap();
         settings.apply_flag("mount.source", "h:/", "h:/").unwrap();
-        let files = crate::config::ClusterConfig::resolve(&settings).unwrap().tls.unwrap();
+        let files = crate::config::ClusterConfig::resolve(&settings, &Host::detect()).unwrap().tls.unwrap();
         net::tls::Tls::open(files.clone()).unwrap();
         let before = fs::read(&files.ca).unwrap();
         fs::remove_file(place.join(KEY)).unwrap();

@@ -57,7 +57,7 @@ impl Cluster {
         if let Some(source) = source {
             settings.apply_flag("mount.source", source, source).map_err(|error| wrong(&[error]))?;
         }
-        let cluster = ClusterConfig::resolve(&settings).map_err(|error| wrong(&[error]))?;
+        let cluster = ClusterConfig::resolve(&settings, &host).map_err(|error| wrong(&[error]))?;
         if cluster.metadata.is_empty() {
             return Err(Failure::usage("which cluster? write HOST[:PORT]:/, or set cluster.metadata"));
         }

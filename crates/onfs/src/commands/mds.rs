@@ -2,15 +2,25 @@
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
-use cluster::map::{ClusterMap, NodeId};
+use cluster::{
+    map::{ClusterMap, NodeId},
+    node::Node,
+};
 use net::Address;
-use proto::{control::Hello, owners::Bring};
+use proto::{
+    control::Hello,
+    owners::Bring,
+    tail::{TailNow, TailStatus},
+};
 use types::{Ino, LocalId, Slot, UgsdId};
 
-use super::cluster_call::{Cluster, ask};
+use super::{
+    cluster_call::{Cluster, ask},
+    spread::{gather, spread},
+};
 use crate::{
     args::{ConfigArgs, MdsCommand, Output},
-    control::MdsReport,
+    control::{MdsReport, StandbyReport},
     exit::{Failure, Outcome},
     render,
 };
@@ -25,14 +35,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub fn mds(command: &MdsCommand) -> Outcome {
     match command {
         MdsCommand::List { config, dir, output } => {
-            let map = map(&Cluster::named(config, None)?)?;
+            let cluster = Cluster::named(config, None)?;
+            let map = map(&cluster)?;
             let only = match dir {
                 Some(dir) => Some(slot_of(dir)?.0),
                 None => None,
             };
-            show(&map, only, output)
+            show(&cluster, &map, only, output)
         }
         MdsCommand::Move { config, dir, to, output } => move_dir(config, dir, *to, output),
+        MdsCommand::Spread { dir, over, output } => spread(dir, *over, output),
+        MdsCommand::Gather { dir, output } => gather(dir, output),
     }
 }
 
@@ -83,14 +96,25 @@ fn move_dir(config: &ConfigArgs, dir: &Path, to: u64, output: &Output) -> Outcom
     let mut last = format!("{} has no address", duty.name);
     for address in duty.addresses.iter().filter_map(|text| text.parse::<Address>().ok()) {
         match ask(&cluster.client(&address, Some(duty.id.0)), &bring, 0, PATIENCE) {
-            Ok(_) => return show(&map(&cluster)?, Some(slot), output),
+            Ok(_) => return show(&cluster, &map(&cluster)?, Some(slot), output),
             Err(why) => last = why,
         }
     }
     Err(Failure::failed(last).hint("the directory is served on by whoever has it: onfs mds list"))
 }
 
-fn show(map: &ClusterMap, only: Option<Slot>, output: &Output) -> Outcome {
+/// Of a server of several, as it says.
+fn standby_of(cluster: &Cluster, node: &Node) -> Option<StandbyReport> {
+    let addresses = node.addresses.iter().filter_map(|text| text.parse::<Address>().ok());
+    let asked = |address: Address| {
+        let client = cluster.client(&address, Some(node.id.0));
+        ask(&client, &TailNow {}, 0, PATIENCE_WITH_DUTY).ok()
+    };
+    let (TailStatus { standby, complete, waiting, since_ms, off }, _) = addresses.filter_map(asked).next()?;
+    Some(StandbyReport { node: standby, complete, since_ms, waiting, off })
+}
+
+fn show(cluster: &Cluster, map: &ClusterMap, only: Option<Slot>, output: &Output) -> Outcome {
     let on_duty = map.slot(UgsdId::ROOT.slot()).owner;
     let mut slots: BTreeMap<NodeId, u64> = BTreeMap::new();
     for owner in map.slots().filter_map(|(_, entry)| entry.owner) {
@@ -105,6 +129,7 @@ fn show(map: &ClusterMap, only: Option<Slot>, output: &Output) -> Outcome {
             addresses: node.addresses.clone(),
             slots: slots.get(&node.id).copied().unwrap_or(0),
             on_duty: on_duty == Some(node.id),
+            standby: on_duty.and_then(|_| standby_of(cluster, node)),
         })
         .collect();
     if output.json { render::json(&reports) } else { render::print(&render::mds(&reports)) }

@@ -22,6 +22,7 @@ mod node;
 mod plan;
 mod server;
 mod settings;
+mod spread;
 mod stage;
 mod top;
 mod tree;

@@ -20,7 +20,7 @@ use wire::handshake::Roles;
 use super::cluster_call::Cluster;
 use crate::{
     args::{NodeCommand, Output, WhichNode},
-    control::{DrainReport, NodeReport, Progress, Unit},
+    control::{DrainReport, NodeReport, PressureReport, Progress, Unit},
     exit::{Exit, Failure, Outcome},
     render::{self, Meter},
 };
@@ -150,6 +150,7 @@ fn reports(cluster: &Cluster) -> Outcome<Vec<NodeReport>> {
     for (number, standing) in standings(cluster)? {
         let absent = || NodeReport { node: number, name: standing.name.clone(), ..NodeReport::default() };
         let report = reports.entry(number).or_insert_with(absent);
+        report.pressure = pressure_report(&standing);
         match standing.kind() {
             StandingKind::In => (),
             StandingKind::Draining => {
@@ -177,6 +178,16 @@ fn drain_report(standing: &Standing) -> DrainReport {
     }
 }
 
+fn pressure_report(standing: &Standing) -> Option<PressureReport> {
+    let report = PressureReport {
+        full: standing.full,
+        files_sent: standing.files_sent,
+        bytes_sent: standing.bytes_sent,
+        why: standing.stuck.clone(),
+    };
+    Some(report).filter(|report| *report != PressureReport::default())
+}
+
 fn report(node: &Node) -> NodeReport {
     let roles = [(Roles::MDS, "metadata"), (Roles::DS, "data")];
     NodeReport {
@@ -196,7 +207,6 @@ fn report(node: &Node) -> NodeReport {
             NodeState::Down => "down",
         }
         .to_owned(),
-        in_flight: 0,
-        drain: None,
+        ..NodeReport::default()
     }
 }

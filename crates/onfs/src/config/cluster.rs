@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use net::{Address, tls::TlsFiles};
+use remote::Sockets;
 
 use super::{
     database::DatabaseConfig,
@@ -21,6 +22,11 @@ pub const PORT: u16 = 7400;
 pub const SOURCE_END: &str = ":/";
 /// What of the settings concerns a mount of a cluster.
 pub const REMOTE_SECTIONS: [&str; 4] = ["mount", "cluster", "monitor", "log"];
+
+/// Of root's data servers.
+const SOCKETS: &str = "/run/onfs";
+/// unix(7): with a zero behind it.
+const SOCKET_PATH_MAX: usize = 107;
 
 /// What `onfs server` is to be.
 #[derive(Clone, PartialEq, Debug)]
@@ -50,6 +56,8 @@ pub struct NodeConfig {
     pub listen: Address,
     /// Where others reach it.
     pub address: Address,
+    /// Where mounts on its machine do, too.
+    pub sockets: Sockets,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,6 +77,8 @@ pub struct RemoteConfig {
     pub source: String,
     /// `metadata` are the source's servers.
     pub cluster: ClusterConfig,
+    /// Of the data server of this machine.
+    pub sockets: Sockets,
     pub mount: MountConfig,
     pub monitor: MonitorConfig,
     pub log: LogConfig,
@@ -99,10 +109,18 @@ impl ServerConfig {
 }
 
 impl ClusterConfig {
-    /// The cluster that is to be mounted, else the one that is configured.
-    pub fn resolve(settings: &Settings) -> Result<ClusterConfig, ConfigError> {
+    /// The cluster that is to be mounted, else the one that is configured: a server that has the metadata need not say where they are.
+    pub fn resolve(settings: &Settings, host: &Host) -> Result<ClusterConfig, ConfigError> {
         let reader = Reader(settings);
-        let Some(source) = reader.text("mount", "source")? else { return cluster(&reader) };
+        let Some(source) = reader.text("mount", "source")? else {
+            let configured = cluster(&reader)?;
+            if !configured.metadata.is_empty() || reader.count("node", "id")?.is_none() {
+                return Ok(configured);
+            }
+            let node = node(&reader, host)?;
+            let metadata = if node.metadata { vec![node.address] } else { Vec::new() };
+            return Ok(ClusterConfig { metadata, ..configured });
+        };
         let origin = &reader.entry("mount", "source")?.origin;
         let metadata = servers_of(source).map_err(|why| ConfigError::new(origin, why))?;
         Ok(ClusterConfig { metadata, ..cluster(&reader)? })
@@ -118,7 +136,7 @@ impl RemoteConfig {
     ) -> Result<Option<RemoteConfig>, ConfigError> {
         let reader = Reader(settings);
         let Some(source) = reader.text("mount", "source")? else { return Ok(None) };
-        let cluster = ClusterConfig::resolve(settings)?;
+        let cluster = ClusterConfig::resolve(settings, host)?;
         let mount = mount(&reader, host, mountpoint)?;
         if mount.state.starts_with(mountpoint) {
             let why =
@@ -126,7 +144,8 @@ impl RemoteConfig {
             return Err(ConfigError::new("mount.state", why));
         }
         let (monitor, log) = (monitor(&reader)?, log(&reader)?);
-        Ok(Some(RemoteConfig { source: source.to_owned(), cluster, mount, monitor, log }))
+        let sockets = sockets(&reader, host)?;
+        Ok(Some(RemoteConfig { source: source.to_owned(), cluster, sockets, mount, monitor, log }))
     }
 
     /// Flags for stores that a mount of a cluster does not have.
@@ -255,7 +274,32 @@ fn node(reader: &Reader<'_>, host: &Host) -> Result<NodeConfig, ConfigError> {
         None => reached_at(&listen, &host.name),
     };
     let rack = reader.text("node", "rack")?.map(str::to_owned);
-    Ok(NodeConfig { id: id.into(), name, rack, metadata, data, listen, address })
+    Ok(NodeConfig {
+        id: id.into(),
+        name,
+        rack,
+        metadata,
+        data,
+        listen,
+        address,
+        sockets: sockets(reader, host)?,
+    })
+}
+
+/// Where a data server listens for mounts on its machine, and they look for it.
+fn sockets(reader: &Reader<'_>, host: &Host) -> Result<Sockets, ConfigError> {
+    match reader.text("node", "socket")? {
+        // An ordinary user has no place that others of his machine would know.
+        None if host.is_root() => Ok(Sockets::In(SOCKETS.into())),
+        None | Some("none") => Ok(Sockets::Off),
+        Some(path) if path.starts_with('/') && path.len() <= SOCKET_PATH_MAX => Ok(Sockets::At(path.into())),
+        Some(other) => {
+            let why = format!(
+                "node.socket: {other:?}: auto, none or an absolute path of at most {SOCKET_PATH_MAX} bytes"
+            );
+            Err(ConfigError::new(&reader.entry("node", "socket")?.origin, why))
+        }
+    }
 }
 
 /// Who listens at all of a host's addresses is reached by the host's name.
@@ -327,6 +371,28 @@ mod tests {
     }
 
     #[test]
+    fn a_server_and_its_mounts_know_one_socket() {
+        let both = |text| {
+            let socket = ("node.socket", text);
+            let mounted =
+                remote(&[KEY, socket, ("mount.source", "a:/")]).map(|config| config.unwrap().sockets);
+            let served = server(&[KEY, ID, socket]).map(|config| config.node.sockets);
+            assert_eq!(mounted.is_ok(), served.is_ok());
+            served.inspect(|served| assert_eq!(mounted.as_ref(), Ok(served)))
+        };
+        let by_number = if host().is_root() { Sockets::In("/run/onfs".into()) } else { Sockets::Off };
+        assert_eq!(both("auto"), Ok(by_number));
+        assert_eq!(both("none"), Ok(Sockets::Off));
+        assert_eq!(both("/run/x.sock"), Ok(Sockets::At("/run/x.sock".into())));
+        let long = format!("/{}", "x".repeat(107));
+        for wrong in ["x.sock", long.as_str()] {
+            assert!(both(wrong).unwrap_err().contains("node.socket"), "{wrong}");
+        }
+        let path = Sockets::In("/run/onfs".into()).of([0xab; 16], 7).unwrap();
+        assert_eq!(path.to_str(), Some("/run/onfs/abababababababababababababababab-7.sock"));
+    }
+
+    #[test]
     fn what_a_server_lacks_is_named() {
         let cases: &[(&[(&str, &str)], &str)] = &[
             (&[KEY], "node.id"),
@@ -356,6 +422,20 @@ mod tests {
         assert!(remote(&[KEY, source("a:99")]).unwrap_err().contains(":/"));
         assert!(remote(&[source("a:/")]).unwrap_err().contains("key_file"));
         assert!(is_source("a:/") && !is_source("onfs") && !is_source("/x:/"));
+    }
+
+    #[test]
+    fn regression_a_server_with_the_metadata_is_asked_itself() {
+        let asked = |flags: &[(&str, &str)]| {
+            let cluster = ClusterConfig::resolve(&settings(flags), &host()).unwrap();
+            cluster.metadata.iter().map(ToString::to_string).collect::<Vec<String>>()
+        };
+        assert_eq!(asked(&[KEY, ID]), ["host1:7400"]);
+        assert_eq!(asked(&[KEY, ID, ("cluster.metadata", "a,b")]), ["a:7400", "b:7400"]);
+        assert_eq!(asked(&[KEY, ID, ("mount.source", "a:/")]), ["a:7400"]);
+        let data_alone: [String; 0] = [];
+        assert_eq!(asked(&[KEY, ID, ("node.roles", "data")]), data_alone);
+        assert_eq!(asked(&[KEY]), data_alone);
     }
 
     #[test]

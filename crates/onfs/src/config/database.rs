@@ -12,6 +12,8 @@ pub struct DatabaseConfig {
     pub namespace: String,
     /// Other metadata servers write to it, too.
     pub shared: bool,
+    /// Another metadata server has what this one answers, and goes on when it dies.
+    pub standby: bool,
 }
 
 /// `None`: metadata are in the state directory.
@@ -33,7 +35,8 @@ pub(super) fn database(reader: &Reader<'_>) -> Result<Option<DatabaseConfig>, Co
                 return wrong("namespace", format!("metadata.namespace: {why}"));
             }
             let (url, namespace) = (url.to_owned(), namespace.to_owned());
-            Ok(Some(DatabaseConfig { url, password_file, namespace, shared }))
+            let standby = reader.word("metadata", "standby")? == "auto";
+            Ok(Some(DatabaseConfig { url, password_file, namespace, shared, standby }))
         }
         ("postgres", None) => {
             wrong("engine", "metadata.engine is postgres: metadata.url must say which database".to_owned())

@@ -98,8 +98,10 @@ settings! {
     mount.cache_timeout: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "1h", None,
         "How long the kernel may answer from its caches of names and attributes; they are invalidated when they change.";
     mount.leases: Kind::Choice(&["on", "off"]), "on", None,
-        "Of a mount of a cluster: keep names and attributes as long as the metadata server lets us, instead of asking each time. `off` is for \
-         finding out whether that is at fault.";
+        "Of a mount of a cluster: keep names, attributes and bytes as long as the metadata server lets us, instead of asking each time, and let \
+         programs share mappings of files. `off` is for finding out whether that is at fault.";
+    mount.cache: Kind::Size { min: MIB, max: TIB, or: Some("off") }, "256MiB", None,
+        "Of a mount of a cluster: bytes of files that the client keeps at the most, as long as the metadata server lets it. `off` keeps none.";
     mount.request_deadline: Kind::Time { min_ms: SECOND, max_ms: HOUR, or: None }, "2min", None,
         "A request that takes longer is named in the log, once. It is not cut off.";
     mount.start_deadline: Kind::Time { min_ms: SECOND, max_ms: 24 * HOUR, or: None }, "5min", None,
@@ -169,6 +171,9 @@ settings! {
     metadata.servers: Kind::Choice(&["one", "several"]), "one", None,
         "Of a cluster: whether this metadata server has all of the namespace, or several share it, each with directories of its own. \
          `several` needs `postgres`, the same database and namespace for all, and all of them in cluster.metadata.";
+    metadata.standby: Kind::Choice(&["auto", "off"]), "auto", None,
+        "Of several metadata servers: whether another one keeps a copy of what this one has answered, and goes on in its place \
+         when it is dead for good. `off`: nobody does, and its directories wait until it is started again.";
 
     policy.promote: Kind::Choice(crate::policy::Promote::NAMES), "on-open", None,
         "When data comes up from a slower tier: when a file is opened (of a linked directory: when it is read), or only on \
@@ -207,6 +212,9 @@ settings! {
         "Where it listens, HOST:PORT or unix:/PATH.";
     node.address: Kind::Text { or: Some("auto") }, "auto", None,
         "Where clients and servers reach it. `auto` is where it listens, and the host's name if it listens everywhere.";
+    node.socket: Kind::Text { or: Some("auto") }, "auto", None,
+        "The Unix socket of a data server for mounts on its own machine, which use it in place of the network; a mount looks for it there, too. \
+         `auto` is /run/onfs/CLUSTER-NODE.sock for root and none for others; `none` is none.";
 
     cluster.id: Kind::Text { or: Some("auto") }, "auto", None,
         "The cluster's identity, 32 hexadecimal digits, the same on all nodes. `auto` follows from the key.";

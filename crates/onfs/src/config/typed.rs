@@ -59,6 +59,8 @@ pub struct MountConfig {
     pub older_kernel: bool,
     /// Keep what a cluster's metadata server lets us.
     pub leases: bool,
+    /// Of its files, so many bytes; 0: none.
+    pub cache: ByteSize,
     pub request_deadline: Duration,
     pub start_deadline: Duration,
     pub stop_deadline: Duration,
@@ -212,6 +214,7 @@ pub(super) fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Resu
         node: reader.count("mount", "node")?,
         cache_timeout: reader.time("mount", "cache_timeout")?,
         leases: reader.word("mount", "leases")? == "on",
+        cache: reader.size_or_word("mount", "cache")?.unwrap_or(ByteSize(0)),
         request_deadline: reader.time("mount", "request_deadline")?,
         start_deadline: reader.time("mount", "start_deadline")?,
         stop_deadline: reader.time("mount", "stop_deadline")?,

@@ -25,12 +25,30 @@ pub struct ClusterMountReport {
     pub open_files: u64,
     /// Inodes that the kernel refers to.
     pub known_inodes: u64,
+    /// The data server of this machine, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<OwnReport>,
     /// The metadata server, then the data servers.
     pub servers: Vec<NodeReport>,
     /// All of it, as the metadata server knows it; none while that does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<ClusterReport>,
     pub warnings: Vec<String>,
+}
+
+/// How a mount uses the data server of its machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct OwnReport {
+    pub node: u64,
+    /// It gets what only this mount writes.
+    pub takes: bool,
+    /// `socket`, or `network`.
+    pub way: String,
+    /// That the kernel reads by itself now, and did so far.
+    #[serde(default)]
+    pub passthrough_files: u64,
+    #[serde(default)]
+    pub passthrough_files_ever: u64,
 }
 
 /// `onfs status --cluster`: what the metadata server knows of its cluster.
@@ -67,7 +85,7 @@ pub struct DataServerReport {
     pub rack: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// `up` or `away`.
+    /// `up`, `draining` or `away`.
     pub state: String,
     /// Since its last report.
     pub report_age_ms: u64,
@@ -77,6 +95,9 @@ pub struct DataServerReport {
     pub only_in_memory_bytes: u64,
     /// Thousandths of its tiers in which writers wait for room.
     pub busy_permille: u32,
+    /// Are to leave it for others.
+    #[serde(default)]
+    pub lacking_bytes: u64,
     /// Requests that wait or are carried out.
     pub requests_waiting: u64,
     pub tiers: Vec<ServerTierReport>,
@@ -124,6 +145,21 @@ pub struct NodeReport {
     /// Of one that is being drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainReport>,
+    /// Of one that is full, or that sent something to others since the metadata server was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<PressureReport>,
+}
+
+/// What a data server sends to others for want of room, or of a tier that outlives its machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PressureReport {
+    /// Now.
+    pub full: bool,
+    pub files_sent: u64,
+    pub bytes_sent: u64,
+    /// Why the last one that was tried stays.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// How far a data server is taken out.
@@ -156,6 +192,24 @@ pub struct MdsReport {
     pub slots: u64,
     /// It makes the cluster map, and has the root directory.
     pub on_duty: bool,
+    /// As it says itself; `None`: it did not, or there is none where one server has all.
+    #[serde(default)]
+    pub standby: Option<StandbyReport>,
+}
+
+/// Of a metadata server, about who goes on in its place when it is dead.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StandbyReport {
+    /// 0: nobody.
+    pub node: u64,
+    /// It has all that was answered: it may go on.
+    pub complete: bool,
+    /// Since that was last otherwise.
+    pub since_ms: u64,
+    /// Records that are answered when it has them.
+    pub waiting: u64,
+    /// By the server's settings.
+    pub off: bool,
 }
 
 /// `onfs status` of a server.

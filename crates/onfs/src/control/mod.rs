@@ -31,7 +31,8 @@ pub use ahead::{GroupReport, PlanReport, RunReport, RunState, ScoreReport};
 pub use client::{CallError, Client};
 pub use cluster::{
     ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport,
-    MetadataServerReport, NodeReport, ServerReport, ServerTierReport,
+    MetadataServerReport, NodeReport, OwnReport, PressureReport, ServerReport, ServerTierReport,
+    StandbyReport,
 };
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};
 pub use ledger::{

@@ -98,15 +98,23 @@ metrics! {
     Sessions: Gauge, "onfs_metadata_sessions", [], "Clients of a metadata server";
     Openings: Gauge, "onfs_metadata_openings", [], "What they have open, all together";
     FilesInUse: Gauge, "onfs_metadata_files_in_use", [], "Files that are open somewhere, or not settled yet";
-    Leases: Gauge, "onfs_metadata_leases", [], "Names and attributes that clients may keep now";
+    Leases: Gauge, "onfs_metadata_leases", [], "Names, attributes and bytes of files that clients may keep now";
     LeasesGranted: Counter, "onfs_metadata_leases_granted_total", [], "Answers that a client may keep";
     LeasesRecalled: Counter, "onfs_metadata_leases_recalled_total", [], "Leases that were asked back since somebody changes what they are on";
     LeasesLapsed: Counter, "onfs_metadata_leases_lapsed_total", [], "Times that all leases of a client ended since it was silent";
     MapEpoch: Gauge, "onfs_cluster_map_epoch", [], "Of the cluster map, as this process has it";
+    Standby: Gauge, "onfs_metadata_standby_complete", [], "Of several metadata servers: 1 if another one may go on in this one's place, 0 if not";
+    StandbySince: Gauge, "onfs_metadata_standby_since_seconds", [], "For so long that is as it is";
+    StandbyWaits: Gauge, "onfs_metadata_standby_waiting", [], "Records that are answered when the standby has them";
+    TakenOver: Counter, "onfs_metadata_taken_over_total", [], "Times that this server went on in the place of a dead one";
     Grace: Gauge, "onfs_metadata_grace_seconds", [], "For so long sessions of an earlier life of the server may come back; 0 in normal times";
     NodesUp: Gauge, "onfs_cluster_data_servers", ["state"], "Data servers that the metadata server hears (up), or not (away)";
     NodeSilent: Gauge, "onfs_cluster_report_age_seconds", ["node"], "Since the last report of a data server";
+    NodeLacking: Gauge, "onfs_cluster_lacking_bytes", ["node"], "Bytes that are to leave a full data server for others";
+    NodeSentFiles: Counter, "onfs_cluster_sent_files_total", ["node"], "Files that a data server sent to others for want of room, or of a tier that outlives its machine";
+    NodeSentBytes: Counter, "onfs_cluster_sent_bytes_total", ["node"], "Bytes of them, about";
     ObjectsInUse: Gauge, "onfs_data_objects_in_use", [], "Objects that are open at a data server";
+    ObjectsLent: Gauge, "onfs_data_objects_lent", [], "Objects that stay in place since kernels of mounts on the same machine read their files";
     ReportFails: Gauge, "onfs_data_report_trouble_seconds", [], "For so long the metadata server takes no report of this data server; 0 when it does";
 
     ClientRequests: Counter, "onfs_client_requests_total", ["method"], "Requests that a mount of a cluster made";
@@ -121,7 +129,15 @@ metrics! {
     KeptLapses: Counter, "onfs_client_kept_lapses_total", [], "Times that all was forgotten since the metadata server was not heard for too long";
     KeptNames: Gauge, "onfs_client_kept_names", [], "Names that are kept, also of what is not there";
     KeptInodes: Gauge, "onfs_client_kept_inodes", [], "Inodes whose attributes are kept";
+    KeptFiles: Gauge, "onfs_client_kept_files", [], "Files whose bytes may be kept";
+    KeptReads: Counter, "onfs_client_cache_reads_total", ["how"], "Reads of less than 512 KiB of files whose bytes may be kept: found here, or asked of data servers";
+    KeptBytes: Gauge, "onfs_client_cache_bytes", [], "Bytes of files that are kept";
+    MappedFiles: Gauge, "onfs_client_mapped_files", [], "Files of which the kernel has pages for mappings";
+    MappedDrops: Counter, "onfs_client_mapped_drops_total", [], "Times that the pages of a file were written back and dropped";
     SessionsLost: Counter, "onfs_client_sessions_lost_total", [], "Sessions that were lost and made anew";
+    OwnSocket: Gauge, "onfs_client_own_socket", [], "1 if the data server of this machine is asked at its Unix socket, 0 if over the network; missing without one";
+    OwnFiles: Gauge, "onfs_client_passthrough_files", [], "Files of the data server of this machine that the kernel reads by itself now";
+    OwnFilesEver: Counter, "onfs_client_passthrough_files_total", [], "The same, so far";
     ServerAway: Gauge, "onfs_client_server_away_seconds", ["node"], "For so long a server has not answered this mount; 0 when it does";
 }
 

@@ -7,11 +7,12 @@ use super::{
 };
 use crate::control::{
     ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport, NodeReport,
-    ServerReport, ServerTierReport,
+    OwnReport, PressureReport, ServerReport, ServerTierReport, StandbyReport,
 };
 
 /// The status of a mount of a cluster.
 pub fn cluster_mount(s: &ClusterMountReport) -> String {
+    let own = s.own.as_ref().map_or_else(|| "none".to_owned(), |own| own_server(s, own));
     let rows = [
         ("mount point", s.mountpoint.clone()),
         ("cluster", format!("{} ({})", s.source, s.cluster)),
@@ -21,6 +22,7 @@ pub fn cluster_mount(s: &ClusterMountReport) -> String {
         ("cluster map", format!("epoch {}", s.map_epoch)),
         ("open files", count(s.open_files)),
         ("known inodes", count(s.known_inodes)),
+        ("own data server", own),
     ];
     let mut out = pairs(&rows);
     out.push_str("\nservers\n");
@@ -86,6 +88,7 @@ fn data_servers(servers: &[DataServerReport]) -> String {
         ("only in memory", right),
         ("available", right),
         ("of", right),
+        ("to leave", right),
         ("requests", right),
         ("address", Align::Left),
     ]);
@@ -98,6 +101,7 @@ fn data_servers(servers: &[DataServerReport]) -> String {
             bytes(server.only_in_memory_bytes),
             bytes(server.available_bytes),
             bytes(server.total_bytes),
+            if server.lacking_bytes == 0 { "-".to_owned() } else { bytes(server.lacking_bytes) },
             count(server.requests_waiting),
             server.addresses.join(", "),
         ]);
@@ -156,6 +160,17 @@ fn clients(clients: &[ClientReport]) -> String {
     table.render(2)
 }
 
+/// That of a mount's machine.
+fn own_server(s: &ClusterMountReport, own: &OwnReport) -> String {
+    let name = s.servers.iter().find(|server| server.node == own.node).map_or("", |server| &server.name);
+    let takes = if own.takes { "" } else { ", gets nothing new" };
+    let files = match own.passthrough_files {
+        0 => String::new(),
+        n => format!(", {} read in place", files(n)),
+    };
+    format!("{} ({name}), over the {}{takes}{files}", own.node, own.way)
+}
+
 /// The status of a server.
 pub fn server(s: &ServerReport) -> String {
     let mut rows = vec![
@@ -196,6 +211,10 @@ pub fn nodes(nodes: &[NodeReport]) -> String {
     if drains {
         columns.push(("left", Align::Left));
     }
+    let presses = nodes.iter().any(|node| node.pressure.is_some());
+    if presses {
+        columns.push(("room", Align::Left));
+    }
     let mut table = Table::new(&columns);
     for node in nodes {
         let rack = if node.rack.is_empty() { "-".to_owned() } else { node.rack.clone() };
@@ -210,9 +229,28 @@ pub fn nodes(nodes: &[NodeReport]) -> String {
         if drains {
             row.push(node.drain.as_ref().map_or("-".to_owned(), left));
         }
+        if presses {
+            row.push(node.pressure.as_ref().map_or("-".to_owned(), pressure));
+        }
         table.row(row);
     }
     table.render(0)
+}
+
+/// How a data server is that sends something to others.
+fn pressure(pressure: &PressureReport) -> String {
+    let PressureReport { full, files_sent, bytes_sent, why } = pressure;
+    let mut words = Vec::new();
+    if *full {
+        words.push("full".to_owned());
+    }
+    if *files_sent > 0 {
+        words.push(format!("{}, {} sent to others", files(*files_sent), bytes(*bytes_sent)));
+    }
+    if !why.is_empty() {
+        words.push(format!("one waits: {why}"));
+    }
+    words.join("; ")
 }
 
 /// What a data server that is being drained still holds.
@@ -236,15 +274,31 @@ pub fn mds(servers: &[MdsReport]) -> String {
         ("name", Align::Left),
         ("slots", Align::Right),
         ("on duty", Align::Left),
+        ("standby", Align::Left),
         ("address", Align::Left),
     ]);
     for server in servers {
         let slots = if server.slots == 0 { "-".to_owned() } else { count(server.slots) };
         let duty = if server.on_duty { "yes" } else { "-" };
         let (node, name) = (server.node.to_string(), server.name.clone());
-        table.row([node, name, slots, duty.to_owned(), server.addresses.join(", ")]);
+        let standby = server.standby.as_ref().map_or_else(|| "-".to_owned(), standby);
+        table.row([node, name, slots, duty.to_owned(), standby, server.addresses.join(", ")]);
     }
     table.render(0)
+}
+
+fn standby(standby: &StandbyReport) -> String {
+    let since = span(standby.since_ms);
+    let mut text = match standby {
+        StandbyReport { off: true, .. } => return "off".to_owned(),
+        StandbyReport { node: 0, .. } => return format!("none, {since}"),
+        StandbyReport { node, complete: true, .. } => format!("node {node}, complete, {since}"),
+        StandbyReport { node, .. } => format!("node {node}, not complete, {since}"),
+    };
+    if standby.waiting > 0 {
+        text.push_str(&format!(", {} wait", count(standby.waiting)));
+    }
+    text
 }
 
 fn number(node: &NodeReport) -> String {
@@ -264,6 +318,20 @@ mod tests {
 
     use super::*;
     use crate::control::MetadataServerReport;
+
+    #[test]
+    fn a_full_node_is_shown() {
+        let pressure =
+            |full, why: &str| PressureReport { full, files_sent: 3, bytes_sent: 4 << 20, why: why.into() };
+        let node = |node, pressure| NodeReport { node, pressure, ..NodeReport::default() };
+        let all = [node(1, None), node(2, Some(pressure(true, "w"))), node(3, Some(pressure(false, "")))];
+        let text = nodes(&all);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].ends_with("room") && lines[1].ends_with("-"), "{text}");
+        assert!(lines[2].ends_with("full; 3 files, 4.0 MiB sent to others; one waits: w"), "{text}");
+        assert!(lines[3].ends_with("3 files, 4.0 MiB sent to others"), "{text}");
+        assert!(!nodes(&all[..1]).contains("room"));
+    }
 
     #[test]
     fn a_whole_cluster_is_shown() {

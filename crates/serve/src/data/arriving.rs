@@ -26,7 +26,7 @@ use super::{
 use crate::answer::{Done, No, Outcome};
 
 /// Objects that are copied at once: with four pieces of 1 MiB each under way that bounds the memory.
-const ATTEMPTS_MAX: usize = 8;
+const ATTEMPTS_MAX: usize = 16;
 
 impl DataService {
     /// With which it asks other data servers. Without them it takes nothing from any.
@@ -38,6 +38,11 @@ impl DataService {
     /// How many copies wait for a word of the metadata server, and nobody is at work on.
     pub(super) fn copies_unjudged(&self) -> u64 {
         self.unjudged().len() as u64
+    }
+
+    /// Of which it is not said yet whether it counts.
+    pub(super) fn is_copy(&self, ino: Ino) -> bool {
+        self.arriving.marks.lock().get(&ino).is_some()
     }
 
     fn unjudged(&self) -> Vec<(Ino, Mark)> {
@@ -69,6 +74,15 @@ impl DataService {
         }
         if asked.freeze_ms > 0 {
             return Err(over("there is no such attempt"));
+        }
+        // Or it would soon have to send it on.
+        if asked.room > 0 && !self.is_welcome(asked.room) {
+            return Err(No::new(
+                Errno::ENOSPC,
+                wire::schema::Retry::Never,
+                proto::Reason::None,
+                "it has no room for it now",
+            ));
         }
         let source = Source::new(asked, self.arriving.credentials.get().ok_or(Errno::ENOSYS)?)?;
         self.make_way(ino, to.generation, asked.attempt)?;

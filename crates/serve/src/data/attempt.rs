@@ -43,6 +43,8 @@ pub(super) struct Attempt {
     pub to: Object,
     pub source: Source,
     pub copied: AtomicU64,
+    /// Bytes that were welcome; 0: whatever they are.
+    room: u64,
     /// Held by who copies.
     pub copying: Mutex<()>,
     state: Mutex<State>,
@@ -64,6 +66,7 @@ impl Attempt {
             to,
             source,
             copied: AtomicU64::new(0),
+            room: asked.room,
             copying: Mutex::default(),
             state: Mutex::new(state),
             given_up: AtomicBool::new(false),
@@ -77,6 +80,14 @@ impl Attempt {
 
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
+    }
+
+    /// Of the room that was asked for, what has not come.
+    pub(super) fn room_left(&self) -> u64 {
+        if self.is(PullState::Failed) || self.is_given_up() {
+            return 0;
+        }
+        self.room.saturating_sub(self.copied.load(Ordering::Relaxed))
     }
 
     pub(super) fn is(&self, at: PullState) -> bool {

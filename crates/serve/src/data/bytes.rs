@@ -17,6 +17,10 @@ impl DataService {
         if self.is_nothing(object)? {
             return Ok(Done::new(&asked::ReadDone { size: 0 }));
         }
+        if incoming.peer().roles.has(wire::handshake::Roles::DS) {
+            // Whoever copies it is still there.
+            self.leaving.asked(proto::attr::ino(object.ino)?);
+        }
         self.shared(object, |_, object| {
             let size = object.size();
             let there = size.saturating_sub(asked.offset);
@@ -36,24 +40,43 @@ impl DataService {
         if bytes.is_empty() {
             return Ok(Done::new(&asked::Written { bytes: 0 }));
         }
+        let admitted = self.admission.begin(asked.joined)?;
         let begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         let written = self.writing(object, |there| {
             self.may_change(there.ino())?;
             let written = self.ds.write(there, asked.offset, bytes);
             // Also what failed may have changed a part.
             self.changed_now(there.ino(), asked.offset, asked.offset.saturating_add(bytes.len() as u64));
-            Ok(written?)
+            written.map_err(|errno| self.or_without_room(errno))
         })?;
-        drop(begun);
+        drop((begun, admitted));
         if asked.sync {
-            self.make_durable(object)?;
+            self.make_safe(object)?;
         }
         Ok(Done::new(&asked::Written { bytes: written as u32 }))
     }
 
     pub(super) fn sync(&self, asked: &asked::Sync) -> Outcome {
-        self.make_durable(the(asked.object.as_ref())?)?;
+        self.make_safe(the(asked.object.as_ref())?)?;
         Ok(Done::new(&Nothing {}))
+    }
+
+    /// Where there is only memory that is another data server's to do (I-PRESS-5).
+    fn make_safe(&self, object: &asked::Object) -> Result<(), No> {
+        if self.is_safe() {
+            let full = |no: No| if no.errno() == Errno::ENOSPC { self.without_room() } else { no };
+            return self.make_durable(object).map_err(full);
+        }
+        if self.is_nothing(object)? {
+            return Ok(());
+        }
+        // Or it was moved already.
+        let bytes = self.shared(object, |_, there| Ok(there.size()))?;
+        Err(self.wait_until_safe(object, bytes))
+    }
+
+    fn or_without_room(&self, errno: Errno) -> No {
+        if errno == Errno::ENOSPC { self.without_room() } else { errno.into() }
     }
 
     /// It was never written, or it was removed.
@@ -128,6 +151,7 @@ impl DataService {
 
     pub(super) fn allocate(&self, asked: &asked::Allocate, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
+        let _admitted = self.admission.begin(asked.joined)?;
         let _begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         self.allot(asked, object)
     }
@@ -154,7 +178,7 @@ impl DataService {
             if mode == ds::AllocateMode::Zero {
                 self.changed_now(there.ino(), asked.offset, asked.offset.saturating_add(length));
             }
-            allocated?;
+            allocated.map_err(|errno| self.or_without_room(errno))?;
             Ok(Done::new(&Nothing {}))
         })
     }

@@ -58,9 +58,18 @@ impl Leaving {
     }
 
     pub(super) fn asked(&self, ino: Ino) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
         if let Some(one) = self.table.lock().get_mut(&ino) {
             one.asked = self.began.elapsed();
         }
+    }
+
+    /// Was any of them asked about lately?
+    pub(super) fn is_active(&self, lately: Duration) -> bool {
+        let now = self.began.elapsed();
+        self.table.lock().values().any(|one| now.saturating_sub(one.asked) < lately)
     }
 
     pub(super) fn forget(&self, ino: Ino) {

@@ -10,6 +10,7 @@ use types::Ino;
 
 use super::{
     DataService,
+    lent::busy,
     service::{USE, refused},
 };
 use crate::answer::{Done, No, Outcome};
@@ -35,6 +36,11 @@ impl DataService {
     pub(super) fn follow(&self, asked: &Follow) -> Outcome {
         let object = asked.object.unwrap_or_default();
         self.alone(&object, |_, there| {
+            if self.lending.has(there.ino()) {
+                return Err(busy(
+                    "a program on its node reads it there in place, and cannot be told to stop",
+                ));
+            }
             // Alone: whoever changes it from now on notes that.
             if !self.leaving.begin(there.ino(), asked.attempt) {
                 return Err(over());
@@ -83,7 +89,7 @@ impl DataService {
     fn go(&self, ino: Ino, object: &Object, attempt: u64) -> Result<bool, No> {
         self.alone(object, |state, there| {
             let may = self.leaving.with(ino, |outgoing, now| outgoing.may_hand_over(now, attempt));
-            if may != Some(true) {
+            if may != Some(true) || self.lending.has(ino) {
                 // Nor later: it would have to be followed anew, under another number.
                 self.leaving.forget(ino);
                 return Ok(false);
@@ -96,6 +102,7 @@ impl DataService {
             state.gone = true;
             self.table.remove(ino);
             self.leaving.forget(ino);
+            self.pressed.left(ino);
             gone.map(|()| true)
         })
     }

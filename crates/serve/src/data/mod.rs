@@ -13,15 +13,21 @@
 //!
 //! It believes its askers no further than its own bounds, and knows neither names nor sessions.
 
+mod admission;
 mod arriving;
 mod attempt;
 mod bytes;
 mod copying;
 mod followed;
 mod leaving;
+mod lending;
+mod lent;
+mod lent_record;
 mod mark;
 mod marks;
 mod objects;
+mod pressed;
+mod pressure;
 mod record;
 mod removed;
 mod service;
@@ -29,6 +35,7 @@ mod source;
 mod space;
 mod table;
 mod under_way;
+mod usage;
 
 pub use record::Record;
 pub use service::{DataOptions, DataService, FirstRecords, first_record};

@@ -37,7 +37,9 @@ impl DataService {
                 Some(record) if record.gone.is_some() || record.generation != object.generation => {
                     return Err(No::moved());
                 }
-                Some(record) if !record.live => return Ok(of_record(&record)),
+                Some(record) if !record.live && !self.lending.is_stored_to(ino) => {
+                    return Ok(of_record(&record));
+                }
                 // A crash left it: its bytes know.
                 Some(_) => (),
             }
@@ -46,6 +48,7 @@ impl DataService {
             let Some(record) = state.record.filter(|_| !self.ds.first_record_is_late(there)) else {
                 return Ok(asked::ObjectAttr::default());
             };
+            self.see_stores(there);
             let live = self.ds.live(there);
             Ok(asked::ObjectAttr {
                 errno: 0,

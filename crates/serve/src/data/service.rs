@@ -4,23 +4,30 @@ use std::{
     collections::HashMap,
     io,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use ds::{DataServer, Entries, Object, ObjectHint, OpenKind, TierStatus};
+use ds::{DataServer, Entries, Object, ObjectHint, OpenKind};
 use kv::{MetaStore, WriteSet};
 use namespace::{key, txn::KvError};
 use net::{Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex};
-use proto::{Method, Request, control::NodeReport, data as asked};
+use proto::{
+    Method, Request,
+    control::{NodeReport, NodeReported},
+    data as asked,
+};
 use types::{Errno, Ino, Timestamp};
 use wire::handshake::Roles;
 
 use super::{
     Record,
+    admission::Admission,
     attempt::Arriving,
     followed::Leaving,
+    lent::Lending,
+    pressure::Pressed,
     removed::Removed,
     table::{Held, State, Table},
     under_way::UnderWay,
@@ -40,11 +47,21 @@ pub struct DataOptions {
     pub idle: Duration,
     /// In use at once: each has up to three files open.
     pub objects_max: usize,
+    /// Who waits for room, or for his bytes to be safe, waits so long without anything leaving.
+    pub patience: Duration,
+    /// Where there is only memory a closed object goes to another data server after so long. `None`: it stays.
+    pub leave_after: Option<Duration>,
 }
 
 impl Default for DataOptions {
     fn default() -> DataOptions {
-        DataOptions { bounds: Bounds::default(), idle: Duration::from_secs(5), objects_max: 65_536 }
+        DataOptions {
+            bounds: Bounds::default(),
+            idle: Duration::from_secs(5),
+            objects_max: 65_536,
+            patience: Duration::from_secs(20),
+            leave_after: Some(Duration::from_secs(30)),
+        }
     }
 }
 
@@ -93,9 +110,12 @@ pub struct DataService {
     pub(super) leaving: Leaving,
     pub(super) arriving: Arriving,
     pub(super) under_way: UnderWay,
+    pub(super) admission: Admission,
+    pub(super) lending: Lending,
+    pub(super) pressed: Pressed,
     workers: Workers,
     options: DataOptions,
-    ended: Arc<(Mutex<bool>, Condvar)>,
+    pub(super) ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl DataService {
@@ -116,11 +136,15 @@ impl DataService {
             leaving: Leaving::default(),
             arriving: Arriving::default(),
             under_way: UnderWay::default(),
+            admission: Admission::default(),
+            lending: Lending::default(),
+            pressed: Pressed::new(options.patience, options.leave_after),
             workers,
             options,
             ended: Arc::default(),
         });
         service.read_marks()?;
+        service.start_lending()?;
         let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
         std::thread::Builder::new().name("data-idle".into()).spawn(move || close_idle(&weak, &ended))?;
         Ok(service)
@@ -154,6 +178,11 @@ impl DataService {
         self.ended.1.notify_all();
     }
 
+    /// Objects whose files clients on this machine read by themselves.
+    pub fn lent(&self) -> usize {
+        self.lending.len()
+    }
+
     /// Objects that are open here.
     pub fn in_use(&self) -> usize {
         self.table.all().len()
@@ -173,11 +202,18 @@ impl DataService {
     pub fn report(&self, about: &mut NodeReport) {
         let tiers = self.ds.tiers();
         (about.total, about.free) = super::space::space(&tiers);
-        about.busy = busy(&tiers);
         about.tiers = tiers.iter().map(super::space::tier_now).collect();
         about.only_in_memory = self.ds.dirty().1;
         about.waiting = self.workers.meter().waiting();
+        about.busy = super::space::busy(&tiers, about.waiting, self.options.bounds.threads);
         about.copies = self.copies_unjudged();
+        about.pressure = Some(self.pressure());
+        (about.refuses, about.roster) = (true, self.admission.kept());
+    }
+
+    /// The report that was sent at `sent` was answered. True: there is something new that the next report says to be known.
+    pub(crate) fn reported(&self, sent: Instant, reported: &NodeReported) -> bool {
+        self.admission.heard(sent, reported)
     }
 
     /// Runs with the object, attached, beside other readers and writers.
@@ -251,7 +287,7 @@ impl DataService {
         self.table.get_or_make(ino).ok_or_else(|| No::later("as many objects in use as it takes"))
     }
 
-    fn attach(&self, held: &Held) -> Result<(), No> {
+    pub(super) fn attach(&self, held: &Held) -> Result<(), No> {
         let mut state = held.state.write();
         if state.gone || state.object.is_some() {
             return Ok(());
@@ -279,6 +315,7 @@ impl DataService {
             }
         };
         self.ds.open(&object, USE);
+        self.pressed.opened(held.ino);
         state.begun = record.is_some_and(|r| r.live && r.memory_generation == self.ds.memory_generation());
         state.record = record;
         state.object = Some(object);
@@ -353,6 +390,10 @@ impl DataService {
 
     /// Settles an object and closes it; `wait` for those who use it now, or leave it.
     pub(super) fn leave(&self, held: &Held, wait: bool) -> Result<(), No> {
+        if !wait && self.lending.is_stored_to(held.ino) {
+            // Its times come from its file.
+            return Ok(());
+        }
         let mut state = match wait {
             true => held.state.write(),
             false => match held.state.try_write() {
@@ -368,6 +409,7 @@ impl DataService {
         if let Some(object) = state.object.take() {
             self.ds.close(&object, USE);
         }
+        self.pressed.closed(held.ino);
         state.gone = true;
         self.table.remove(held.ino);
         Ok(())
@@ -426,6 +468,7 @@ impl DataService {
         // First: who has not begun by now does not begin any more.
         self.removed.add(ino);
         self.leaving.forget(ino);
+        self.pressed.gone(ino);
         loop {
             // Its place even when nobody uses it: who comes meanwhile would find what is being removed, and settle it later.
             let held = self.place(ino)?;
@@ -456,6 +499,8 @@ impl DataService {
     }
 
     pub(super) fn remove_bytes(&self, ino: Ino) -> Result<(), No> {
+        // Who reads the file still has it: it is no object's any more.
+        self.lending.forget(&self.ds, ino);
         self.ds.remove(ino)?;
         self.first.pending.lock().remove(&ino);
         Ok(())
@@ -481,6 +526,12 @@ impl DataService {
                 Ok(self.copies())
             }
             Method::Judge => self.judge(&decode(meta)?),
+            Method::Lend => self.lend(&decode(meta)?, incoming),
+            Method::StoreTo => self.store_to(&decode(meta)?, incoming),
+            Method::Coolest => {
+                let _: proto::moving::Coolest = decode(meta)?;
+                self.coolest()
+            }
             Method::Read => self.read(&decode(meta)?, incoming),
             Method::Write => self.write(&decode(meta)?, incoming),
             Method::Sync => self.sync(&decode(meta)?),
@@ -506,18 +557,18 @@ impl DataService {
 fn is_among_servers(method: Method) -> bool {
     matches!(
         method,
-        Method::Pull | Method::Follow | Method::Changed | Method::HandOver | Method::Copies | Method::Judge
+        Method::Pull
+            | Method::Follow
+            | Method::Changed
+            | Method::HandOver
+            | Method::Copies
+            | Method::Judge
+            | Method::Coolest
     )
 }
 
 pub(super) fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {
     Ok(proto::decode(meta)?)
-}
-
-/// How busy it is, in thousandths: a tier whose writers wait cannot do more.
-fn busy(tiers: &[TierStatus]) -> u32 {
-    let waiting = tiers.iter().filter(|tier| tier.report.writers_wait).count();
-    (waiting * 1000 / tiers.len().max(1)) as u32
 }
 
 /// Another layout's object under the same name is not the one that is asked for.

@@ -16,12 +16,13 @@ use super::{
     files::{File, State},
     layouts,
     session::Session,
+    spreading,
 };
 use crate::answer::{Done, No, Outcome};
 
 impl MetadataService {
     pub(super) fn get_attr(&self, asked: &asked::GetAttr) -> Outcome {
-        let attr = self.complete(self.mds.find(proto::attr::ino(asked.ino)?)?)?;
+        let attr = self.complete(self.find_whole(proto::attr::ino(asked.ino)?)?)?;
         Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
     }
 
@@ -99,7 +100,7 @@ impl MetadataService {
             self.mds.setattr(file.ino, &SetAttr { size: Some(size), ..set })?;
             return Ok(());
         };
-        self.begin(file, state, session.node)?;
+        self.begin(file, state, session.node())?;
         let known = self.mds.find(file.ino)?.attr.size;
         let now = self.truth(file, &placed, known)?.size;
         let found = if size < now && !grow_only {
@@ -119,6 +120,9 @@ impl MetadataService {
         if asked.name == layouts::ATTRIBUTE {
             return with_value(self.layout_text(proto::attr::ino(asked.ino)?)?, most);
         }
+        if asked.name == spreading::ATTRIBUTE {
+            return with_value(self.spread_text(proto::attr::ino(asked.ino)?)?, most);
+        }
         let value = self.mds.getxattr(proto::attr::ino(asked.ino)?, &asked.name)?.to_vec();
         with_value(value, most)
     }
@@ -137,6 +141,9 @@ impl MetadataService {
         if asked.name == layouts::ATTRIBUTE {
             return self.set_layout(ino, value);
         }
+        if asked.name == spreading::ATTRIBUTE {
+            return self.set_spread(ino, value);
+        }
         let how = SetXattr { mode: mode.into(), kill_sgid: asked.kill_sgid };
         self.mds.setxattr(ino, &asked.name, value, how)?;
         Ok(Done::new(&Nothing {}))
@@ -147,6 +154,9 @@ impl MetadataService {
         let _claimed = self.claim(session, ino, Claim::Change)?;
         if asked.name == layouts::ATTRIBUTE {
             return self.remove_layout(ino);
+        }
+        if asked.name == spreading::ATTRIBUTE {
+            return self.end_spread(ino);
         }
         self.mds.removexattr(ino, &asked.name)?;
         Ok(Done::new(&Nothing {}))

@@ -41,7 +41,8 @@ impl MetadataService {
 }
 
 fn node(status: NodeStatus) -> NodeNow {
-    NodeNow { report: status.report, heard_ms: millis(status.heard), away: status.away }
+    let NodeStatus { report, heard, away, draining } = status;
+    NodeNow { report, heard_ms: millis(heard), away, draining }
 }
 
 fn clients(sessions: &Sessions) -> Vec<ClientNow> {

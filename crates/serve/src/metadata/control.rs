@@ -12,7 +12,7 @@ use proto::{
 use types::{Errno, Ino};
 use wire::handshake::{Peer, Roles};
 
-use super::MetadataService;
+use super::{MetadataService, fencing::data_lease, session::Session};
 use crate::answer::{Done, No, Outcome};
 
 impl MetadataService {
@@ -56,10 +56,11 @@ impl MetadataService {
         if asked.life != 0 && asked.life != self.terms.life().0 {
             return Err(No::session_gone());
         }
-        let joined = self.joined(Party { session: id, joined: Joined(asked.before) }, had)?;
+        let brings = !had.locks.is_empty();
+        let joined = self.joined(Party { session: id, joined: Joined(asked.before) }, had, asked.stamp)?;
         self.sessions.mount(Party { session: id, joined: Joined(joined) }, &asked.host, (asked.node, client));
         // What it came back with is waited for by the next life, too.
-        if asked.before != 0
+        if (asked.before != 0 || brings)
             && let Some(session) = self.sessions.get(id)
         {
             self.arrive(&session, false)?;
@@ -88,7 +89,8 @@ impl MetadataService {
         Ok(Done::new(&Nothing {}))
     }
 
-    pub(super) fn renew(&self, _: &Renew) -> Outcome {
+    pub(super) fn renew(&self, session: &Session, asked: &Renew) -> Outcome {
+        asked.node.into_iter().for_each(|node| session.is_at(node));
         Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch(), bare: self.last_bare() }))
     }
 
@@ -99,7 +101,17 @@ impl MetadataService {
             return Err(Errno::EPERM.into());
         }
         let map_epoch = self.nodes.reported(&asked)?;
-        Ok(Done::new(&NodeReported { map_epoch, again_ms: millis(self.options.report) }))
+        // Where there are several of us data servers do not know whose session asks.
+        let keeps_to = asked.refuses && self.owners.is_none();
+        let (safe_room, any_room) = self.room_beside(asked.node);
+        Ok(Done::new(&NodeReported {
+            map_epoch,
+            again_ms: millis(self.options.report),
+            safe_room,
+            any_room,
+            lease_ms: if keeps_to { millis(data_lease(&self.options.sessions)) } else { 0 },
+            roster: self.roster_for(asked.roster).filter(|_| keeps_to),
+        }))
     }
 }
 

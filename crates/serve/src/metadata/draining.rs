@@ -4,6 +4,7 @@
 //! - I-DRAIN-2: one that is found to hold nothing after that holds nothing until it is taken back; only such a one is removed.
 
 use std::{
+    collections::BTreeMap,
     ops::ControlFlow,
     sync::atomic::Ordering,
     time::{Duration, Instant},
@@ -14,18 +15,20 @@ use parking_lot::Mutex;
 use prost::Message;
 use proto::{
     Nothing,
+    control::Pressure,
     moving::{DrainNode, RemoveNode, Standing as Said, StandingKind, StandingList, Standings, WHY_MAX},
 };
 use types::{Errno, Ino};
 
-use super::{MetadataService, drains::Drain, placed::Placed, wishes::DirWish};
+use super::{MetadataService, drains::Drain, moving::Cause, placed::Placed, wishes::DirWish};
 use crate::{
     answer::{Done, No, Outcome},
     standing::{self, Standing},
 };
 
-/// Files at once: each of them is copied in several pieces at a time.
-const MOVERS: usize = 4;
+/// Files at once. Each is durable at several places one after the other, which those that are moved at once
+/// share; half of a data server's workers stay for others.
+const MOVERS: usize = 8;
 /// Of one look; more are found by the next. 16 bytes each.
 const FOUND_MAX: usize = 1 << 20;
 /// A file that could not be moved is tried again later, and later each time.
@@ -42,8 +45,10 @@ impl MetadataService {
 
     /// Returns when nothing is being moved any more.
     pub(super) fn end_moves(&self) {
-        if self.drains.at_work.try_lock_for(4 * self.options.patience).is_none() {
-            tracing::warn!("a file is still being moved");
+        for at_work in [&self.drains.at_work, &self.sendings.at_work] {
+            if at_work.try_lock_for(4 * self.options.patience).is_none() {
+                tracing::warn!("a file is still being moved");
+            }
         }
     }
 
@@ -135,9 +140,15 @@ impl MetadataService {
 
     pub(super) fn standings(&self, meta: &[u8], most: usize) -> Outcome {
         let _: Standings = proto::decode(meta)?;
-        let standings = self.nodes.standings();
-        let standings =
-            standings.into_iter().map(|(node, standing)| self.said(node, standing.name)).collect();
+        let mut names: BTreeMap<u64, String> =
+            self.nodes.standings().into_iter().map(|(node, standing)| (node, standing.name)).collect();
+        // And those that are full, or sent something away.
+        let full = self.nodes.pressures().into_iter().filter(|one| one.pressure.lacking > 0);
+        let sent = self.sendings.table.lock().clone();
+        for node in full.map(|one| one.node).chain(sent.into_keys()) {
+            names.entry(node).or_insert_with(|| self.nodes.name_of(node).unwrap_or_default());
+        }
+        let standings = names.into_iter().map(|(node, name)| self.said(node, name)).collect();
         let body = StandingList { standings }.encode_to_vec();
         if body.len() > most { Err(Errno::ERANGE.into()) } else { Ok(Done::with_body(&Nothing {}, body)) }
     }
@@ -148,7 +159,15 @@ impl MetadataService {
             StandingKind::Draining => self.drains.table.lock().get(&node).cloned().unwrap_or_default(),
             StandingKind::In | StandingKind::Removed => Drain::default(),
         };
+        let sent = self.sendings.table.lock().get(&node).cloned().unwrap_or_default();
+        let pressure = self.nodes.pressures().into_iter().find(|one| one.node == node);
+        let Pressure { lacking, waiting, aged, .. } = pressure.map(|one| one.pressure).unwrap_or_default();
         Said {
+            full: lacking > 0,
+            files_sent: sent.files,
+            bytes_sent: sent.bytes,
+            // What waited before does not any more.
+            stuck: if lacking + waiting + aged > 0 { sent.stuck } else { String::new() },
             node,
             name,
             kind: kind.into(),
@@ -226,7 +245,7 @@ impl MetadataService {
                         if self.has_ended() || !self.nodes.is_draining(node) {
                             return;
                         }
-                        let moved = self.move_off(ino, node);
+                        let moved = self.move_off(ino, node, Cause::Drain);
                         self.tried(node, ino, bytes, moved);
                     }
                 });

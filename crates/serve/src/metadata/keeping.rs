@@ -1,7 +1,8 @@
-//! What sessions keep of names and attributes: operations claim what they change, looks grant, recalls come back.
+//! What sessions keep of names, attributes and bytes: operations claim what they change, looks grant, recalls come back.
 //!
 //! - I-KEEP-1: before a change begins, all that others may keep of it is given back or has lapsed; nothing of the kind is granted until it has ended.
-//! - I-KEEP-2: what may be kept is read after the grant. Of a file that is being written nothing is granted: its data servers know better.
+//! - I-KEEP-2: what may be kept is read after the grant. Of a file that is being written no attributes are granted: its data servers know better.
+//!   Its bytes are to who alone has it open for writing.
 //! - I-KEEP-3: operations that change a name are alone with it, so what it names is what was claimed.
 //!
 //! Where there are several metadata servers nothing is granted.
@@ -17,7 +18,7 @@ use mds::Found;
 use parking_lot::MutexGuard;
 use proto::{
     Bad, Head, Nothing,
-    leases::{Look, Looked, Return, Returned, keeps},
+    leases::{Keep, Kept, Look, Looked, Return, Returned, keeps},
     metadata::DirEntry,
 };
 use types::{Attr, Errno, FileKind, Ino};
@@ -220,14 +221,38 @@ impl MetadataService {
     fn kept_of(&self, session: &Session, ino: Ino, grant: Option<u64>, written: bool) -> u32 {
         match grant {
             Some(number) if written => {
-                let returned = Returned { number, ..Returned::default() };
-                let due = self.terms.returned(session.party(), &[(Key::Inode(ino), returned)]);
-                self.carry_on(due);
+                self.grant_no_more(session, ino, (number, Rights::PAGES));
                 0
             }
             Some(_) => keeps::ATTRIBUTES,
             None => 0,
         }
+    }
+
+    /// What was just granted is taken back but for `keeps`: it was not told.
+    fn grant_no_more(&self, session: &Session, ino: Ino, (number, keeps): (u64, Rights)) {
+        let returned = Returned { number, keeps: keeps.bits().into(), ..Returned::default() };
+        let due = self.terms.returned(session.party(), &[(Key::Inode(ino), returned)]);
+        self.carry_on(due);
+    }
+
+    /// May what the session reads of the file from now on be kept? Who has it open for writing excludes that, by his claim; a session of an earlier
+    /// life may have it open for writing and did not come back yet.
+    pub(super) fn keep_bytes(&self, session: &Session, ino: Ino) -> Kept {
+        if !self.grants() || self.arrive(session, true).is_err() {
+            return Kept::default();
+        }
+        let none = Kept { keeps: 0, term_ms: self.term_ms() };
+        if self.in_grace() || self.terms.grant(session.party(), &Key::Inode(ino), Rights::PAGES).is_none() {
+            return none;
+        }
+        Kept { keeps: keeps::BYTES, ..none }
+    }
+
+    pub(super) fn keep(&self, session: &Session, asked: &Keep) -> Outcome {
+        let ino = proto::attr::ino(asked.ino)?;
+        self.mds.find(ino)?;
+        Ok(Done::new(&self.keep_bytes(session, ino)))
     }
 
     /// Before an entry of a listing is looked at. It may have changed since the listing was read.

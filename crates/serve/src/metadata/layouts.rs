@@ -21,7 +21,11 @@ pub(super) const ATTRIBUTE: &[u8] = b"user.onfs.layout";
 impl MetadataService {
     /// What is said for a new file: by the directory in which it was last named.
     fn said_for(&self, ino: Ino) -> DirWish {
-        let said = self.mds.parent(ino).and_then(|dir| self.said_of(dir));
+        let said = self.mds.parent(ino).and_then(|dir| match self.said_of(dir) {
+            // A part says the same as its directory.
+            Err(Errno::EREMOTE) => self.said_of(self.mds.part_near(ino, dir)?.ok_or(Errno::EREMOTE)?),
+            said => said,
+        });
         said.unwrap_or_else(|errno| {
             // Its directory is another server's, or no more.
             tracing::debug!(%ino, %errno, "nothing is said of where a file's data go");
@@ -66,7 +70,7 @@ impl MetadataService {
     }
 
     fn place(&self, ino: Ino, said: &DirWish, near: Option<NodeId>) -> Result<Chosen, NoPlace> {
-        let (map, measures) = (self.nodes.map(), self.nodes.measures());
+        let (map, measures) = (self.nodes.map(), self.nodes.measures_for_new());
         let with = |fixed| {
             let writers = near.map_or(Writers::Several, Writers::One);
             let wish = Wish { writers, fixed, replicated: false, job: Default::default(), seed: ino.get() };

@@ -222,8 +222,9 @@ impl MetadataService {
         let Some(placed) = state.placed.clone() else { return Ok(()) };
         let (Some(cut), Some(striped)) = (placed.cut, placed.striped()) else { return Ok(()) };
         let left: Vec<usize> = (0..striped.count()).filter(|n| cut.stripes >> n & 1 == 1).collect();
-        // Or a power cut here would bring the size back of what is cut there.
+        // Or a power cut here would bring the size back of what is cut there; or this server's death.
         self.mds.sync()?;
+        self.settled_here()?;
         let asked: Vec<_> = left
             .iter()
             .filter_map(|n| Some((*placed.layout.stripes.get(*n)?, *n)))

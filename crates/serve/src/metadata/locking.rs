@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lease::coherence::{
     locks::{HadLock, LockRequest},
-    message::{Had, Party},
+    message::{Had, Joined, Party},
 };
 use net::{Incoming, Reply};
 use proto::{
@@ -12,7 +12,15 @@ use proto::{
     locks::{CancelLock, FindLock, FoundLock, HadLocks, HeldLock, Listen, Lock, Locked, Told, Unlock},
 };
 
-use super::{MetadataService, mailbox::Listener, session::Session, terms::Due, verdicts};
+use super::{
+    MetadataService,
+    carried::GIVEN_UP_MAX,
+    leaving::Fenced,
+    mailbox::Listener,
+    session::Session,
+    terms::Due,
+    verdicts::{self, Verdict},
+};
 use crate::answer::{Done, No, Outcome, answered};
 
 /// Who listens is answered after so long in any case, and before his own deadline.
@@ -99,6 +107,8 @@ impl MetadataService {
         self.carry_on(undone);
         let due = self.terms.tick();
         self.carry_on(due);
+        let due = self.tend_fencing();
+        self.carry_on(due);
     }
 
     /// What the machine's decisions ask for.
@@ -127,12 +137,16 @@ impl MetadataService {
 
     fn fence(&self, session: SessionId) -> Due {
         // From now on it is refused.
-        if let Some(found) = self.sessions.remove(session) {
+        let found = self.sessions.remove(session);
+        let known = found.clone().or_else(|| self.leaving.condemned.lock().get(&session).cloned());
+        let joined = known.map(|known| known.party().joined).unwrap_or_default();
+        if let Some(found) = found {
             tracing::warn!(%session, host = %found.host, "a silent session is given up");
             self.leaving.condemned.lock().insert(session, found);
         }
-        match verdicts::record(&self.notes, session, self.terms.life()) {
-            Ok(()) => self.terms.fenced(session),
+        let verdict = Verdict { life: self.terms.life(), joined };
+        match verdicts::record(&self.notes, session, verdict) {
+            Ok(()) => self.fence_at_data_servers(Fenced::Session(session)),
             Err(error) => {
                 tracing::error!(%session, %error, "a verdict is not durable yet: what the session had is not free");
                 self.leaving.undone.lock().fence.push(session);
@@ -146,14 +160,16 @@ impl MetadataService {
         if let Some(session) = condemned.or_else(|| self.sessions.remove(session)) {
             self.give_up(&session);
             self.depart(&session);
+            self.forget_answers(session.id);
         }
     }
 
     fn end_grace(&self) -> Due {
-        match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing()) {
+        let keep = if self.owners.is_some() { GIVEN_UP_MAX } else { 0 };
+        match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing(), keep) {
             Ok(()) => {
                 tracing::info!("sessions of earlier lives come back no more");
-                self.terms.grace_ended()
+                self.fence_at_data_servers(Fenced::Earlier)
             }
             Err(error) => {
                 tracing::error!(%error, "the end of coming back is not durable yet: locks wait");
@@ -171,9 +187,20 @@ impl MetadataService {
     }
 
     /// A session comes, with what it had; it has a number from then on.
-    pub(super) fn joined(&self, by: Party, had: Had) -> Result<u64, No> {
-        let (joined, due) = self.terms.join(by, had);
+    pub(super) fn joined(&self, by: Party, had: Had, stamp: u64) -> Result<u64, No> {
+        let (joined, due) = self.terms.join(by, had, stamp);
         self.carry_on(due);
+        Self::admitted(joined)
+    }
+
+    /// A session has something in slots that come from another server.
+    pub(super) fn placed(&self, session: SessionId, silent: Duration) -> Result<u64, No> {
+        let (joined, due) = self.terms.place(session, silent);
+        self.carry_on(due);
+        Self::admitted(joined)
+    }
+
+    fn admitted(joined: Result<Option<Joined>, ()>) -> Result<u64, No> {
         match joined {
             Ok(Some(joined)) => Ok(joined.0),
             Ok(None) => Err(No::too_much("as many sessions as it takes")),

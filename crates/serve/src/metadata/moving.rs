@@ -8,6 +8,7 @@ use std::time::Duration;
 use cluster::{
     NodeId,
     moving::{Came, Ended, Move, Step, refuge},
+    pressure::{Why, outlet},
 };
 use kv::WriteSet;
 use namespace::key;
@@ -26,8 +27,18 @@ use super::{
 };
 use crate::answer::No;
 
-/// Between two looks at how far a copy is.
-const LOOK: Duration = Duration::from_millis(30);
+/// Between two looks at how far a copy is: a small one is there soon.
+const LOOK_FIRST: Duration = Duration::from_millis(2);
+const LOOK_LAST: Duration = Duration::from_millis(32);
+
+/// Why a file's stripes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// The node is taken out.
+    Drain,
+    /// The node is full, or not safe; and about how many bytes the stripe has there.
+    Press(Why, u64),
+}
 
 /// One attempt: a stripe, and where it goes.
 struct Attempt {
@@ -40,6 +51,7 @@ struct Attempt {
     addresses: Vec<String>,
     /// About.
     bytes: u64,
+    cause: Cause,
     why: Option<No>,
 }
 
@@ -56,6 +68,10 @@ impl Attempt {
             source: self.from,
             addresses: self.addresses.clone(),
             freeze_ms,
+            room: match self.cause {
+                Cause::Drain => 0,
+                Cause::Press(..) => self.bytes.max(1),
+            },
         }
     }
 
@@ -66,31 +82,69 @@ impl Attempt {
 
 impl MetadataService {
     /// Moves all that a file has on a node elsewhere. Returns the bytes, about.
-    pub(super) fn move_off(&self, ino: Ino, node: u64) -> Result<u64, No> {
+    pub(super) fn move_off(&self, ino: Ino, node: u64, cause: Cause) -> Result<u64, No> {
+        // Or who is at it would be taken to have left it when this ends.
+        if !self.drains.moving.lock().insert(ino) {
+            return Err(No::later("it is being moved already"));
+        }
+        let moved = self.move_held(ino, node, cause);
+        self.drains.moving.lock().remove(&ino);
+        moved
+    }
+
+    fn move_held(&self, ino: Ino, node: u64, cause: Cause) -> Result<u64, No> {
         // Held, or its objects might be removed meanwhile.
         if self.hold(ino, 1).is_err() {
             return Ok(0);
         }
-        self.drains.moving.lock().insert(ino);
         let moved = match self.mds.find(ino) {
             Ok(found) => {
                 self.mds.held_again(&found.attr);
-                self.move_stripes(ino, node)
+                match cause {
+                    Cause::Drain => self.move_stripes(ino, node, cause),
+                    Cause::Press(..) => self.move_group(ino, node, cause),
+                }
             }
             Err(Errno::ESTALE) => Ok(0),
             Err(errno) => Err(errno.into()),
         };
-        self.drains.moving.lock().remove(&ino);
         self.mds.release(ino, 1);
         moved
     }
 
-    fn move_stripes(&self, ino: Ino, node: u64) -> Result<u64, No> {
+    /// With what is here the stripes on other nodes that have only memory go, too, in the same order: half a file that is safe is of no use.
+    fn move_group(&self, ino: Ino, node: u64, cause: Cause) -> Result<u64, No> {
+        let mut bytes = self.move_stripes(ino, node, cause)?;
+        let peers = self.peers();
+        let has_only_memory = |node: u64| peers.stand(NodeId(node)).is_some_and(|stand| !stand.safe);
+        let Cause::Press(_, about) = cause else { return Ok(bytes) };
+        if !has_only_memory(node) {
+            return Ok(bytes);
+        }
+        let placed = self.locked(ino, |_, state| Ok(state.placed.clone()))?;
+        let mut others: Vec<u64> = placed.map_or(Vec::new(), |placed| placed.layout.stripes);
+        others.sort_unstable();
+        others.dedup();
+        for other in others.into_iter().filter(|other| *other != node && has_only_memory(*other)) {
+            match self.move_stripes(ino, other, Cause::Press(Why::Aged, about)) {
+                Ok(more) => bytes += more,
+                // It leaves when its own server says so.
+                Err(no) => {
+                    tracing::debug!(%ino, other, errno = %no.errno(), "a stripe of a group stays for now")
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn move_stripes(&self, ino: Ino, node: u64, cause: Cause) -> Result<u64, No> {
         let mut bytes = 0;
-        while self.may_move(node)
-            && let Some(mut attempt) = self.plan(ino, node)?
+        while self.may_move(node, cause)
+            && let Some(mut attempt) = self.plan(ino, node, cause)?
         {
-            match self.carry_out_move(&mut attempt)? {
+            let ended = self.carry_out_move(&mut attempt);
+            self.sendings.ended(attempt.number, matches!(ended, Ok(Ended::Moved)));
+            match ended? {
                 Ended::Moved => bytes += attempt.bytes,
                 Ended::Stayed | Ended::Open => {
                     return Err(attempt.why.unwrap_or_else(|| No::later("it stays for now")));
@@ -100,11 +154,11 @@ impl MetadataService {
         Ok(bytes)
     }
 
-    fn may_move(&self, node: u64) -> bool {
-        !self.has_ended() && self.nodes.is_draining(node)
+    fn may_move(&self, node: u64, cause: Cause) -> bool {
+        !self.has_ended() && (cause != Cause::Drain || self.nodes.is_draining(node))
     }
 
-    fn plan(&self, ino: Ino, node: u64) -> Result<Option<Attempt>, No> {
+    fn plan(&self, ino: Ino, node: u64, cause: Cause) -> Result<Option<Attempt>, No> {
         self.locked(ino, |file, state| {
             self.finish_cut(file, state)?;
             let Some(placed) = &state.placed else { return Ok(None) };
@@ -115,9 +169,9 @@ impl MetadataService {
             }
             let size = self.mds.find(ino)?.attr.size;
             let bytes = placed.striped().map_or(0, |striped| striped.size_of_stripe(stripe, size));
-            let (map, measures) = (self.nodes.map(), self.nodes.measures());
-            let room = bytes.max(layout.unit);
-            let to = refuge(&map, &measures, (&layout.stripes, ino.get()), NodeId(node), room);
+            // Of a file that is written the metadata do not know the size.
+            let bytes = if let Cause::Press(_, about) = cause { bytes.max(about) } else { bytes };
+            let to = self.destination(ino, &layout, node, (bytes, cause));
             let to = to.ok_or_else(|| {
                 let why = "no other data server is up and has room for it";
                 No::new(Errno::ENOSPC, wire::schema::Retry::Never, proto::Reason::None, why)
@@ -125,8 +179,23 @@ impl MetadataService {
             let addresses =
                 self.nodes.addresses(node).ok_or_else(|| No::away(node, "it has not reported"))?;
             let (from, to, number) = (node, to.0, self.next_attempt());
-            Ok(Some(Attempt { number, ino, stripe, layout, from, to, addresses, bytes, why: None }))
+            self.sendings.promise(number, to, bytes);
+            Ok(Some(Attempt { number, ino, stripe, layout, from, to, addresses, bytes, cause, why: None }))
         })
+    }
+
+    fn destination(
+        &self,
+        ino: Ino,
+        layout: &Layout,
+        from: u64,
+        (bytes, cause): (u64, Cause),
+    ) -> Option<NodeId> {
+        let (map, file) = (self.nodes.map(), (&layout.stripes[..], ino.get()));
+        match cause {
+            Cause::Drain => refuge(&map, &self.nodes.measures(), file, NodeId(from), bytes.max(layout.unit)),
+            Cause::Press(why, _) => outlet(&map, &self.peers(), file, NodeId(from), (bytes, why)),
+        }
     }
 
     fn carry_out_move(&self, attempt: &mut Attempt) -> Result<Ended, No> {
@@ -160,13 +229,17 @@ impl MetadataService {
     }
 
     fn copy_stripe(&self, attempt: &mut Attempt) -> Came {
+        let mut pause = LOOK_FIRST;
         loop {
-            if !self.may_move(attempt.from) {
+            if !self.may_move(attempt.from, attempt.cause) {
                 attempt.why = Some(No::later("it is not drained any more"));
                 return Came::No;
             }
             match self.pulled(attempt, 0) {
-                Ok(PullState::Copying) => std::thread::sleep(LOOK),
+                Ok(PullState::Copying) => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(LOOK_LAST);
+                }
                 Ok(PullState::Level) => return Came::Yes,
                 Ok(PullState::Ready | PullState::Failed) => return Came::No,
                 Err(no) => {
@@ -192,7 +265,7 @@ impl MetadataService {
     fn hand(&self, file: &File, state: &mut State, attempt: &mut Attempt, at: &mut Move) -> Result<(), No> {
         self.finish_cut(file, state)?;
         let same = state.placed.as_ref().is_some_and(|placed| placed.layout == attempt.layout);
-        if !same || !self.may_move(attempt.from) || !self.nodes.takes_data(attempt.to) {
+        if !same || !self.may_move(attempt.from, attempt.cause) || !self.nodes.takes_data(attempt.to) {
             return Err(No::later("things have changed"));
         }
         while at.step() == Step::Finish {

@@ -73,7 +73,7 @@ impl MetadataService {
         let dir = proto::attr::ino(asked.dir)?;
         let count = if asked.entries_max == 0 { ENTRIES_MAX } else { asked.entries_max.min(ENTRIES_MAX) };
         let (mut entries, mut bytes, mut end) = (Vec::new(), 0, true);
-        self.mds.readdir(dir, asked.cookie, &mut |entry| {
+        let listed = self.mds.readdir(dir, asked.cookie, &mut |entry| {
             bytes += entry.name.len() + ENTRY_BYTES + if asked.attributes { ATTR_BYTES } else { 0 };
             if bytes > most || entries.len() >= count as usize {
                 end = false;
@@ -88,7 +88,12 @@ impl MetadataService {
                 keeps: 0,
             });
             ControlFlow::Continue(())
-        })?;
+        });
+        if listed == Err(Errno::EREMOTE) {
+            // Some of its parts are another's.
+            self.find_whole(dir)?;
+        }
+        listed?;
         if entries.is_empty() && !end {
             // Not one fits.
             return Err(Errno::EINVAL.into());
@@ -145,7 +150,7 @@ impl MetadataService {
         self.refer(session, found.attr.ino)?;
         let (attr, none) = self.open_found(session, opening, &found.attr, write)?;
         let layout = if write { self.begin_new(session, opening, attr.ino) } else { none };
-        Ok(Done::new(&Opened { attr: Some(attr.into()), layout }))
+        Ok(Done::new(&Opened { attr: Some(attr.into()), layout, ..Opened::default() }))
     }
 
     pub(super) fn tmp_file(&self, session: &Session, asked: &TmpFile) -> Outcome {

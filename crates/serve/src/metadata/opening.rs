@@ -6,6 +6,7 @@ use lease::coherence::rights::Claim;
 use mds::Closed;
 use proto::{
     Layout, Nothing,
+    leases::Kept,
     metadata::{
         Append, Appended, BeginWrite, Begun, Close, FindLayout, Forget, Fsync, Held, Hold, Open, Opened,
         Placed, Reserve,
@@ -120,7 +121,9 @@ impl MetadataService {
         let attr = self.find_again(ino)?;
         regular(attr.kind)?;
         let (attr, layout) = self.open_found(session, asked.opening, &attr, asked.write)?;
-        Ok(Done::new(&Opened { attr: Some(attr.into()), layout }))
+        let kept = if asked.keep { self.keep_bytes(session, ino) } else { Kept::default() };
+        let Kept { keeps, term_ms } = kept;
+        Ok(Done::new(&Opened { attr: Some(attr.into()), layout, keeps, term_ms }))
     }
 
     /// Adds an opening of a regular file; the same again changes nothing. Returns its true attributes and its layout.
@@ -268,7 +271,7 @@ impl MetadataService {
         let ino = proto::attr::ino(asked.ino)?;
         self.locked(ino, |file, state| {
             Self::writes(session, asked.opening, ino)?;
-            let layout = self.begin(file, state, session.node)?.layout;
+            let layout = self.begin(file, state, session.node())?.layout;
             let size = self.mds.find(ino)?.attr.size;
             Ok(Done::new(&Begun { layout: Some(layout), size }))
         })
@@ -278,14 +281,14 @@ impl MetadataService {
     /// is said what is in the way.
     pub(super) fn begin_new(&self, session: &Session, number: u64, ino: Ino) -> Option<Layout> {
         // Whether its data go to the writer's own node depends on who has it open at the first write.
-        if self.waits_for_writers(ino, session.node) {
+        if self.waits_for_writers(ino, session.node()) {
             return None;
         }
         let begun = self.locked(ino, |file, state| {
             Self::writes(session, number, ino)?;
             // Somebody else may have found it already, and written.
             let fresh = !state.begun && state.writers == 1;
-            let placed = self.begin(file, state, session.node)?;
+            let placed = self.begin(file, state, session.node())?;
             if fresh {
                 state.untouched = Some((session.id, number));
             }
@@ -298,7 +301,7 @@ impl MetadataService {
         let ino = proto::attr::ino(asked.ino)?;
         self.locked(ino, |file, state| {
             Self::writes(session, asked.opening, ino)?;
-            let placed = self.begin(file, state, session.node)?;
+            let placed = self.begin(file, state, session.node())?;
             let known = self.mds.find(ino)?.attr.size;
             let offset = self.truth(file, &placed, known)?.size.max(state.append_end);
             let end = offset.checked_add(asked.length).filter(|end| *end <= SIZE_MAX).ok_or(Errno::EFBIG)?;

@@ -65,6 +65,10 @@ impl MetadataService {
             tracing::warn!(%errno, "nothing is removed: the metadata are not durable");
             return (Vec::new(), dying.to_vec());
         }
+        if self.settled_here().is_err() {
+            // Whoever goes on in this server's place may not know that they have no name.
+            return (Vec::new(), dying.to_vec());
+        }
         let mut failed: Vec<Ino> = Vec::new();
         let mut by_node: BTreeMap<u64, Vec<Object>> = BTreeMap::new();
         for ino in dying {

@@ -20,7 +20,8 @@ use super::{
     drains::Drains,
     files::Files,
     leaving::Leaving,
-    owners::{Inside, Owners, Shared},
+    owners::{Inside, Owners, Shared, Tails},
+    sendings::Sendings,
     session::{Session, SessionLimits, Sessions, Turn},
     terms::Terms,
     turns::Turns,
@@ -88,7 +89,7 @@ pub struct MetadataService {
     pub(super) dying: Mutex<HashSet<Ino>>,
     /// The next round of removing.
     pub(super) bury_after: Mutex<Instant>,
-    /// Until then sessions of an earlier life may come back.
+    /// Until then sessions of an earlier life may come back, or of a server in whose place this one goes on.
     pub(super) grace: Mutex<Instant>,
     /// Of this life.
     pub(super) incarnation: u64,
@@ -96,9 +97,12 @@ pub struct MetadataService {
     /// Of several: without any slot.
     pub(super) began_empty: bool,
     pub(super) drains: Drains,
+    pub(super) sendings: Sendings,
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
     slots: Option<[Workers; 2]>,
+    /// What others' standby is asked. It waits for no disk and no other server.
+    copying: Option<Workers>,
     /// Messages that say that somebody is there never wait behind others.
     pub(super) control: Workers,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -129,21 +133,28 @@ impl MetadataService {
             Some(_) => Some([Workers::start("slots", few)?, Workers::start("slots-wait", few)?]),
             None => None,
         };
+        let copying = shared.as_ref().map(|_| Workers::start("copying", few)).transpose()?;
         // What concerns this server alone is in its own store.
         let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
         let before = verdicts::begin_life(&notes).map_err(io::Error::other)?;
+        let life = before.past.life;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         // A store that was just made has no earlier sessions.
+        let tails = match &shared {
+            Some(shared) => Tails::begin(&store, shared).map_err(io::Error::other)?,
+            None => None,
+        };
         let is_new = mds.epoch() == 1 || shared.as_ref().is_some_and(|shared| shared.is_new);
         let wait = if is_new { Duration::ZERO } else { options.sessions.silence };
         let found = shared.as_ref().map_or_else(Vec::new, |shared| shared.found.clone());
+        let begun = shared.as_ref().map(Shared::slots);
         let service = Arc::new_cyclic(|me| MetadataService {
             me: me.clone(),
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
             sessions: Sessions::default(),
-            terms: Terms::new(&options.sessions, before.past, before.present),
-            leaving: Leaving::default(),
+            terms: Terms::new(&options.sessions, (before.past, before.present), begun),
+            leaving: Leaving::new(life, before.given_up),
             turns: Turns::default(),
             files: Files::default(),
             due: Mutex::default(),
@@ -152,9 +163,11 @@ impl MetadataService {
             grace: Mutex::new(Instant::now() + wait),
             incarnation: u64::from_le_bytes(random),
             began_empty: shared.as_ref().is_some_and(|shared| shared.is_new),
-            owners: shared.map(Owners::new),
+            owners: shared.map(|shared| Owners::new(shared, tails)),
             drains: Drains::default(),
+            sendings: Sendings::default(),
             slots,
+            copying,
             mds,
             store,
             notes,
@@ -182,9 +195,13 @@ impl MetadataService {
         ];
         if self.owners.is_none() {
             clocks.push(("metadata-moves", MetadataService::tend_moves));
+            clocks.push(("metadata-full", MetadataService::tend_pressure));
         } else {
             clocks.push(("metadata-slots", MetadataService::tend_slots));
             clocks.push(("metadata-map", MetadataService::follow));
+            clocks.push(("metadata-copies", MetadataService::tend_copies));
+            clocks.push(("metadata-standby", MetadataService::tend_tail));
+            self.start_tails()?;
         }
         for (name, tick) in clocks {
             let (weak, ended) = (Arc::downgrade(self), self.ended.clone());
@@ -201,7 +218,16 @@ impl MetadataService {
         self.workers.shutdown();
         self.slots.iter().flatten().for_each(Workers::shutdown);
         self.control.shutdown();
+        // Until here answers waited for the standby.
+        self.end_tails();
+        self.copying.iter().for_each(Workers::shutdown);
         self.end_moves();
+    }
+
+    /// As [`MetadataService::shutdown`], without a word to anybody: as if it were killed.
+    pub fn abandon(&self) {
+        self.fall_silent();
+        self.shutdown();
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -274,7 +300,7 @@ impl MetadataService {
 
     /// A request of a session: carried out, unless it was.
     fn of_session<R: Request>(&self, meta: &[u8], run: impl FnOnce(&Arc<Session>, &R) -> Outcome) -> Outcome {
-        let request: R = proto::decode(meta)?;
+        let mut request: R = proto::decode(meta)?;
         let head = request.head().copied().unwrap_or_default();
         let session = self.sessions.asking(Some(&head))?;
         let mut homes = Vec::new();
@@ -291,9 +317,15 @@ impl MetadataService {
         match session.begin(&head, self.options.sessions.operations)? {
             Turn::Again(outcome) => outcome,
             Turn::First => {
-                let outcome = run(&session, &request).map_err(|no| {
+                if let Some(outcome) = self.answered_before(&head) {
+                    session.answered(&head, &outcome);
+                    return outcome;
+                }
+                let unspread = self.look_for_parts(&mut request);
+                let carry_out = || unspread.and_then(|()| run(&session, &request));
+                let outcome = self.as_operation(&head, carry_out).map_err(|no| {
                     // It was not begun: a part of what it is about is another's, or did not come; it may the next time.
-                    if no.errno() == Errno::EREMOTE {
+                    if no.errno() == Errno::EREMOTE && !no.is_spread() {
                         No::wrong_owner(self.nodes.epoch())
                     } else if no == No::from(Errno::EAGAIN) {
                         No::later("slots that it needs did not come")
@@ -302,6 +334,7 @@ impl MetadataService {
                     }
                 });
                 session.answered(&head, &outcome);
+                self.tell_standby(&head, &outcome);
                 outcome
             }
         }
@@ -320,7 +353,7 @@ impl MetadataService {
             Method::Mount => self.mount(meta, body, incoming.peer().node),
             Method::Unmount => self.unmount(meta),
             Method::Return => self.of_session(meta, |session, asked| self.give_back(session, asked)),
-            Method::Renew => self.of_session(meta, |_, asked| self.renew(asked)),
+            Method::Renew => self.of_session(meta, |session, asked| self.renew(session, asked)),
             Method::MapSince => self.map_since(meta, most),
             Method::NodeReport => self.node_report(incoming.peer(), meta),
             Method::DrainNode => self.drain_node(meta),
@@ -333,6 +366,10 @@ impl MetadataService {
             Method::TakeOn => self.slots_take_on(meta),
             Method::Bring => self.bring_slots(meta),
             Method::SlotLoads => self.slot_loads(meta),
+            Method::TailWho => self.tail_who(meta),
+            Method::TailBegin => self.tail_begin(meta),
+            Method::TailMore => self.tail_more(meta, body),
+            Method::TailNow => self.tail_now(meta),
             Method::Leaving => self.let_leave(meta),
             Method::TakeDuty => self.take_duty(meta, body),
             Method::Bare => self.of_session(meta, |session, asked| self.bare(session, asked)),
@@ -374,9 +411,13 @@ impl MetadataService {
             Method::Open => self.of_session(meta, |session, asked| self.open(session, asked)),
             Method::Close => self.of_session(meta, |session, asked| self.close(session, asked)),
             Method::CloseMany => self.of_session(meta, |session, asked| self.close_many(session, asked)),
+            Method::Keep => self.of_session(meta, |session, asked| self.keep(session, asked)),
             Method::GetUntouched => {
                 self.of_session(meta, |session, asked| self.get_untouched(session, asked))
             }
+            Method::FindSpread => self.of_session(meta, |_, asked| self.find_spread(asked)),
+            Method::GetAlone => self.of_session(meta, |_, asked| self.get_alone(asked)),
+            Method::ReadDots => self.of_session(meta, |_, asked| self.read_dots(asked)),
             Method::BeginWrite => self.of_session(meta, |session, asked| self.begin_write(session, asked)),
             Method::Append => self.of_session(meta, |session, asked| self.append(session, asked)),
             Method::Reserve => self.of_session(meta, |_, asked| self.reserve(asked)),
@@ -409,6 +450,9 @@ fn is_among_servers(method: Method) -> bool {
             | Method::TakeOn
             | Method::Bring
             | Method::SlotLoads
+            | Method::TailWho
+            | Method::TailBegin
+            | Method::TailMore
             | Method::Leaving
             | Method::TakeDuty
     )
@@ -426,7 +470,8 @@ fn is_read(method: Method) -> bool {
 
 impl Serve for MetadataService {
     fn serve(&self, incoming: &mut Incoming) -> Outcome {
-        self.carry_out(incoming)
+        let outcome = self.carry_out(incoming);
+        self.when_settled(incoming, outcome)
     }
 }
 
@@ -454,6 +499,9 @@ impl Handler for MetadataService {
                     ),
                     Some([slots, _]),
                 ) => slots,
+                (Some(Method::TailBegin | Method::TailMore), Some(_)) => {
+                    self.copying.as_ref().unwrap_or(&self.control)
+                }
                 _ if is_control => &self.control,
                 _ => &self.workers,
             };

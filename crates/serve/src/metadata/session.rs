@@ -75,7 +75,7 @@ pub(crate) struct Session {
     pub id: SessionId,
     pub host: String,
     /// 0: none.
-    pub node: u64,
+    node: AtomicU64,
     /// What the client calls itself on its connections.
     pub client: u64,
     began: Instant,
@@ -104,6 +104,16 @@ impl Session {
     pub(crate) fn times(&self) -> (Duration, Duration) {
         let since = self.began.elapsed();
         (since, since.saturating_sub(Duration::from_millis(self.asked.load(Ordering::Relaxed))))
+    }
+
+    /// The client's own node; 0: none.
+    pub(crate) fn node(&self) -> u64 {
+        self.node.load(Ordering::Relaxed)
+    }
+
+    /// A data server came to where the client is, or one is no more.
+    pub(crate) fn is_at(&self, node: u64) {
+        self.node.store(node, Ordering::Relaxed);
     }
 
     pub(crate) fn party(&self) -> Party {
@@ -198,7 +208,7 @@ impl Sessions {
         let session = Session {
             id: by.session,
             host: host.to_owned(),
-            node,
+            node: AtomicU64::new(node),
             client,
             began: Instant::now(),
             asked: AtomicU64::new(0),

@@ -16,7 +16,7 @@ use cluster::tenure::Terms as Term;
 use lease::coherence::{
     locks::Owner,
     locks::{LockLimits, LockRequest, Outcome as Decision},
-    message::{Had, Joined, Life, Party, Saying, Telling as Said},
+    message::{Joined, Life, Party, Saying, Telling as Said},
     ranges::Found,
     rights::{Claim, Key, Rights},
     server::{Effect, Expected, Input, Limits, Past, Refused, Server},
@@ -28,7 +28,7 @@ use proto::{
     locks::{LOCKS_MAX, LockOutcome, Locked},
 };
 
-use types::{Ino, Slot};
+use types::Slot;
 
 use super::{
     mailbox::{Heard, Listener, Mailbox},
@@ -103,21 +103,23 @@ impl Due {
     }
 }
 
-struct Early {
+pub(super) struct Early {
     by: Party,
     number: u64,
-    request: LockRequest,
+    pub request: LockRequest,
 }
 
-struct Machine {
-    server: Server,
+pub(super) struct Machine {
+    pub server: Server,
     /// Of the last change of a lock.
-    stamp: u64,
+    pub stamp: u64,
+    /// Where there are several metadata servers: slots whose locks of earlier lives are brought by those who had them.
+    pub begun: Option<HashSet<Slot>>,
     mailboxes: BTreeMap<SessionId, Mailbox>,
     /// Those that something was put into, or somebody began to listen to.
     touched: BTreeSet<SessionId>,
     /// Locks that were asked for while who has what was not known.
-    early: VecDeque<Early>,
+    pub early: VecDeque<Early>,
     /// Operations that somebody waits for, and whether they have begun.
     beginning: HashMap<(SessionId, u64), bool>,
     resting: HashMap<Key, Instant>,
@@ -136,7 +138,7 @@ pub struct Counts {
 }
 
 /// What somebody waits for at this moment.
-enum Asked {
+pub(super) enum Asked {
     Nothing,
     Lock(SessionId, u64),
     Joining(SessionId),
@@ -146,9 +148,9 @@ enum Asked {
 
 /// What he gets.
 #[derive(Default)]
-struct Got {
+pub(super) struct Got {
     locked: Option<Locked>,
-    said: Option<Said>,
+    pub said: Option<Said>,
     /// His session was given up.
     gone: bool,
     begun: bool,
@@ -159,17 +161,17 @@ pub(super) struct Terms {
     started: Instant,
     life: Life,
     lapse: Duration,
-    machine: Mutex<Machine>,
+    pub machine: Mutex<Machine>,
     /// Something that was waited for has begun.
     begun: Condvar,
 }
 
 impl Terms {
-    /// `present`: sessions of earlier lives, and whether they may have leases; `None`: not known.
+    /// `begun`: where there are several metadata servers, the slots of this one.
     pub(super) fn new(
         sessions: &SessionLimits,
-        past: Past,
-        present: Option<BTreeMap<SessionId, bool>>,
+        (past, present): (Past, Option<BTreeMap<SessionId, bool>>),
+        begun: Option<HashSet<Slot>>,
     ) -> Terms {
         let (life, lapse) = (past.life, lapse(sessions));
         // Each life is counted before anybody is served, so nobody was before the first.
@@ -186,6 +188,7 @@ impl Terms {
         let machine = Machine {
             server,
             stamp: life.first_number(),
+            begun,
             mailboxes: BTreeMap::new(),
             touched: BTreeSet::new(),
             early: VecDeque::new(),
@@ -206,18 +209,6 @@ impl Terms {
         self.life
     }
 
-    /// A session comes, with what it had. `Ok(None)`: there is no room. `Err`: it was given up, or it comes too late.
-    pub(super) fn join(&self, by: Party, had: Had) -> (Result<Option<Joined>, ()>, Due) {
-        let saying = Saying::Join { number: 0, life: self.life, had };
-        let (got, due) = self.drive(Input::Said { by, saying }, Asked::Joining(by.session));
-        let joined = match got.said {
-            Some(Said::Joined { joined, .. }) => Ok(Some(joined)),
-            Some(_) => Err(()),
-            None => Ok(None),
-        };
-        (joined, due)
-    }
-
     /// They were heard of.
     pub(super) fn heard(&self, parties: &[Party]) {
         let (now, mut machine) = (self.started.elapsed(), self.machine.lock());
@@ -228,9 +219,19 @@ impl Terms {
         }
     }
 
+    /// Those that are there, and the last number that one came by.
+    pub(super) fn there(&self) -> (Vec<Joined>, Joined) {
+        self.machine.lock().server.there()
+    }
+
+    /// Everybody of earlier lives who may have something has come back.
+    pub(super) fn all_are_back(&self) -> bool {
+        self.machine.lock().server.missing().is_some_and(BTreeSet::is_empty)
+    }
+
     /// Sessions of earlier lives that did not come back yet.
     pub(super) fn missing(&self) -> Vec<SessionId> {
-        self.machine.lock().server.missing().collect()
+        self.machine.lock().server.missing().into_iter().flatten().copied().collect()
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -433,17 +434,6 @@ impl Terms {
         if machine.server.in_grace() { Err(()) } else { Ok(machine.server.locks().in_the_way(request)) }
     }
 
-    /// Does somebody have a lock in one of the slots, or wait for one?
-    pub(super) fn has_locks(&self, slots: &[Slot]) -> bool {
-        let slots: HashSet<Slot> = slots.iter().copied().collect();
-        let there = |ino: Ino| slots.contains(&ino.ugsd().slot());
-        let machine = self.machine.lock();
-        let locks = machine.server.locks();
-        locks.all().any(|(ino, _)| there(ino))
-            || locks.all_waiting().any(|(_, request)| there(request.ino))
-            || machine.early.iter().any(|early| there(early.request.ino))
-    }
-
     /// `Err`: there is no such session.
     pub(super) fn listen(&self, by: Party, heard: u64, listener: Listener) -> Result<Due, Listener> {
         let mut machine = self.machine.lock();
@@ -465,7 +455,7 @@ impl Terms {
         boxes.into_values().filter_map(Mailbox::into_listener).collect()
     }
 
-    fn drive(&self, input: Input, asked: Asked) -> (Got, Due) {
+    pub(super) fn drive(&self, input: Input, asked: Asked) -> (Got, Due) {
         let mut machine = self.machine.lock();
         let mut due = Due::default();
         machine.server.handle(self.started.elapsed(), input);
@@ -486,7 +476,7 @@ impl Machine {
         Locked { outcome: outcome.into(), stamp: self.stamp }
     }
 
-    fn put(&mut self, session: SessionId, number: u64, outcome: LockOutcome) {
+    pub(super) fn put(&mut self, session: SessionId, number: u64, outcome: LockOutcome) {
         let locked = self.stamped(outcome);
         self.mailboxes.entry(session).or_default().put(number, locked);
         self.touched.insert(session);
@@ -557,7 +547,7 @@ impl Machine {
     }
 
     /// Who listens and has something to hear.
-    fn speak(&mut self, due: &mut Due) {
+    pub(super) fn speak(&mut self, due: &mut Due) {
         let now = Instant::now();
         for session in std::mem::take(&mut self.touched) {
             due.heard.extend(self.mailboxes.get_mut(&session).and_then(|mailbox| mailbox.ready(now)));

@@ -8,7 +8,10 @@ use std::{collections::BTreeMap, ops::ControlFlow};
 
 use bytes::Bytes;
 use kv::{MetaStore, WriteSet};
-use lease::coherence::{message::Life, server::Past};
+use lease::coherence::{
+    message::{Joined, Life},
+    server::Past,
+};
 use namespace::{
     key::{self, Parsed},
     txn::KvError,
@@ -18,6 +21,8 @@ use proto::SessionId;
 const VERSION: u8 = 1;
 /// Of lives whose sessions all have records.
 const VERSION_RECORDED: u8 = 2;
+/// Of verdicts that say as which the session had come.
+const VERSION_NUMBERED: u8 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LifeError {
@@ -55,15 +60,33 @@ impl Lives {
     }
 }
 
-/// The life in which a session was given up.
-fn encode(life: Life) -> Bytes {
-    let mut bytes = vec![VERSION];
-    bytes.extend(life.0.to_le_bytes());
-    bytes.into()
+/// A session that was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Verdict {
+    /// In which that was.
+    pub life: Life,
+    /// As which it had come. 0: not known.
+    pub joined: Joined,
 }
 
-fn decode(bytes: &[u8]) -> Option<Life> {
-    Some(Life(u32::from_le_bytes(bytes.strip_prefix(&[VERSION])?.try_into().ok()?)))
+impl Verdict {
+    fn encode(self) -> Bytes {
+        let mut bytes = vec![VERSION_NUMBERED];
+        bytes.extend(self.life.0.to_le_bytes());
+        bytes.extend(self.joined.0.to_le_bytes());
+        bytes.into()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Verdict> {
+        let (version, rest) = bytes.split_first()?;
+        let (life, rest) = rest.split_first_chunk::<4>()?;
+        let joined = match (*version, rest) {
+            (VERSION, []) => 0,
+            (VERSION_NUMBERED, number) => u64::from_le_bytes(number.try_into().ok()?),
+            _ => return None,
+        };
+        Some(Verdict { life: Life(u32::from_le_bytes(*life)), joined: Joined(joined) })
+    }
 }
 
 /// May it have leases, beside locks?
@@ -82,6 +105,8 @@ fn decode_presence(bytes: &[u8]) -> Option<bool> {
 /// What is known of earlier lives.
 pub(super) struct Before {
     pub past: Past,
+    /// As which those that were given up had come, as far as that is known.
+    pub given_up: Vec<Joined>,
     /// Sessions that were there, and whether they may have leases. `None`: that was not recorded.
     pub present: Option<BTreeMap<SessionId, bool>>,
 }
@@ -100,14 +125,15 @@ pub(super) fn begin_life(store: &MetaStore) -> Result<Before, LifeError> {
     writes.put(&key::lives(), lives.encode());
     durably(store, writes)?;
     let found = sessions(store)?;
+    let given_up = found.given_up.values().map(|verdict| verdict.joined).collect();
     let fenced = found.given_up.into_keys().collect();
     let past = Past { life: Life(lives.life), from: Life(lives.from), fenced };
-    Ok(Before { past, present: lives.recorded.then_some(found.present) })
+    Ok(Before { past, given_up, present: lives.recorded.then_some(found.present) })
 }
 
 #[derive(Default)]
 struct Recorded {
-    given_up: BTreeMap<SessionId, Life>,
+    given_up: BTreeMap<SessionId, Verdict>,
     present: BTreeMap<SessionId, bool>,
 }
 
@@ -117,8 +143,8 @@ fn sessions(store: &MetaStore) -> Result<Recorded, LifeError> {
         let rest = Parsed::new(key).map(|parsed| parsed.rest).unwrap_or_default();
         let session = rest.first_chunk::<16>().map(|bytes| SessionId(u128::from_be_bytes(*bytes)));
         let known = match (session, rest.get(16..)) {
-            (Some(session), Some([])) => decode(value).map(|life| {
-                found.given_up.insert(session, life);
+            (Some(session), Some([])) => Verdict::decode(value).map(|verdict| {
+                found.given_up.insert(session, verdict);
             }),
             (Some(session), Some(_)) => decode_presence(value).map(|keeping| {
                 found.present.insert(session, keeping);
@@ -145,6 +171,21 @@ pub(super) fn arrive(store: &MetaStore, session: SessionId, keeping: bool) -> Re
     }
 }
 
+/// The same of several, for locks that come with slots.
+pub(super) fn arrive_all(
+    store: &MetaStore,
+    sessions: impl Iterator<Item = SessionId>,
+) -> Result<(), KvError> {
+    let (mut writes, mut new) = (WriteSet::new(), false);
+    for session in sessions {
+        if store.get(&key::presence(session.0))?.is_none() {
+            writes.put(&key::presence(session.0), encode_presence(false));
+            new = true;
+        }
+    }
+    if new { durably(store, writes) } else { Ok(()) }
+}
+
 /// It has nothing any more. Lost with a power cut this is only waited for once more.
 pub(super) fn depart(store: &MetaStore, session: SessionId) -> Result<(), KvError> {
     if store.get(&key::presence(session.0))?.is_none() {
@@ -157,19 +198,31 @@ pub(super) fn depart(store: &MetaStore, session: SessionId) -> Result<(), KvErro
 }
 
 /// The session does not come back.
-pub(super) fn record(store: &MetaStore, session: SessionId, life: Life) -> Result<(), KvError> {
+pub(super) fn record(store: &MetaStore, session: SessionId, verdict: Verdict) -> Result<(), KvError> {
     let mut writes = WriteSet::new();
-    writes.put(&key::verdict(session.0), encode(life));
+    writes.put(&key::verdict(session.0), verdict.encode());
     durably(store, writes)
 }
 
-/// Sessions of lives before this one come back no more, so of those only the verdicts of this one are needed. `missing`: those that did not.
-pub(super) fn end_grace(store: &MetaStore, life: Life, missing: &[SessionId]) -> Result<(), LifeError> {
+/// Sessions of lives before this one come back no more, so of those only the verdicts of this one are needed, and where there are other servers, who may
+/// believe them whole, the last `keep`. `missing`: those that did not; that is a verdict, too.
+pub(super) fn end_grace(
+    store: &MetaStore,
+    life: Life,
+    missing: &[SessionId],
+    keep: usize,
+) -> Result<(), LifeError> {
     let mut writes = WriteSet::new();
-    for (session, _) in sessions(store)?.given_up.into_iter().filter(|(_, of)| *of < life) {
+    let mut earlier: Vec<(SessionId, Verdict)> =
+        sessions(store)?.given_up.into_iter().filter(|(_, of)| of.life < life).collect();
+    earlier.sort_unstable_by_key(|(_, of)| std::cmp::Reverse(of.life.0));
+    for (session, _) in earlier.into_iter().skip(keep) {
         writes.delete(&key::verdict(session.0));
     }
-    missing.iter().for_each(|session| writes.delete(&key::presence(session.0)));
+    for session in missing {
+        writes.delete(&key::presence(session.0));
+        writes.put(&key::verdict(session.0), Verdict { life, joined: Joined(0) }.encode());
+    }
     writes.put(&key::lives(), Lives { life: life.0, from: life.0, recorded: true }.encode());
     Ok(durably(store, writes)?)
 }
@@ -195,8 +248,11 @@ mod tests {
         assert_eq!(Lives::decode(&recorded.encode()), Some(recorded));
         assert_eq!(&*encode_presence(true), b"\x01\x01");
         assert_eq!(&*encode_presence(false), b"\x01\0");
-        assert_eq!(&*encode(Life(5)), b"\x01\x05\0\0\0");
-        assert_eq!(decode(&encode(Life(5))), Some(Life(5)));
+        let verdict = Verdict { life: Life(5), joined: Joined(0x0102) };
+        assert_eq!(&*verdict.encode(), b"\x02\x05\0\0\0\x02\x01\0\0\0\0\0\0");
+        assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
+        // As it was before.
+        assert_eq!(Verdict::decode(b"\x01\x05\0\0\0"), Some(Verdict { joined: Joined(0), ..verdict }));
     }
 
     /// Goal: what is stored is a record or none, and nothing else. Method: fuzzing.
@@ -204,15 +260,16 @@ mod tests {
     fn fuzz_verdicts() {
         let good = [
             Lives { life: 9, from: 3, recorded: true }.encode().to_vec(),
-            encode(Life(7)).to_vec(),
+            Verdict { life: Life(7), joined: Joined(8) }.encode().to_vec(),
+            b"\x01\x05\0\0\0".to_vec(),
             encode_presence(true).to_vec(),
         ];
         fuzzing::fuzz("verdicts", &good, fuzzing::as_it_is, |bytes| {
             if let Some(lives) = Lives::decode(bytes) {
                 assert_eq!(lives.encode(), bytes);
             }
-            if let Some(life) = decode(bytes) {
-                assert_eq!(encode(life), bytes);
+            if let Some(verdict) = Verdict::decode(bytes).filter(|_| bytes[0] == VERSION_NUMBERED) {
+                assert_eq!(verdict.encode(), bytes);
             }
             if let Some(keeping) = decode_presence(bytes) {
                 assert_eq!(encode_presence(keeping), bytes);

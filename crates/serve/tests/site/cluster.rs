@@ -65,8 +65,12 @@ impl Site {
     }
 
     pub fn with(data: u64, options: MetadataOptions) -> Site {
+        Site::of((1..=data).map(DataSite::started).collect(), options)
+    }
+
+    /// With data servers that were started.
+    pub fn of(data: Vec<DataSite>, options: MetadataOptions) -> Site {
         let dir = tempfile::tempdir().unwrap();
-        let data: Vec<DataSite> = (1..=data).map(DataSite::started).collect();
         let reporters = data.iter().map(|_| None).collect();
         let mut site = Site { dir, state: State::new(), options, running: None, data, reporters };
         site.start();
@@ -75,6 +79,14 @@ impl Site {
         }
         site.wait_for(site.data.len());
         site
+    }
+
+    /// A data server that comes later.
+    pub fn add_data(&mut self, data: DataSite) {
+        self.data.push(data);
+        self.reporters.push(None);
+        self.report(self.data.len() - 1);
+        self.wait_for(self.data.len());
     }
 
     pub fn wait_for(&self, nodes: usize) {
@@ -135,7 +147,12 @@ impl Site {
         &self.running.as_ref().unwrap().mds
     }
 
-    fn report(&mut self, n: usize) {
+    /// It goes on, and nobody but its clients hears of it.
+    pub fn cut_off_data(&mut self, n: usize) {
+        self.reporters[n] = None;
+    }
+
+    pub fn report(&mut self, n: usize) {
         let data = &self.data[n];
         let about = NodeReport {
             node: data.node,
@@ -258,7 +275,7 @@ impl Session {
     }
 
     pub fn open(&self, ino: u64, opening: u64, write: bool) -> Answer<Opened> {
-        self.try_ask(&Open { head: self.op(), ino, opening, write })
+        self.try_ask(&Open { head: self.op(), ino, opening, write, keep: false })
     }
 
     pub fn close(&self, opening: u64) {
@@ -292,7 +309,7 @@ impl Session {
         let striped = Striped::new(layout.unit, layout.stripes.len()).unwrap();
         for part in striped.parts(offset, bytes.len() as u64) {
             let object = Some(layout.object(ino, part.stripe));
-            let write = Write { object, offset: part.object_offset, sync: false };
+            let write = Write { object, offset: part.object_offset, sync: false, joined: 0 };
             let from = (part.offset - offset) as usize;
             let piece = &bytes[from..from + part.len as usize];
             let client = self.data(layout.stripes[part.stripe]);

@@ -89,7 +89,8 @@ pub fn ask<R: Request>(client: &Client, request: &R, body: &[u8], answer_bytes_m
     }
 }
 
-fn ask_once<R: Request>(
+/// Who is told to come later is told so.
+pub fn ask_once<R: Request>(
     client: &Client,
     request: &R,
     body: &[u8],
@@ -143,10 +144,14 @@ pub struct DataSite {
     instance: Option<store::InstanceId>,
     generation: u32,
     pub memory: u64,
+    /// Bytes of the SSD tier; `None`: there is only memory.
+    pub ssd: Option<u64>,
     pub faults: Faults,
     pub options: DataOptions,
     /// Stays over restarts.
-    address: Option<Address>,
+    pub address: Option<Address>,
+    /// It also listens at a Unix socket for clients on its machine.
+    pub near: bool,
     running: Option<Running>,
 }
 
@@ -159,9 +164,11 @@ impl DataSite {
             instance: None,
             generation: 0,
             memory: 64 << 20,
+            ssd: Some(1 << 30),
             faults: Faults::armed(),
             options: DataOptions { idle: Duration::from_millis(200), ..DataOptions::default() },
             address: None,
+            near: false,
             running: None,
         }
     }
@@ -195,12 +202,15 @@ impl DataSite {
             TierStore::open(dir, options).unwrap()
         };
         let memory_store = open(TierId::Memory, memory.path());
-        let ssd = DeviceTier { store: open(TierId::Ssd, &self.path("ssd")), limit: Some(1 << 30) };
+        let ssd = self.ssd.map(|limit| {
+            let (store, limit) = (open(TierId::Ssd, &self.path("ssd")), Some(limit));
+            DeviceTier { store, limit }
+        });
         let store = self.state.open(&self.path("meta"));
         let first = first_record(&store);
         let ds = DataServer::start(DsOptions {
             memory: Some((memory, memory_store)),
-            ssd: Some(ssd),
+            ssd,
             nearline: Nearline::None,
             memory_generation: self.generation,
             maps: Arc::new(KvMaps::new(store.clone(), first.hook())),
@@ -227,7 +237,7 @@ impl DataSite {
             .address
             .clone()
             .unwrap_or_else(|| format!("unix:{}", self.dir.path().join("socket").display()).parse().unwrap());
-        let server = Server::start(
+        let mut server = Server::start(
             &address,
             credentials(self.node),
             service.clone(),
@@ -235,6 +245,9 @@ impl DataSite {
             Bounds::default(),
         )
         .unwrap();
+        if self.near {
+            server.also_at(&self.near_socket(), service.clone()).unwrap();
+        }
         self.address = Some(server.address());
         self.running = Some(Running { ds, store, service, server });
     }
@@ -279,8 +292,16 @@ impl DataSite {
         self.running.is_some()
     }
 
+    pub fn near_socket(&self) -> PathBuf {
+        self.dir.path().join("near")
+    }
+
     pub fn address(&self) -> &Address {
         self.address.as_ref().unwrap()
+    }
+
+    pub fn data_server(&self) -> &Arc<DataServer> {
+        &self.running.as_ref().unwrap().ds
     }
 
     pub fn service(&self) -> &Arc<DataService> {

@@ -1,11 +1,11 @@
 //! Several metadata servers over one engine, data servers, and sessions that ask whoever has the slot.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -13,9 +13,15 @@ use std::{
 use cluster::{
     ClusterMap, Epoch, NodeId,
     node::{Node, NodeState},
+    tail::{
+        Terms,
+        row::{Change, Row},
+    },
+    tenure,
 };
-use kv::{Lsn, MetaStore, MetaStoreOptions, OpenError, SystemDisk};
-use mds::MdsOptions;
+use kv::{ApplyError, Batch, Engine, Lsn, MetaStore, MetaStoreOptions, OpenError, SystemDisk};
+use mds::{Bytes, MdsOptions};
+use namespace::txn::{KvError, Visit};
 use net::{Address, Bounds, Client, Server, Tuning};
 use parking_lot::Mutex;
 use proto::{
@@ -27,7 +33,7 @@ use proto::{
 };
 use serve::{
     MetadataService,
-    metadata::{Joining, MetadataOptions, SlotRights, join},
+    metadata::{Joining, MetadataOptions, SlotRights, StandbyOptions, TailRows, TailTrouble, TailView, join},
     reporting::Reporter,
 };
 use types::{Errno, Ino, Slot};
@@ -46,6 +52,8 @@ use super::{
 };
 
 const FIRST: u64 = 100;
+/// Of operations: those of a session that comes again are others.
+static FIRST_NUMBER: AtomicU64 = AtomicU64::new(1 << 20);
 
 /// The rows, as one of them sees them.
 struct Rows {
@@ -83,7 +91,171 @@ impl SlotRights for Rows {
     }
 }
 
+/// What the rows say of one server and its standby.
+#[derive(Default)]
+struct TailOf {
+    row: Row<String>,
+    /// It is not heard by the database any more.
+    dead: bool,
+    /// Somebody went on in its place, and it was not told.
+    taken_over: bool,
+    /// Its session has ended.
+    fenced: bool,
+    taken: BTreeSet<(String, u64)>,
+}
+
+/// All that one process does to the rows and the engine; a killed one does nothing.
+#[derive(Clone)]
+struct Life {
+    common: Arc<Common>,
+    epochs: Arc<Mutex<BTreeMap<u16, u64>>>,
+    applied: Vec<Arc<Mutex<Lsn>>>,
+    tails: Arc<Mutex<Vec<TailOf>>>,
+    me: usize,
+    killed: Arc<AtomicBool>,
+}
+
+impl Life {
+    fn name(n: usize) -> String {
+        format!("writer{n}")
+    }
+
+    fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::SeqCst)
+    }
+}
+
+impl TailRows for Life {
+    fn writer(&self) -> String {
+        Life::name(self.me)
+    }
+
+    fn see(&self, writer: &str) -> Result<Option<TailView>, String> {
+        let tails = self.tails.lock();
+        let seen = (0..tails.len()).find(|n| Life::name(*n) == writer).map(|n| &tails[n]);
+        Ok(seen.map(|of| TailView { row: of.row.clone(), ended: of.dead }))
+    }
+
+    fn write(&self, change: &Change<String>) -> Result<(), TailTrouble> {
+        let mut tails = self.tails.lock();
+        let of = &mut tails[self.me];
+        if self.is_killed() {
+            return Err(TailTrouble::Failed("killed".to_owned()));
+        }
+        if of.fenced {
+            return Err(TailTrouble::Fenced("taken over".to_owned()));
+        }
+        of.row = of.row.change(change).map_err(TailTrouble::Refused)?;
+        Ok(())
+    }
+
+    fn take_over(
+        &self,
+        from: &str,
+        copy: u64,
+        tail: &[(Lsn, Vec<kv::Entry>)],
+    ) -> Result<BTreeMap<u16, u64>, TailTrouble> {
+        let mut tails = self.tails.lock();
+        if self.is_killed() {
+            return Err(TailTrouble::Failed("killed".to_owned()));
+        }
+        let n = (0..tails.len()).find(|n| Life::name(*n) == from).unwrap();
+        let mine = |life: &Life| {
+            let (owners, epochs) = (life.common.owners.lock(), life.epochs.lock());
+            owners.iter().filter(|(_, of)| **of == life.me).map(|(slot, _)| (*slot, epochs[slot])).collect()
+        };
+        let of = &mut tails[n];
+        if of.taken.contains(&(self.writer(), copy)) {
+            return Ok(mine(self));
+        }
+        of.row = of.row.take_over(&self.writer(), copy, of.dead).map_err(TailTrouble::Refused)?;
+        let mut applied = self.applied[n].lock();
+        for (lsn, entries) in tail.iter().filter(|(lsn, _)| *lsn > *applied).collect::<Vec<_>>() {
+            assert_eq!(lsn.0, applied.0 + 1, "a hole in what is taken over");
+            let mut all = self.common.entries.lock();
+            for (key, value) in entries {
+                match value {
+                    Some(value) => drop(all.insert(key.to_vec(), value.clone())),
+                    None => drop(all.remove(&key[..])),
+                }
+            }
+            *applied = *lsn;
+        }
+        let mut taken = BTreeMap::new();
+        for (slot, owner) in self.common.owners.lock().iter_mut().filter(|(_, owner)| **owner == n) {
+            *owner = self.me;
+            let mut epochs = self.epochs.lock();
+            *epochs.entry(*slot).or_default() += 1;
+            taken.insert(*slot, epochs[slot]);
+        }
+        (of.taken_over, of.fenced) = (true, true);
+        of.taken.insert((self.writer(), copy));
+        Ok(taken)
+    }
+}
+
+/// The engine of one process.
+struct Lived {
+    part: Part,
+    life: Life,
+}
+
+impl Engine for Lived {
+    fn name(&self) -> &'static str {
+        self.part.name()
+    }
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.part.get(key)
+    }
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
+        self.part.scan(from, to, visit)
+    }
+    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), ApplyError> {
+        let tails = self.life.tails.lock();
+        if self.life.is_killed() {
+            return Err(ApplyError::Nothing(KvError::Io("killed".to_owned())));
+        }
+        if tails[self.life.me].fenced {
+            return Err(ApplyError::Fenced(KvError::Io("taken over".to_owned())));
+        }
+        self.part.apply(batch, lsn)
+    }
+    fn applied_lsn(&self) -> Result<Lsn, KvError> {
+        self.part.applied_lsn()
+    }
+    fn taken_over(&self) -> Result<bool, KvError> {
+        Ok(self.life.tails.lock()[self.life.me].taken_over)
+    }
+    fn begin_anew(&self) -> Result<(), KvError> {
+        self.life.tails.lock()[self.life.me].taken_over = false;
+        Ok(())
+    }
+    fn approximate_bytes(&self) -> u64 {
+        0
+    }
+    fn close(&self) -> Result<(), KvError> {
+        Ok(())
+    }
+}
+
+/// As the default, but sooner.
+pub fn terms() -> Terms {
+    Terms {
+        tenure: tenure::Terms {
+            lease: Duration::from_millis(1500),
+            beat_every: Duration::from_millis(100),
+            suspect_after: Duration::from_millis(1500),
+            drift_one_in: 100,
+        },
+        patience: Duration::from_millis(700),
+        again: Duration::from_millis(200),
+        pause: Duration::from_millis(100),
+        ..Terms::default()
+    }
+}
+
 struct Running {
+    killed: Arc<AtomicBool>,
     store: Arc<MetaStore>,
     service: Arc<MetadataService>,
     server: Server,
@@ -94,8 +266,11 @@ pub struct Several {
     common: Arc<Common>,
     epochs: Arc<Mutex<BTreeMap<u16, u64>>>,
     applied: Vec<Arc<Mutex<Lsn>>>,
+    tails: Arc<Mutex<Vec<TailOf>>>,
+    pub standby: bool,
     notes: Vec<State>,
     pub options: MetadataOptions,
+    hidden: Option<usize>,
     running: Vec<Option<Running>>,
     pub data: Vec<DataSite>,
     reporters: Vec<Reporter>,
@@ -104,13 +279,20 @@ pub struct Several {
 impl Several {
     /// All of them up, with slots, and told of the data servers.
     pub fn new(servers: usize, data: u64) -> Several {
+        Several::with(servers, data, options())
+    }
+
+    pub fn with(servers: usize, data: u64, options: MetadataOptions) -> Several {
         let mut site = Several {
             dir: tempfile::tempdir().unwrap(),
             common: Arc::default(),
             epochs: Arc::default(),
             applied: (0..servers).map(|_| Arc::new(Mutex::new(Lsn(0)))).collect(),
+            tails: Arc::new(Mutex::new((0..servers).map(|_| TailOf::default()).collect())),
+            standby: true,
             notes: (0..servers).map(|_| State::new()).collect(),
-            options: options(),
+            options,
+            hidden: None,
             running: (0..servers).map(|_| None).collect(),
             data: (1..=data).map(DataSite::started).collect(),
             reporters: Vec::new(),
@@ -172,6 +354,26 @@ impl Several {
         format!("unix:{}", path.display()).parse().unwrap()
     }
 
+    /// Where it is when it is started.
+    pub fn bound(&self, n: usize) -> Address {
+        if self.hidden != Some(n) {
+            return self.address(n);
+        }
+        format!("{}-hidden", self.address(n)).parse().unwrap()
+    }
+
+    /// Clients do not find it when it is started, until it is revealed.
+    pub fn hide(&mut self, n: usize) {
+        self.hidden = Some(n);
+    }
+
+    pub fn reveal(&mut self) {
+        let n = self.hidden.unwrap();
+        let path = |address: Address| PathBuf::from(address.to_string().trim_start_matches("unix:"));
+        std::fs::rename(path(self.bound(n)), path(self.address(n))).unwrap();
+        self.hidden = None;
+    }
+
     pub fn service(&self, n: usize) -> &Arc<MetadataService> {
         &self.running[n].as_ref().unwrap().service
     }
@@ -180,10 +382,11 @@ impl Several {
         Rows { common: self.common.clone(), epochs: self.epochs.clone(), me }
     }
 
-    fn store(&self, n: usize) -> Arc<MetaStore> {
+    fn store(&self, n: usize, life: &Life) -> Arc<MetaStore> {
         let end = deadline();
         loop {
             let part = Part { common: self.common.clone(), me: n, applied: self.applied[n].clone() };
+            let part = Lived { part, life: life.clone() };
             let dir = self.dir.path().join(format!("meta-{n}"));
             std::fs::create_dir_all(&dir).unwrap();
             let options = MetaStoreOptions { checkpoint_bytes: 64 << 10, ..MetaStoreOptions::default() };
@@ -198,7 +401,20 @@ impl Several {
     }
 
     pub fn start(&mut self, n: usize) {
-        let store = self.store(n);
+        let killed: Arc<AtomicBool> = Arc::default();
+        let life = Life {
+            common: self.common.clone(),
+            epochs: self.epochs.clone(),
+            applied: self.applied.clone(),
+            tails: self.tails.clone(),
+            me: n,
+            killed: killed.clone(),
+        };
+        {
+            let of = &mut self.tails.lock()[n];
+            (of.dead, of.fenced) = (false, false);
+        }
+        let store = self.store(n, &life);
         let node = Several::node(n);
         let me = Node {
             id: NodeId(node),
@@ -216,6 +432,12 @@ impl Several {
             rights: Arc::new(self.rows(n)),
             patience: Duration::from_secs(20),
             relief: Default::default(),
+            standby: Some(StandbyOptions {
+                rows: Arc::new(life),
+                dir: self.dir.path().join(format!("copies-{n}")),
+                on: self.standby,
+                terms: terms(),
+            }),
         };
         let notes = self.notes[n].open(&self.dir.path().join(format!("notes-{n}")));
         let (mds, shared) = join(&store, &notes, MdsOptions::default(), joining).unwrap();
@@ -229,13 +451,13 @@ impl Several {
         );
         let service = service.unwrap();
         let (tuning, bounds) = (Tuning::default(), Bounds::default());
-        let server = Server::start(&self.address(n), credentials, service.clone(), tuning, bounds).unwrap();
-        self.running[n] = Some(Running { store, service, server });
+        let server = Server::start(&self.bound(n), credentials, service.clone(), tuning, bounds).unwrap();
+        self.running[n] = Some(Running { killed, store, service, server });
     }
 
     /// It ends without a word to the others. (Its journal is carried into the engine: a kill is another test's.)
     pub fn stop(&mut self, n: usize) {
-        let Running { store, service, server } = self.running[n].take().unwrap();
+        let Running { store, service, server, .. } = self.running[n].take().unwrap();
         service.shutdown();
         drop(server);
         drop(service);
@@ -251,6 +473,43 @@ impl Several {
     /// Its rows say that it gave its slots up, and nobody knows what sessions had in them.
     pub fn give_up(&self, n: usize) {
         self.common.owners.lock().retain(|_, owner| *owner != n);
+    }
+
+    /// As kill -9: what is in its journal and was not copied is nowhere else.
+    pub fn kill(&mut self, n: usize) {
+        let Running { killed, store, service, server } = self.running[n].take().unwrap();
+        killed.store(true, Ordering::SeqCst);
+        self.tails.lock()[n].dead = true;
+        drop(server);
+        service.abandon();
+        drop(service);
+        let _ = store.close();
+    }
+
+    /// As a kill, for everybody else; it can still be asked.
+    pub fn cut(&self, n: usize) {
+        let running = self.running[n].as_ref().unwrap();
+        running.killed.store(true, Ordering::SeqCst);
+        running.service.fall_silent();
+    }
+
+    /// Has it a standby that may go on, by the rows?
+    pub fn is_copied(&self, n: usize) -> bool {
+        self.tails.lock()[n].row.complete
+    }
+
+    pub fn is_up(&self, n: usize) -> bool {
+        self.running[n].is_some()
+    }
+
+    /// As whoever supervises them does.
+    pub fn begin_anew(&mut self) {
+        for n in 0..self.running.len() {
+            if self.is_up(n) && self.service(n).has_to_begin_anew() {
+                self.stop(n);
+                self.start(n);
+            }
+        }
     }
 
     /// Who has the inode's slot, by the rows.
@@ -269,6 +528,11 @@ impl Several {
     fn duty(&self) -> Client {
         let on_duty = self.owner(Ino::ROOT.get());
         client_to(&self.address(on_duty), Several::node(on_duty), Lane::Control)
+    }
+
+    /// The inode's slot is nobody's, and what was in it is lost.
+    pub fn adrift(&self, ino: u64) {
+        self.common.owners.lock().remove(&slot_of(ino).get());
     }
 
     /// Has an inode's slot brought to a server, as for an operation.
@@ -292,17 +556,20 @@ impl Several {
         self.session_as(SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed))))
     }
 
-    /// The same session at all that are up, with numbers of operations that it had not.
+    /// It may be known already where it was before.
     pub fn session_as(&self, id: SessionId) -> Routed<'_> {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
-        let first = NUMBER.fetch_add(1 << 20, Ordering::Relaxed);
         let client = |n, lane| client_to(&self.address(n), Several::node(n), lane);
         let meta = (0..self.running.len()).map(|n| client(n, Lane::Metadata)).collect();
-        for n in (0..self.running.len()).filter(|n| self.running[*n].is_some()) {
+        for n in (0..self.running.len()).filter(|n| self.is_up(*n)) {
             let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node: 0, ..Mount::default() };
             ask(&client(n, Lane::Control), &mount, &[], 0).unwrap();
         }
-        Routed { site: self, id, meta, number: AtomicU64::new(first) }
+        Routed {
+            site: self,
+            id,
+            meta,
+            number: AtomicU64::new(FIRST_NUMBER.fetch_add(1 << 20, Ordering::Relaxed)),
+        }
     }
 }
 
@@ -355,6 +622,25 @@ impl Routed<'_> {
                 Err(fault) => return Err(Errno::from_raw(fault.errno)),
             }
         }
+    }
+
+    /// One attempt at this server, which may be dead.
+    pub fn once<R: Request>(&self, n: usize, request: &R) -> Result<R::Answer, Fault> {
+        super::ask_once(&self.meta[n], request, &[], 0).map(|(answer, _)| answer)
+    }
+
+    /// `None`: there was no answer.
+    pub fn try_mkdir(&self, dir: u64, name: &str) -> Option<()> {
+        let caller = Some(Caller { uid: 0, gid: 0, umask: 0 });
+        let mkdir = Mkdir { head: self.op(), caller, dir, name: name.as_bytes().to_vec(), mode: 0o755 };
+        self.once(self.site.owner(dir), &mkdir).ok().map(drop)
+    }
+
+    pub fn try_rename(&self, dir: u64, from: &str, to: &str) -> Option<()> {
+        let (from_name, to_name) = (from.as_bytes().to_vec(), to.as_bytes().to_vec());
+        let mode = RenameMode::Replace.into();
+        let rename = Rename { head: self.op(), from_dir: dir, from_name, to_dir: dir, to_name, mode };
+        self.once(self.site.owner(dir), &rename).ok().map(drop)
     }
 
     fn attr_of(&self, entry: &Entry) -> Result<Attr, Errno> {

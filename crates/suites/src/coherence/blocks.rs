@@ -65,6 +65,8 @@ pub enum BlockAnswer {
 pub struct Blocks {
     dirs: Vec<PathBuf>,
     used: Vec<usize>,
+    /// Who writes opens the file for that alone; what is kept open is for reading, and its bytes may be kept.
+    apart: bool,
     /// The numbers that were given, for each block; 0 is what was there first.
     given: Vec<AtomicU32>,
 }
@@ -80,12 +82,14 @@ impl Workload for Blocks {
         file.set_len(FILE_SIZE)?;
         let first = random.below(BLOCKS.len() as u64) as usize;
         let used = (0..USED).map(|i| (first + i * 3) % BLOCKS.len()).collect();
-        Ok(Blocks { dirs, used, given: BLOCKS.iter().map(|_| AtomicU32::new(0)).collect() })
+        let apart = random.chance(50);
+        Ok(Blocks { dirs, used, apart, given: BLOCKS.iter().map(|_| AtomicU32::new(0)).collect() })
     }
 
     fn hand(&self, mount: usize) -> Result<(PathBuf, File)> {
         let path = self.dirs[mount].join("blocks");
-        let file = open(&path).context("open the blocks")?;
+        let file = if self.apart { File::open(&path) } else { open(&path) };
+        let file = file.context("open the blocks")?;
         Ok((path, file))
     }
 
@@ -95,7 +99,7 @@ impl Workload for Blocks {
         if random.chance(45) {
             let number = self.given[block].fetch_add(1, Ordering::Relaxed) + 1;
             if let Ok(number) = u8::try_from(number) {
-                return BlockOp::Write { block, number, open };
+                return BlockOp::Write { block, number, open: open || self.apart };
             }
         }
         BlockOp::Read { block, open }
@@ -117,7 +121,9 @@ impl Workload for Blocks {
                 let (offset, len) = BLOCKS[*block];
                 let mut bytes = vec![0; len as usize];
                 let done = clock.time(|| {
-                    if *own {
+                    if *own && self.apart {
+                        File::open(path)?.read_at(&mut bytes, offset)
+                    } else if *own {
                         open(path)?.read_at(&mut bytes, offset)
                     } else {
                         kept.read_at(&mut bytes, offset)

@@ -12,6 +12,7 @@ use cluster::{
     map::{ClusterMap, SlotEpoch},
     node::{Node, NodeState, RACK},
     plan::Plan,
+    tail::choice,
 };
 use prost::Message;
 use proto::{
@@ -55,7 +56,12 @@ impl MetadataService {
     pub(super) fn on_duty(&self) -> Result<(&Owners, &Duty), No> {
         let owners = self.shared()?;
         let duty = owners.duty().ok_or_else(|| No::wrong_owner(self.nodes.epoch()))?;
-        Ok((owners, duty))
+        match &owners.tails {
+            // Another may be on duty by now.
+            Some(tails) if tails.keeper.is_over() => Err(No::wrong_owner(self.nodes.epoch())),
+            Some(tails) if !tails.keeper.may_act() => Err(No::later("its standby does not answer")),
+            Some(_) | None => Ok((owners, duty)),
+        }
     }
 
     pub(in crate::metadata) fn join_metadata(&self, meta: &[u8]) -> Outcome {
@@ -230,8 +236,8 @@ impl MetadataService {
         let next_ugsd = self.mds.next_ugsd()?;
         if to == owners.me.id {
             let state = SlotState::decode(state).map_err(|_| Errno::EIO)?;
-            let taken = self.take_on(owners, slots, &state, next_ugsd)?;
-            return Ok(slots.iter().map(|slot| taken.get(slot).copied().unwrap_or(0)).collect());
+            let taken = self.take_on(owners, slots, Some(&state), next_ugsd)?;
+            return Ok(epochs_of(&taken, slots));
         }
         let peer = owners.peers.of(&self.nodes.map(), to)?;
         turn.tickets += 1;
@@ -267,13 +273,14 @@ impl MetadataService {
         if free.is_empty() {
             return Ok(());
         }
-        self.take_bare(owners, turn, &free)
+        self.take_bare(owners, &free)
     }
 
     /// What is due by itself.
     pub(in crate::metadata) fn tend_slots(&self) {
         let Ok((owners, duty)) = self.on_duty() else { return };
         let Some(mut turn) = duty.turn.try_lock() else { return };
+        self.choose_standbys();
         self.settle_doubts(owners, &mut turn);
         if owners.is_leaving() {
             return;
@@ -310,7 +317,7 @@ impl MetadataService {
         };
         let gained: Vec<u16> = ours.into_keys().collect();
         if !gained.is_empty()
-            && let Err(no) = self.take_bare(owners, turn, &gained)
+            && let Err(no) = self.take_bare(owners, &gained)
         {
             tracing::warn!(
                 slots = gained.len(),
@@ -321,12 +328,19 @@ impl MetadataService {
     }
 
     /// What sessions have in them nobody could say.
-    fn take_bare(&self, owners: &Owners, turn: &mut Turn, numbers: &[u16]) -> Result<(), No> {
+    fn take_bare(&self, owners: &Owners, numbers: &[u16]) -> Result<(), No> {
         let slots = as_slots(numbers);
         self.expect_sessions(owners, &slots, false);
-        let given = self.give(owners, turn, numbers, &[], owners.me.id);
-        let epochs = given.inspect_err(|_| owners.bares.remove(&slots))?;
-        self.nodes.change(&own(numbers, owners.me.id, &epochs))
+        let taken = self.take_on(owners, numbers, None, self.mds.next_ugsd()?);
+        let taken = taken.inspect_err(|_| owners.bares.remove(&slots))?;
+        self.nodes.change(&own(numbers, owners.me.id, &epochs_of(&taken, numbers)))
+    }
+
+    fn choose_standbys(&self) {
+        let changes = choice::choose(&self.nodes.map(), |node| self.is_heard(node));
+        if let Err(no) = self.nodes.change(&changes) {
+            tracing::warn!(detail = no.0.detail, "standbys stay as they are");
+        }
     }
 
     /// Slots that were let go, or not: they come to us, with what sessions have in them.
@@ -414,6 +428,10 @@ impl MetadataService {
             }
         }
     }
+}
+
+fn epochs_of(taken: &BTreeMap<u16, u64>, slots: &[u16]) -> Vec<u64> {
+    slots.iter().map(|slot| taken.get(slot).copied().unwrap_or(0)).collect()
 }
 
 /// In the order of their owners.

@@ -101,8 +101,6 @@ impl Gather for MetadataService {
         let brought = owners.gates.outside(|| self.get_slots(owners, slots));
         match brought {
             Some(Ok(())) => Ok(()),
-            // As where two file systems are two devices.
-            Some(Err(no)) if no.errno() == Errno::EBUSY => Err(Errno::EXDEV),
             Some(Err(No(fault))) => {
                 tracing::debug!(detail = fault.detail, "slots for an operation were not brought");
                 Err(Errno::EAGAIN)

@@ -51,20 +51,14 @@ impl MetadataService {
         if let Some(slot) = slots.iter().find(|slot| !self.mds.serves(**slot)) {
             return Err(refused("slots are not let go", &format!("{} is not ours", slot.get())));
         }
-        if self.in_grace() && slots.iter().any(|slot| self.is_used(*slot)) {
+        if (self.in_grace() || self.terms.in_grace()) && slots.iter().any(|slot| self.is_used(*slot)) {
             // What sessions of an earlier life have in them is known when they have come back; the next owner would take it for closed.
             return Err(refused("slots are not let go", "clients of before the start may still come back"));
         }
         if !owners.gates.shut(&slots, SHUT_WAIT) {
             return Err(refused("slots are not let go", "they are in use"));
         }
-        let result = if self.terms.has_locks(&slots) {
-            // They would have to go along.
-            let why = "programs have locks on files in the slots, or wait for some";
-            Err(No::new(Errno::EBUSY, Retry::Never, Reason::None, why))
-        } else {
-            self.let_go_shut(owners, numbers, &slots)
-        };
+        let result = self.let_go_shut(owners, numbers, &slots);
         owners.gates.open(&slots);
         result
     }
@@ -102,17 +96,21 @@ impl MetadataService {
         state: &SlotState,
         next_ugsd: u32,
     ) -> Result<(), No> {
-        self.take_on(owners, numbers, state, next_ugsd).map(|_| ())
+        self.take_on(owners, numbers, Some(state), next_ugsd).map(|_| ())
     }
 
-    /// Takes slots that are nobody's, with what sessions have in them. Returns their epochs.
+    /// Takes slots that are nobody's, with what sessions have in them; `None`: that is lost. Returns their epochs.
     pub(super) fn take_on(
         &self,
         owners: &Owners,
         numbers: &[u16],
-        state: &SlotState,
+        state: Option<&SlotState>,
         next_ugsd: u32,
     ) -> Result<BTreeMap<u16, u64>, No> {
+        let (nothing, lost) = (SlotState::default(), state.is_none());
+        let state = state.unwrap_or(&nothing);
+        // Before they are ours: the next life waits for whoever has locks in them.
+        self.expect(state)?;
         let taken = owners.rights.take_free(numbers).map_err(|why| refused("slots are not taken", &why))?;
         if let Some(missing) = numbers.iter().find(|slot| !taken.contains_key(slot)) {
             let ours: Vec<u16> = taken.into_keys().filter(|n| !self.serves(*n)).collect();
@@ -121,9 +119,15 @@ impl MetadataService {
             }
             return Err(refused("slots are not taken", &format!("{missing} is another's")));
         }
-        let served =
-            self.put_state(state).and_then(|()| Ok(self.mds.take_on(&as_slots(numbers), next_ugsd)?));
+        if lost {
+            self.distrust(&as_slots(numbers));
+        }
+        let served = self.put_state(state).and_then(|()| {
+            self.pass_on(state)?;
+            Ok(self.mds.take_on(&as_slots(numbers), next_ugsd)?)
+        });
         if let Err(no) = served {
+            self.terms.drop_locks(&as_slots(numbers).into_iter().collect());
             // Whoever had them takes them back.
             if let Err(why) = owners.rights.release(numbers) {
                 tracing::error!(why, "slots that are not served are not given back");
@@ -132,6 +136,19 @@ impl MetadataService {
         }
         self.go_on_writing(&state.files);
         Ok(taken)
+    }
+
+    /// What was in slots is lost, maybe locks, too. Before they are served.
+    pub(super) fn distrust(&self, slots: &[Slot]) {
+        let used: Vec<Slot> = slots.iter().copied().filter(|slot| self.is_used(*slot)).collect();
+        if !used.is_empty() {
+            tracing::error!(
+                slots = used.len(),
+                "what was open and locked in slots is lost: all sessions are given up"
+            );
+            let due = self.terms.distrust(&used);
+            self.carry_on(due);
+        }
     }
 
     /// Was ever a directory made in it? The root's always was.
@@ -184,7 +201,7 @@ impl MetadataService {
             return Ok(taken_on(&numbers, &owners.rights.ours()));
         }
         let state = self.coming(owners, asked.ticket, asked.length)?;
-        let taken = self.take_on(owners, &numbers, &state, asked.next_ugsd)?;
+        let taken = self.take_on(owners, &numbers, Some(&state), asked.next_ugsd)?;
         Ok(taken_on(&numbers, &taken))
     }
 

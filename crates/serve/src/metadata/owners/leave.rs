@@ -161,7 +161,7 @@ impl MetadataService {
             }
             Err(no) => {
                 let state = SlotState::decode(&state[..]).map_err(|_| Errno::EIO)?;
-                if let Ok(taken) = self.take_on(owners, &[root], &state, next_ugsd) {
+                if let Ok(taken) = self.take_on(owners, &[root], Some(&state), next_ugsd) {
                     let epochs: Vec<u64> = taken.into_values().collect();
                     self.nodes.change(&super::duty::own(&[root], owners.me.id, &epochs))?;
                     return Err(no);
@@ -185,7 +185,7 @@ impl MetadataService {
                 let map = ClusterMap::decode(body).map_err(|_| Errno::EINVAL)?;
                 let state = self.coming(owners, asked.ticket, asked.length)?;
                 self.nodes.adopt(map);
-                self.take_on(owners, &[UgsdId::ROOT.slot().get()], &state, asked.next_ugsd)?;
+                self.take_on(owners, &[UgsdId::ROOT.slot().get()], Some(&state), asked.next_ugsd)?;
             }
             self.begin_duty(owners)?;
         }
@@ -221,7 +221,7 @@ impl MetadataService {
         }
         if !self.mds.serves(root) {
             self.expect_sessions(owners, &[root], false);
-            if let Err(no) = self.take_on(owners, &[root.get()], &SlotState::default(), 0) {
+            if let Err(no) = self.take_on(owners, &[root.get()], None, 0) {
                 return tracing::warn!(detail = no.0.detail, "the root's slot is not served");
             }
         }

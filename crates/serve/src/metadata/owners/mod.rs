@@ -7,7 +7,8 @@
 //!   come later, and afterwards whose it is.
 //! - I-OWNERS-2: with a slot goes what sessions have in it: references, openings, ranges of appends, answers that were not acknowledged. So an
 //!   operation that is asked again elsewhere is not carried out twice, and no open file is lost.
-//! - I-OWNERS-3: nobody takes slots of a server that is silent and did not give them up: what it answered may be in its journal alone.
+//! - I-OWNERS-3: slots of a server that is silent are taken by its standby alone, and only if that has all that it answered
+//!   ([`crate::metadata::tail`]).
 //! - I-OWNERS-4: what one operation needs of several slots is brought to the owner of its home, and goes back after a while.
 //! - I-OWNERS-5: who takes slots without what sessions had in them has each session say that first, before anything of it there is carried out.
 
@@ -20,13 +21,16 @@ mod hand;
 mod leave;
 mod peers;
 mod rights;
+mod standby;
 mod start;
 mod state;
 mod states;
 mod table;
+mod tails;
 mod turn;
 
 pub(crate) use gates::Inside;
 pub use rights::SlotRights;
+pub(crate) use standby::Tails;
 pub use start::{JoinError, Joining, Shared, join};
 pub(crate) use table::Owners;

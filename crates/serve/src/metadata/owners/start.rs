@@ -1,6 +1,7 @@
 //! A metadata server among others: how it comes, and what it has for that.
 
 use std::{
+    collections::HashSet,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -22,6 +23,7 @@ use super::{
     peers::Peer,
     rights::{SlotRights, as_slots},
 };
+use crate::metadata::tail::StandbyOptions;
 
 /// Between two questions who is on duty.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -54,6 +56,8 @@ pub struct Joining {
     /// The others are waited for so long.
     pub patience: Duration,
     pub relief: Settings,
+    /// Of standbys; `None`: there are none.
+    pub standby: Option<StandbyOptions>,
 }
 
 /// What a service needs beside its [`Mds`] when there are others.
@@ -65,6 +69,13 @@ pub struct Shared {
     /// Slots that were nobody's: somebody gave them up, and clients may have something in them.
     pub(crate) found: Vec<Slot>,
     pub(crate) notes: Arc<MetaStore>,
+}
+
+impl Shared {
+    /// Those that are ours.
+    pub(crate) fn slots(&self) -> HashSet<Slot> {
+        as_slots(&self.joining.rights.ours().into_keys().collect::<Vec<u16>>()).into_iter().collect()
+    }
 }
 
 /// Opens the part of the file system that this server has; the first of all servers makes it.

@@ -1,20 +1,30 @@
 //! What sessions have in slots, taken out here and put in there.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use lease::coherence::message::{Had, Joined, Party};
+use lease::coherence::{
+    locks::HadLock,
+    message::{Joined, Party},
+};
 use proto::{
-    Head,
+    Head, SessionId,
+    locks::HeldLock,
     metadata::Reference,
     owners::{AnswerState, FileState, OpeningState, SessionState, SlotState},
 };
-use types::{Ino, Slot};
+use types::{Errno, Ino, Slot};
 
 use crate::{
     answer::{Done, No, Outcome},
     metadata::{
         MetadataService,
+        carried::Carried,
         session::{Opening, Session},
+        verdicts,
     },
 };
 
@@ -23,10 +33,27 @@ impl MetadataService {
     pub(super) fn take_state(&self, slots: &[Slot]) -> SlotState {
         let slots: HashSet<Slot> = slots.iter().copied().collect();
         let there = |ino: Ino| slots.contains(&ino.ugsd().slot());
+        let (carried, due) = self.terms.take_locks(&slots);
+        self.carry_on(due);
+        let mut locks: BTreeMap<SessionId, Vec<HeldLock>> = BTreeMap::new();
+        for lock in &carried.locks {
+            locks.entry(lock.owner.session).or_default().push(lock.to_say());
+        }
         let sessions = self.sessions.all();
-        let sessions = sessions.iter().map(|session| session_state(session, &there));
-        let sessions =
-            sessions.filter(|s| !s.references.is_empty() || !s.openings.is_empty() || !s.answers.is_empty());
+        let condemned: Vec<Arc<Session>> = self.leaving.condemned.lock().values().cloned().collect();
+        let mut states = Vec::new();
+        for session in sessions.iter().chain(&condemned) {
+            let locks = locks.remove(&session.id).unwrap_or_default();
+            states.push(session_state(session, &there, locks));
+        }
+        // Of one that is just being given up.
+        let others = locks.into_iter().map(|(id, locks)| SessionState {
+            head: Some(Head::of(id)),
+            locks,
+            ..SessionState::default()
+        });
+        states.extend(others);
+        let sessions = states.into_iter().filter(|one| has_something(one) || !one.answers.is_empty());
         let sessions = sessions.collect();
         let files = self.files.take(&there);
         self.due.lock().retain(|ino| !there(*ino));
@@ -36,13 +63,44 @@ impl MetadataService {
                 .into_iter()
                 .map(|(ino, append_end)| FileState { ino: ino.get(), append_end })
                 .collect(),
+            given_up: carried.given_up.into_iter().map(Head::of).collect(),
+            stamp: carried.stamp,
         }
+    }
+
+    /// Durably: those who have locks in slots that come are waited for by the next life.
+    pub(super) fn expect(&self, state: &SlotState) -> Result<(), No> {
+        let with_locks = state.sessions.iter().filter(|one| !one.locks.is_empty());
+        verdicts::arrive_all(&self.notes, with_locks.map(SessionState::id)).map_err(|error| {
+            tracing::error!(%error, "that sessions are there was not recorded");
+            No::from(Errno::EIO)
+        })
+    }
+
+    fn carried(state: &SlotState) -> Result<Carried, No> {
+        let mut locks = Vec::new();
+        for one in &state.sessions {
+            for lock in &one.locks {
+                locks.push(HadLock::said(one.id(), lock)?);
+            }
+        }
+        let given_up = state.given_up.iter().map(Head::session).collect();
+        Ok(Carried { locks, given_up, stamp: state.stamp })
     }
 
     /// Puts it in, before the slots are served.
     pub(super) fn put_state(&self, state: &SlotState) -> Result<(), No> {
+        let carried = Self::carried(state)?;
+        let mut sessions = Vec::new();
         for one in &state.sessions {
-            let session = self.session_of(one)?;
+            match self.session_of(one) {
+                Ok(session) => sessions.push((one, session)),
+                // What it was answered it cannot ask for again.
+                Err(no) if no == No::session_gone() && !has_something(one) => {}
+                Err(no) => return Err(no),
+            }
+        }
+        for (one, session) in sessions {
             for Reference { ino, count } in &one.references {
                 let ino = proto::attr::ino(*ino)?;
                 *session.has.lock().references.entry(ino).or_default() += count;
@@ -62,6 +120,8 @@ impl MetadataService {
                 session.learn(answer.number, &outcome(answer));
             }
         }
+        let due = self.terms.put_locks(&carried);
+        self.carry_on(due);
         Ok(())
     }
 
@@ -70,9 +130,8 @@ impl MetadataService {
         if let Some(session) = self.sessions.get(one.id()) {
             return Ok(session);
         }
-        let new = Party { session: one.id(), joined: Joined::default() };
-        let joined = Joined(self.joined(new, Had::default())?);
-        self.sessions.mount(Party { joined, ..new }, &one.host, (one.node, one.client));
+        let joined = Joined(self.placed(one.id(), Duration::from_millis(one.silent_ms.into()))?);
+        self.sessions.mount(Party { session: one.id(), joined }, &one.host, (one.node, one.client));
         self.sessions.get(one.id()).ok_or_else(No::session_gone)
     }
 
@@ -95,7 +154,12 @@ impl MetadataService {
     }
 }
 
-fn session_state(session: &Session, there: &dyn Fn(Ino) -> bool) -> SessionState {
+/// In the slots; answers are of any.
+fn has_something(one: &SessionState) -> bool {
+    !one.references.is_empty() || !one.openings.is_empty() || !one.locks.is_empty()
+}
+
+fn session_state(session: &Session, there: &dyn Fn(Ino) -> bool, locks: Vec<HeldLock>) -> SessionState {
     let (mut references, mut openings) = (Vec::new(), Vec::new());
     {
         let mut has = session.has.lock();
@@ -117,8 +181,9 @@ fn session_state(session: &Session, there: &dyn Fn(Ino) -> bool) -> SessionState
     // Which slot an operation was about is not known; one that is asked again finds its answer at both.
     let answers = session.kept().into_iter().map(|(number, outcome)| answer(number, outcome)).collect();
     let (head, host) = (Some(Head::of(session.id)), session.host.clone());
-    let (node, client) = (session.node, session.client);
-    SessionState { head, host, node, references, openings, answers, client }
+    let (node, client) = (session.node(), session.client);
+    let silent_ms = u32::try_from(session.times().1.as_millis()).unwrap_or(u32::MAX);
+    SessionState { head, host, node, references, openings, answers, client, locks, silent_ms }
 }
 
 fn answer(number: u64, outcome: Outcome) -> AnswerState {

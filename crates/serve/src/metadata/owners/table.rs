@@ -9,8 +9,8 @@ use cluster::{Change, ClusterMap, Epoch, map::SlotEpoch, node::Node, relief::Set
 use types::Slot;
 
 use super::{
-    bares::Bares, following::Following, gates::Gates, peers::Peers, rights::SlotRights, start::Shared,
-    states::StateTable, turn::Duty,
+    bares::Bares, following::Following, gates::Gates, peers::Peers, rights::SlotRights, standby::Tails,
+    start::Shared, states::StateTable, turn::Duty,
 };
 
 pub(crate) struct Owners {
@@ -27,10 +27,12 @@ pub(crate) struct Owners {
     leaving: AtomicBool,
     pub(super) bares: Bares,
     pub(crate) following: Following,
+    /// Where there are standbys.
+    pub(crate) tails: Option<Tails>,
 }
 
 impl Owners {
-    pub(crate) fn new(shared: Shared) -> Owners {
+    pub(crate) fn new(shared: Shared, tails: Option<Tails>) -> Owners {
         let Shared { joining, duty, is_new: _, found: _, notes: _ } = shared;
         let relief = joining.relief;
         let known = OnceLock::new();
@@ -49,6 +51,7 @@ impl Owners {
             leaving: AtomicBool::new(false),
             bares: Bares::default(),
             following: Following::new(joining),
+            tails,
         }
     }
 

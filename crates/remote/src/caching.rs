@@ -1,0 +1,224 @@
+//! Reads that are answered with bytes that this mount keeps, and what fills them.
+//!
+//! Bytes are kept while the metadata server's lease of them stands: nobody else writes the file. Large reads go past it: they cost a round trip each, and
+//! would pay for a copy.
+
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use proto::leases::{Keep, keeps};
+use types::{Errno, Ino};
+
+use crate::{
+    Remote,
+    kept::Ticket,
+    opening::now,
+    openings::OpenFile,
+    pages::{CHUNK, Fetch, Piece, Step},
+    reading::Answers,
+};
+
+/// Reads of so many bytes and more are neither looked for nor kept.
+const LARGE: usize = 512 << 10;
+/// A file whose bytes may not be kept is asked for again so often, while it is read.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// A read that is overtaken so often goes past what is kept.
+const TURNS_MAX: usize = 8;
+
+/// A change of bytes by this mount; it ends when this is dropped.
+pub(crate) struct Changing<'a> {
+    remote: &'a Remote,
+    ino: Ino,
+    sure: bool,
+}
+
+impl Changing<'_> {
+    /// It is not carried out later than now.
+    pub(crate) fn ended<T>(&mut self, result: &Result<T, Errno>) {
+        self.sure = !matches!(result, Err(Errno::EIO | Errno::ESTALE | Errno::EINTR));
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if !self.sure {
+            let now = Instant::now();
+            self.remote.kept.lock().doubt_bytes(self.ino, now, now + self.remote.options.longest);
+        }
+        if let Some(pages) = &self.remote.caching.pages {
+            pages.lock().end_change(self.ino);
+            self.remote.caching.came.notify_all();
+        }
+    }
+}
+
+impl Remote {
+    /// To be held while bytes of the file are changed: these, or any of them and the size.
+    pub(crate) fn change_bytes(&self, ino: Ino, range: Option<Range<u64>>) -> Changing<'_> {
+        if let Some(pages) = &self.caching.pages {
+            pages.lock().begin_change(ino, range);
+            self.caching.came.notify_all();
+        }
+        Changing { remote: self, ino, sure: false }
+    }
+
+    /// What an opening may keep: the answer to what was asked under that ticket.
+    pub(crate) fn may_keep_bytes(&self, ticket: Ticket, ino: Ino, (keeping, term_ms): (u32, u32)) {
+        if term_ms == 0 {
+            return;
+        }
+        let (mut kept, now) = (self.kept.lock(), Instant::now());
+        kept.heard_term(ticket, now, Duration::from_millis(term_ms.into()));
+        if keeping & keeps::BYTES != 0 {
+            kept.keep_bytes((ticket, now), ino);
+        }
+    }
+
+    /// Would bytes that are read through it be kept?
+    pub(crate) fn wants_bytes(&self, file: &OpenFile) -> bool {
+        file.access.read && self.keeps()
+    }
+
+    fn bytes_lease(&self, ino: Ino) -> Option<u64> {
+        self.kept.lock().bytes(Instant::now(), ino)
+    }
+
+    /// The same, and asks for one if there is none and it was not asked for a while.
+    fn lease_for(&self, file: &OpenFile) -> Option<u64> {
+        if !self.wants_bytes(file) {
+            return None;
+        }
+        if let Some(lease) = self.bytes_lease(file.ino) {
+            return Some(lease);
+        }
+        {
+            let mut last = file.asked_to_keep.lock();
+            let since = last.filter(|last| last.elapsed() < ASK_AGAIN);
+            if since.is_some() || self.keeps_none.load(Ordering::Relaxed) {
+                return None;
+            }
+            *last = Some(Instant::now());
+        }
+        let asked = self.asked_to_keep();
+        let answer = self.look(|head| Keep { head: Some(head), ino: file.ino.get() });
+        match answer {
+            Ok(kept) => self.may_keep_bytes(asked.ticket, file.ino, (kept.keeps, kept.term_ms)),
+            // A server that is older.
+            Err(Errno::ENOSYS) => self.keeps_none.store(true, Ordering::Relaxed),
+            Err(_) => (),
+        }
+        self.bytes_lease(file.ino)
+    }
+
+    /// A range: from what is kept, or from its data servers.
+    pub(crate) fn ask_or_find(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Answers, Errno> {
+        if len >= LARGE || len == 0 {
+            return self.ask_for(file, offset, len);
+        }
+        let Some(mut lease) = self.lease_for(file) else { return self.ask_for(file, offset, len) };
+        let Some(pages) = &self.caching.pages else { return self.ask_for(file, offset, len) };
+        let (want, ahead) = file.run.lock().read(offset, len as u64);
+        for _ in 0..TURNS_MAX {
+            let mut kept = pages.lock();
+            match kept.step((file.ino, lease), offset, len as u64, want) {
+                Step::Found(pieces) => {
+                    drop(kept);
+                    self.read_ahead(file, lease, ahead);
+                    return Ok(found(file, pieces));
+                }
+                Step::Pass => break,
+                Step::Wait => {
+                    let waits = self.options.longest;
+                    if self.caching.came.wait_for(&mut kept, waits).timed_out() {
+                        break;
+                    }
+                    drop(kept);
+                }
+                Step::Fetch(fetch) => {
+                    drop(kept);
+                    // What was asked for may be there, and what was to be read along with it not.
+                    if self.fetch(file, &fetch).is_err() {
+                        break;
+                    }
+                }
+            }
+            match self.bytes_lease(file.ino) {
+                Some(now) => lease = now,
+                None => break,
+            }
+        }
+        self.ask_for(file, offset, len)
+    }
+
+    /// What can be answered without waiting for anybody; the kernel asks through that handle.
+    pub(crate) fn find_now(&self, ino: Ino, handle: u64, offset: u64, len: usize) -> Option<Answers> {
+        let file = self.openings.get(handle)?;
+        let pages = self.caching.pages.as_ref()?;
+        if len >= LARGE || len == 0 || file.ino != ino || !file.is_well() {
+            return None;
+        }
+        let lease = self.bytes_lease(ino)?;
+        let pieces = pages.lock().peek((ino, lease), offset, len as u64)?;
+        let (_, ahead) = file.run.lock().read(offset, len as u64);
+        self.read_ahead(&file, lease, ahead);
+        Some(found(&file, pieces))
+    }
+
+    fn fetch(&self, file: &OpenFile, fetch: &Fetch) -> Result<(), Errno> {
+        let Some(pages) = &self.caching.pages else { return Ok(()) };
+        let mut buf = vec![0; fetch.len as usize];
+        let read =
+            self.ask_for(file, fetch.from, buf.len()).and_then(|all| self.fill(fetch.from, &mut buf, all));
+        match read {
+            Ok(len) => {
+                let chunks = buf[..len].chunks(CHUNK as usize).map(Arc::from).collect();
+                pages.lock().fill(fetch, len as u64, chunks);
+            }
+            Err(_) => pages.lock().failed(fetch),
+        }
+        self.caching.came.notify_all();
+        read.map(drop)
+    }
+
+    /// Parts of it at once, each by a thread of its own, as far as there are some.
+    fn read_ahead(&self, file: &OpenFile, lease: u64, ahead: Option<Range<u64>>) {
+        let (Some(range), Some(pages)) = (ahead, &self.caching.pages) else { return };
+        loop {
+            let Some(fetch) = pages.lock().ahead((file.ino, lease), range.clone()) else { return };
+            let (this, number, part) = (self.this.clone(), file.number, fetch.clone());
+            let offered = self.data_pool.offer(move || {
+                let Some(this) = this.upgrade() else { return };
+                let done = match this.openings.get(number) {
+                    Some(file) => this.fetch(&file, &part),
+                    None => Err(Errno::EBADF),
+                };
+                if done.is_err() {
+                    this.overtaken(&part);
+                }
+            });
+            if !offered {
+                self.overtaken(&fetch);
+                return;
+            }
+        }
+    }
+
+    fn overtaken(&self, fetch: &Fetch) {
+        if let Some(pages) = &self.caching.pages {
+            pages.lock().failed(fetch);
+            self.caching.came.notify_all();
+        }
+    }
+}
+
+/// A read that is answered leaves its time, wherever the bytes were.
+fn found(file: &OpenFile, pieces: Vec<Piece>) -> Answers {
+    if file.atime_due {
+        let mut read_at = file.read_at.lock();
+        *read_at = read_at.or_else(|| Some(now()));
+    }
+    Answers::Kept(pieces)
+}

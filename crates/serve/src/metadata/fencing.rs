@@ -1,0 +1,110 @@
+//! Sessions that were given up, and data servers: when what they had is free.
+//!
+//! - I-FENCE-1: what a session had is free, and so is what sessions of earlier lives had that did not come back, only when its verdict is
+//!   durable and no data server carries out anything of it any more: each has said that it keeps to a roster without it, or was not
+//!   answered for so long that it carries out nothing before it has heard of a newer one.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use lease::coherence::message::Life;
+use proto::control::Roster;
+
+use super::{
+    MetadataService,
+    leaving::{Fenced, Fencing},
+    session::SessionLimits,
+    terms::Due,
+};
+
+/// For how long a data server may carry out what sessions ask after it reported.
+pub(super) fn data_lease(sessions: &SessionLimits) -> Duration {
+    sessions.silence * 4 / 5
+}
+
+/// A data server that does not keep to a roster for so long is told of.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl MetadataService {
+    /// What a data server is to keep to, if that is not what it has.
+    pub(super) fn roster_for(&self, has: u64) -> Option<Roster> {
+        let leaving = &self.leaving;
+        // First: who goes meanwhile is one version later.
+        let version = leaving.version.load(Ordering::Acquire);
+        if has == version {
+            return None;
+        }
+        let earlier = leaving.earlier.load(Ordering::Acquire);
+        let (there, last) = self.terms.there();
+        Some(Roster {
+            version,
+            first: self.terms.life().first_number(),
+            last: last.0,
+            there: there.into_iter().map(|joined| joined.0).collect(),
+            earlier,
+            given_up: if earlier {
+                leaving.given_up.iter().map(|joined| joined.0).collect()
+            } else {
+                Vec::new()
+            },
+        })
+    }
+
+    /// The verdict is durable. With several metadata servers data servers do not know whose session asks.
+    pub(super) fn fence_at_data_servers(&self, what: Fenced) -> Due {
+        if let Fenced::Earlier = what {
+            self.leaving.earlier.store(false, Ordering::Release);
+        }
+        let version = self.leaving.version.fetch_add(1, Ordering::AcqRel) + 1;
+        let fencing = Fencing { what, version, since: Instant::now(), told: false };
+        let nobody = matches!(what, Fenced::Earlier) && self.terms.all_are_back();
+        if nobody || self.is_fenced(&fencing) {
+            return self.fenced(what);
+        }
+        self.leaving.fencing.lock().push(fencing);
+        Due::default()
+    }
+
+    /// Those that data servers have heard of meanwhile.
+    pub(super) fn tend_fencing(&self) -> Due {
+        let mut due = Due::default();
+        let waiting = std::mem::take(&mut *self.leaving.fencing.lock());
+        for mut fencing in waiting {
+            if self.is_fenced(&fencing) {
+                due.add(self.fenced(fencing.what));
+                continue;
+            }
+            if !fencing.told && fencing.since.elapsed() > PATIENCE {
+                fencing.told = true;
+                tracing::warn!(
+                    nodes = ?self.nodes.without_roster(fencing.version, self.data_patience()),
+                    "what a session had that was given up is not free: data servers have not heard of it yet"
+                );
+            }
+            self.leaving.fencing.lock().push(fencing);
+        }
+        due
+    }
+
+    /// What a data server was told last it does not go by any longer, by our clock.
+    fn data_patience(&self) -> Duration {
+        let lease = data_lease(&self.options.sessions);
+        lease + lease / 20
+    }
+
+    fn is_fenced(&self, fencing: &Fencing) -> bool {
+        let patience = self.data_patience();
+        // One that an earlier life answered may not have come to this one yet.
+        let early = self.terms.life() > Life(1) && self.terms.age() < patience;
+        self.owners.is_some() || !early && self.nodes.without_roster(fencing.version, patience).is_empty()
+    }
+
+    fn fenced(&self, what: Fenced) -> Due {
+        match what {
+            Fenced::Session(session) => self.terms.fenced(session),
+            Fenced::Earlier => self.terms.grace_ended(),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What a metadata server has that may have a standby, and be one.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64},
+};
+
+use kv::{Follower, MetaStore};
+use parking_lot::Mutex;
+
+use super::start::Shared;
+use crate::metadata::tail::{Copies, Keeper, Known, StandbyOptions, TailRows};
+
+/// Both sides, and what was answered by those in whose place this one goes on.
+pub(crate) struct Tails {
+    pub(crate) keeper: Arc<Keeper>,
+    pub(super) copies: Copies,
+    pub(super) rows: Arc<dyn TailRows>,
+    pub(super) inherited: Mutex<Known>,
+    /// There is something in it.
+    pub(super) inherits: AtomicBool,
+    /// How often it went on for others.
+    pub(super) taken_over: AtomicU64,
+    /// What is ours by now cannot be served before a start.
+    pub(super) anew: AtomicBool,
+}
+
+impl Tails {
+    /// Before the service's first commit.
+    pub(crate) fn begin(store: &MetaStore, shared: &Shared) -> Result<Option<Tails>, String> {
+        let Some(StandbyOptions { rows, dir, on, terms }) = shared.joining.standby.clone() else {
+            return Ok(None);
+        };
+        let copies = Copies::open(&dir, shared.joining.me.id, terms);
+        let copies = copies.and_then(|copies| Ok((copies.of_before()?, copies)));
+        let (inherited, copies) = copies.map_err(|error| format!("{}: {error}", dir.display()))?;
+        let seen = rows.see(&rows.writer())?;
+        let copy = seen.map_or(0, |view| view.row.copy);
+        let stats = store.stats();
+        let keeper = Arc::new(Keeper::new(terms, on, copy, (stats.applied_lsn, stats.lsn)));
+        let follower: Arc<dyn Follower> = keeper.clone();
+        if !store.set_follower(follower) {
+            return Err("the journal is followed already".to_owned());
+        }
+        let inherits = AtomicBool::new(!inherited.is_empty());
+        let inherited = Mutex::new(inherited);
+        let (taken_over, anew) = Default::default();
+        Ok(Some(Tails { keeper, copies, rows, inherited, inherits, taken_over, anew }))
+    }
+}

@@ -1,0 +1,23 @@
+//! The end of a metadata server's journal on its standby, and going on in a dead server's place: the shell of [`cluster::tail`].
+//!
+//! - I-STANDBY-1: a commit and what its operation was answered are one record, or the operation's name is in the record. So whoever goes on
+//!   carries out nothing twice: he knows the answer, or that there was one.
+//! - I-STANDBY-2: nothing is answered, and no data server told to cut or remove, before all that was committed and answered until then may be:
+//!   so nobody has seen what is lost with this server.
+//! - I-STANDBY-3: answers that came with a slot, or from a server in whose place this one goes on, are stored by its own standby before
+//!   the slot is served.
+//!
+//! [`forming`] makes records, [`keeper`] is the owner's side, [`copies`] the standby's, [`known`] the answers of others.
+
+mod clock;
+mod copies;
+mod forming;
+mod keeper;
+mod known;
+mod rows;
+
+pub(crate) use copies::{Copies, Taking};
+pub(crate) use forming::{carried_out, in_operation, into_outcome, of_outcome};
+pub(crate) use keeper::{Job, Keeper, Unsettled};
+pub(crate) use known::{ANSWERS, Known};
+pub use rows::{StandbyOptions, TailRows, TailTrouble, TailView};
