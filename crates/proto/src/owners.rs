@@ -207,9 +207,12 @@ pub struct TakeDuty {
 pub struct Bare {
     #[prost(message, optional, tag = "1")]
     pub head: Option<Head>,
-    /// In those up to this number the session has said what it has. 0: in none.
+    /// In those up to this number the session has said what it has; its locks in the last of them are in the body. 0: in none.
     #[prost(uint64, tag = "2")]
     pub brought: u64,
+    /// The highest of a lock that it has heard of.
+    #[prost(uint64, tag = "3")]
+    pub stamp: u64,
 }
 
 /// Those in which the session has not.

@@ -261,7 +261,7 @@ fn owners() -> Vec<Golden> {
         ("leaving", Leaving { node: 300 }.encode_to_vec()),
         ("left", Left { slots: 300 }.encode_to_vec()),
         ("take-duty", TakeDuty { ticket: 1, length: 2, next_ugsd: 300 }.encode_to_vec()),
-        ("bare", Bare { head: head(), brought: 300 }.encode_to_vec()),
+        ("bare", Bare { head: head(), brought: 300, stamp: 6 }.encode_to_vec()),
         ("bare-slots", BareSlots { number: 1, slots: vec![Run { first: 7, count: 2 }] }.encode_to_vec()),
         ("find", Find { head: head(), ino: 2 }.encode_to_vec()),
     ]

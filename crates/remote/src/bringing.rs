@@ -4,8 +4,11 @@
 
 use std::{collections::BTreeSet, sync::Arc, sync::atomic::Ordering};
 
+use lease::coherence::locks::HadLock;
+use prost::Message;
 use proto::{
-    BATCH_MAX, Head,
+    BATCH_MAX, Head, SessionId,
+    locks::{HadLocks, HeldLock},
     metadata::{Hold, Open},
     owners::{Bare, BareSlots},
 };
@@ -43,25 +46,38 @@ impl Remote {
         let head = Head { joined, ..session.head() };
         let patience = self.options.patience;
         let waits = Waits::of(patience, patience);
+        let (mut locks, mut all) = (Vec::new(), BTreeSet::new());
         let mut brought = home.brought(session.id, joined);
         loop {
-            let bare = Bare { head: Some(head), brought };
-            let (BareSlots { number, slots }, _) = ask_line(&home.control, &bare, Body::default(), waits)?;
+            let bare = Bare { head: Some(head), brought, stamp: self.locks.lock().held.stamp() };
+            let body = Body::new(HadLocks { locks: std::mem::take(&mut locks) }.encode_to_vec());
+            let (BareSlots { number, slots }, _) = ask_line(&home.control, &bare, body, waits)?;
             if slots.is_empty() {
+                // What waited at whoever had them waits no more.
+                let again = self.locks.lock().moved(|ino, _| all.contains(&ino.ugsd().slot().get()));
+                self.ask_locks_again(again);
                 *home.brought.lock() = Some((session.id, joined, number));
                 return Ok(());
             }
             let slots: BTreeSet<u16> = proto::owners::slots(&slots).into_iter().collect();
             let there = |ino: Ino| slots.contains(&ino.ugsd().slot().get());
             let had = (self.hold_at(home, head, &there)?, self.open_at(home, head, &there)?);
+            locks = self.locks_there(session.id, &there);
+            all.extend(slots.iter().copied());
             tracing::info!(
                 slots = slots.len(),
                 references = had.0,
                 openings = had.1,
+                locks = locks.len(),
                 "a new owner was told what we have"
             );
             brought = number;
         }
+    }
+
+    fn locks_there(&self, session: SessionId, there: &dyn Fn(Ino) -> bool) -> Vec<HeldLock> {
+        let had = self.locks.lock().held.had(session);
+        had.iter().filter(|lock| there(lock.ino)).map(HadLock::to_say).collect()
     }
 
     fn hold_at(&self, home: &Home, head: Head, there: &dyn Fn(Ino) -> bool) -> Result<usize, Stop> {

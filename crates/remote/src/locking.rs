@@ -287,6 +287,15 @@ impl Remote {
         }
     }
 
+    /// Whoever has what waits at this server may be another by now, and nobody could say so.
+    fn ask_moved_locks(&self, node: u64) {
+        if self.has_homes() {
+            let moved = |ino: Ino, from: Source| from.node == node && self.node_of(ino.get()) != node;
+            let again = self.locks.lock().moved(moved);
+            self.ask_locks_again(again);
+        }
+    }
+
     /// Returns the number of the last that was heard.
     fn hear(&self, session: &Arc<Session>, at: Source, heard: u64) -> Result<u64, Stop> {
         let request = Listen { head: Some(Head { joined: at.joined, ..session.head() }), heard };
@@ -334,6 +343,7 @@ fn listen(remote: &Weak<Remote>, node: u64) {
                     matches!(&stop, Stop::Fault { fault, .. } if Reason::of(fault) == Reason::SessionGone);
                 let made = gone && !*remote.stopping.lock() && remote.recover(&session, at).is_ok();
                 if !made {
+                    remote.ask_moved_locks(node);
                     thread::sleep(LISTEN_PAUSE);
                 }
             }

@@ -265,14 +265,19 @@ fn what_sessions_have_in_slots_that_were_given_up_they_say_first() {
     assert_eq!(fault.retry, i32::from(wire::schema::Retry::Unknown), "it does not know what was answered");
     let control = site::client_to(&site.address(1), Several::node(1), wire::schema::Lane::Control);
     let (bare, _) =
-        site::ask(&control, &proto::owners::Bare { head: session.head(), brought: 0 }, &[], 0).unwrap();
+        site::ask(&control, &proto::owners::Bare { head: session.head(), brought: 0, stamp: 0 }, &[], 0)
+            .unwrap();
     assert!(proto::owners::slots(&bare.slots).contains(&slot_of(1).get()));
     let references = vec![Reference { ino: gone, count: 1 }];
     assert_eq!(session.at(1, &Hold { head: session.head(), references }).unwrap().gone, []);
     session.at(1, &Open { head: session.head(), ino: gone, opening: 2, write: true, keep: false }).unwrap();
-    let (rest, _) =
-        site::ask(&control, &proto::owners::Bare { head: session.head(), brought: bare.number }, &[], 0)
-            .unwrap();
+    let (rest, _) = site::ask(
+        &control,
+        &proto::owners::Bare { head: session.head(), brought: bare.number, stamp: 0 },
+        &[],
+        0,
+    )
+    .unwrap();
     assert_eq!((rest.number, rest.slots), (bare.number, vec![]));
     assert_eq!(session.at(1, &look).unwrap().attr.unwrap().nlink, 0);
     session.mkdir(1, "after").unwrap();
@@ -326,24 +331,43 @@ fn who_was_given_up_by_one_server_has_no_locks_at_the_other() {
     });
 }
 
-/// Goal: a slot that comes without what was in it, since who let it go died, had maybe locks: nobody goes on believing in one. Method: the row of a
-/// stopped server's slot is given up, and the server on duty takes it.
+/// Goal: a slot that comes without what was in it, since who let it go died, had maybe locks: nobody gets one while somebody may believe that he has it.
+/// Method: the row of a stopped server's slot is given up, and the server on duty takes it; one session says what it has, one says nothing, one is new.
 #[test]
-fn locks_that_were_lost_with_a_slot_are_believed_by_nobody() {
-    let mut site = Several::new(2, 1);
-    let (id, file) = {
-        let one = site.session();
+fn locks_in_slots_that_were_given_up_are_theirs_who_say_so() {
+    let sessions = SessionLimits { silence: Duration::from_secs(4), ..SessionLimits::default() };
+    let mut site = Several::with(2, 1, MetadataOptions { sessions, ..options() });
+    let (one, mute, file, other) = {
+        let (one, mute) = (site.session(), site.session());
         let dirs = dirs(&one, 4);
         let there = *dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap();
         let file = one.create(there, "file", 1).unwrap();
-        assert_eq!(lock_of(&one, file), LockOutcome::Granted);
-        (one.id, file)
+        let other = mute.create(there, "other", 1).unwrap();
+        assert_eq!(
+            (lock_of(&one, file), lock_of(&mute, other)),
+            (LockOutcome::Granted, LockOutcome::Granted)
+        );
+        (one.id, mute.id, file, other)
     };
     site.stop(1);
     site.adrift(file);
     site.start(1);
     until("it is served", || site.map(0).slot(slot_of(file)).owner == Some(NodeId(Several::node(0))));
-    let client = site::client_to(&site.address(0), Several::node(0), wire::schema::Lane::Metadata);
-    let look = site::ask(&client, &StatFs { head: Some(Head::of(id)) }, &[], 0).unwrap_err();
-    assert_eq!(Reason::of(&look), Reason::SessionGone);
+    let (one, mute, new) = (site.session_as(one), site.session_as(mute), site.session());
+    let write = LockKind::Write.into();
+    let lock =
+        HeldLock { ino: file, owner: 1, end: i64::MAX as u64, kind: write, pid: 1, ..HeldLock::default() };
+    one.bring(0, &[lock]);
+    assert_eq!((lock_of(&new, file), lock_of(&new, other)), (LockOutcome::Waits, LockOutcome::Waits));
+    let look = |session: &Routed<'_>| session.at(0, &StatFs { head: session.head() }).map(drop);
+    until("who says nothing is given up", || {
+        look(&one).unwrap();
+        look(&new).unwrap();
+        look(&mute).is_err_and(|fault| Reason::of(&fault) == Reason::SessionGone)
+    });
+    until("who has what is known", || {
+        look(&one).unwrap();
+        lock_of(&new, file) == LockOutcome::Conflict
+    });
+    assert_eq!((lock_of(&one, file), lock_of(&new, other)), (LockOutcome::Granted, LockOutcome::Granted));
 }

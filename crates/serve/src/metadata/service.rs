@@ -266,6 +266,7 @@ impl MetadataService {
         if self.mds.epoch() > 1 {
             self.expect_sessions(owners, found, false);
         }
+        self.expect_of_before(owners);
         if owners.is_on_duty() {
             let cluster = self.nodes.map().cluster();
             let map = owners.first_map(cluster, self.mds.epoch()).map_err(io::Error::other)?;
@@ -317,7 +318,9 @@ impl MetadataService {
         match session.begin(&head, self.options.sessions.operations)? {
             Turn::Again(outcome) => outcome,
             Turn::First => {
-                if let Some(outcome) = self.answered_before(&head) {
+                // Of locks what holds now is said: those that were had are brought by who had them.
+                let known = (!is_of_locks(R::METHOD)).then(|| self.answered_before(&head)).flatten();
+                if let Some(outcome) = known {
                     session.answered(&head, &outcome);
                     return outcome;
                 }
@@ -372,7 +375,7 @@ impl MetadataService {
             Method::TailNow => self.tail_now(meta),
             Method::Leaving => self.let_leave(meta),
             Method::TakeDuty => self.take_duty(meta, body),
-            Method::Bare => self.of_session(meta, |session, asked| self.bare(session, asked)),
+            Method::Bare => self.of_session(meta, |session, asked| self.bare(session, asked, body)),
             // No worker carries it out, or it is of who watches, which has a thread of its own.
             _ => Err(Errno::ENOSYS.into()),
         }
@@ -456,6 +459,10 @@ fn is_among_servers(method: Method) -> bool {
             | Method::Leaving
             | Method::TakeDuty
     )
+}
+
+fn is_of_locks(method: Method) -> bool {
+    matches!(method, Method::Lock | Method::Unlock)
 }
 
 /// By which a session says what it has.

@@ -24,12 +24,14 @@ use mds::{Bytes, MdsOptions};
 use namespace::txn::{KvError, Visit};
 use net::{Address, Bounds, Client, Server, Tuning};
 use parking_lot::Mutex;
+use prost::Message;
 use proto::{
     Head, Reason, Request, SessionId,
     attr::{Attr, Caller},
     control::{MapSince, Mount, NodeReport},
+    locks::{HadLocks, HeldLock},
     metadata::*,
-    owners::{Bring, runs},
+    owners::{Bare, Bring, runs},
 };
 use serve::{
     MetadataService,
@@ -619,9 +621,19 @@ impl Routed<'_> {
                     assert!(fault.wrong_owner.is_some());
                     std::thread::sleep(Duration::from_millis(2));
                 }
+                Err(fault) if Reason::of(&fault) == Reason::Bare => self.bring(self.site.owner(home), &[]),
                 Err(fault) => return Err(Errno::from_raw(fault.errno)),
             }
         }
+    }
+
+    /// Says to this server that it has these locks in slots that came bare, and nothing open.
+    pub fn bring(&self, n: usize, locks: &[HeldLock]) {
+        let control = client_to(&self.site.address(n), Several::node(n), Lane::Control);
+        let bare = Bare { head: self.head(), brought: 0, stamp: 0 };
+        let (slots, _) = ask(&control, &bare, &[], 0).unwrap();
+        let had = HadLocks { locks: locks.to_vec() };
+        ask(&control, &Bare { brought: slots.number, ..bare }, &had.encode_to_vec(), 0).unwrap();
     }
 
     /// One attempt at this server, which may be dead.

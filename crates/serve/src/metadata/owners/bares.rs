@@ -27,15 +27,13 @@ struct Bare {
 }
 
 impl Bares {
-    /// They were taken.
-    pub(crate) fn add(&self, slots: &[Slot], answers: bool) {
-        if slots.is_empty() {
-            return;
-        }
+    /// They were taken. Returns their number.
+    pub(crate) fn add(&self, slots: &[Slot], answers: bool) -> u64 {
         let mut table = self.slots.lock();
         let number = self.last.load(Ordering::Acquire) + 1;
         table.extend(slots.iter().map(|slot| (*slot, Bare { number, answers })));
         self.last.store(number, Ordering::Release);
+        number
     }
 
     /// They went, with what sessions have in them.

@@ -236,7 +236,7 @@ impl MetadataService {
         let next_ugsd = self.mds.next_ugsd()?;
         if to == owners.me.id {
             let state = SlotState::decode(state).map_err(|_| Errno::EIO)?;
-            let taken = self.take_on(owners, slots, Some(&state), next_ugsd)?;
+            let taken = self.take_on(owners, slots, &state, next_ugsd)?;
             return Ok(epochs_of(&taken, slots));
         }
         let peer = owners.peers.of(&self.nodes.map(), to)?;
@@ -331,8 +331,8 @@ impl MetadataService {
     fn take_bare(&self, owners: &Owners, numbers: &[u16]) -> Result<(), No> {
         let slots = as_slots(numbers);
         self.expect_sessions(owners, &slots, false);
-        let taken = self.take_on(owners, numbers, None, self.mds.next_ugsd()?);
-        let taken = taken.inspect_err(|_| owners.bares.remove(&slots))?;
+        let taken = self.take_on(owners, numbers, &SlotState::default(), self.mds.next_ugsd()?);
+        let taken = taken.inspect_err(|_| self.do_not_expect(owners, &slots))?;
         self.nodes.change(&own(numbers, owners.me.id, &epochs_of(&taken, numbers)))
     }
 

@@ -51,7 +51,8 @@ impl MetadataService {
         if let Some(slot) = slots.iter().find(|slot| !self.mds.serves(**slot)) {
             return Err(refused("slots are not let go", &format!("{} is not ours", slot.get())));
         }
-        if (self.in_grace() || self.terms.in_grace()) && slots.iter().any(|slot| self.is_used(*slot)) {
+        let coming = self.in_grace() || self.terms.in_grace() || self.terms.is_unsettled();
+        if coming && slots.iter().any(|slot| self.is_used(*slot)) {
             // What sessions of an earlier life have in them is known when they have come back; the next owner would take it for closed.
             return Err(refused("slots are not let go", "clients of before the start may still come back"));
         }
@@ -96,19 +97,17 @@ impl MetadataService {
         state: &SlotState,
         next_ugsd: u32,
     ) -> Result<(), No> {
-        self.take_on(owners, numbers, Some(state), next_ugsd).map(|_| ())
+        self.take_on(owners, numbers, state, next_ugsd).map(|_| ())
     }
 
-    /// Takes slots that are nobody's, with what sessions have in them; `None`: that is lost. Returns their epochs.
+    /// Takes slots that are nobody's, with what sessions have in them. Returns their epochs.
     pub(super) fn take_on(
         &self,
         owners: &Owners,
         numbers: &[u16],
-        state: Option<&SlotState>,
+        state: &SlotState,
         next_ugsd: u32,
     ) -> Result<BTreeMap<u16, u64>, No> {
-        let (nothing, lost) = (SlotState::default(), state.is_none());
-        let state = state.unwrap_or(&nothing);
         // Before they are ours: the next life waits for whoever has locks in them.
         self.expect(state)?;
         let taken = owners.rights.take_free(numbers).map_err(|why| refused("slots are not taken", &why))?;
@@ -118,9 +117,6 @@ impl MetadataService {
                 tracing::warn!(why, "slots that were taken are not given back");
             }
             return Err(refused("slots are not taken", &format!("{missing} is another's")));
-        }
-        if lost {
-            self.distrust(&as_slots(numbers));
         }
         let served = self.put_state(state).and_then(|()| {
             self.pass_on(state)?;
@@ -136,19 +132,6 @@ impl MetadataService {
         }
         self.go_on_writing(&state.files);
         Ok(taken)
-    }
-
-    /// What was in slots is lost, maybe locks, too. Before they are served.
-    pub(super) fn distrust(&self, slots: &[Slot]) {
-        let used: Vec<Slot> = slots.iter().copied().filter(|slot| self.is_used(*slot)).collect();
-        if !used.is_empty() {
-            tracing::error!(
-                slots = used.len(),
-                "what was open and locked in slots is lost: all sessions are given up"
-            );
-            let due = self.terms.distrust(&used);
-            self.carry_on(due);
-        }
     }
 
     /// Was ever a directory made in it? The root's always was.
@@ -201,7 +184,7 @@ impl MetadataService {
             return Ok(taken_on(&numbers, &owners.rights.ours()));
         }
         let state = self.coming(owners, asked.ticket, asked.length)?;
-        let taken = self.take_on(owners, &numbers, Some(&state), asked.next_ugsd)?;
+        let taken = self.take_on(owners, &numbers, &state, asked.next_ugsd)?;
         Ok(taken_on(&numbers, &taken))
     }
 

@@ -25,6 +25,7 @@ use wire::schema::Retry;
 
 use super::{
     Owners,
+    rights::as_slots,
     turn::{Duty, Turn},
 };
 use crate::{
@@ -161,7 +162,7 @@ impl MetadataService {
             }
             Err(no) => {
                 let state = SlotState::decode(&state[..]).map_err(|_| Errno::EIO)?;
-                if let Ok(taken) = self.take_on(owners, &[root], Some(&state), next_ugsd) {
+                if let Ok(taken) = self.take_on(owners, &[root], &state, next_ugsd) {
                     let epochs: Vec<u64> = taken.into_values().collect();
                     self.nodes.change(&super::duty::own(&[root], owners.me.id, &epochs))?;
                     return Err(no);
@@ -185,7 +186,7 @@ impl MetadataService {
                 let map = ClusterMap::decode(body).map_err(|_| Errno::EINVAL)?;
                 let state = self.coming(owners, asked.ticket, asked.length)?;
                 self.nodes.adopt(map);
-                self.take_on(owners, &[UgsdId::ROOT.slot().get()], Some(&state), asked.next_ugsd)?;
+                self.take_on(owners, &[UgsdId::ROOT.slot().get()], &state, asked.next_ugsd)?;
             }
             self.begin_duty(owners)?;
         }
@@ -221,7 +222,8 @@ impl MetadataService {
         }
         if !self.mds.serves(root) {
             self.expect_sessions(owners, &[root], false);
-            if let Err(no) = self.take_on(owners, &[root.get()], None, 0) {
+            if let Err(no) = self.take_on(owners, &[root.get()], &SlotState::default(), 0) {
+                self.do_not_expect(owners, &[root]);
                 return tracing::warn!(detail = no.0.detail, "the root's slot is not served");
             }
         }
@@ -236,7 +238,36 @@ impl MetadataService {
         let used: Vec<Slot> = slots.iter().copied().filter(|slot| self.is_used(*slot)).collect();
         if !used.is_empty() {
             self.begin_grace();
-            owners.bares.add(&used, answers);
+            let number = owners.bares.add(&used, answers);
+            self.terms.unsettle(&used, number, self.options.sessions.silence);
+        }
+    }
+
+    /// Of a server in whose place an earlier life went on sessions have said nothing yet, or to that life.
+    pub(in crate::metadata) fn expect_of_before(&self, owners: &Owners) {
+        if owners.tails.as_ref().is_some_and(|tails| tails.went_on) {
+            let ours: Vec<u16> = owners.rights.ours().into_keys().collect();
+            self.expect_sessions(owners, &as_slots(&ours), true);
+        }
+    }
+
+    /// They did not come.
+    pub(super) fn do_not_expect(&self, owners: &Owners, slots: &[Slot]) {
+        owners.bares.remove(slots);
+        self.terms.not_taken(slots);
+    }
+
+    /// Who has which lock in slots that were taken is known when those who may have some have said so.
+    pub(in crate::metadata) fn tend_bares(&self) {
+        if self.owners.is_none() {
+            return;
+        }
+        let spoke = |id| self.sessions.get(id).map_or(0, |session| session.brought());
+        let (slots, due) = self.terms.overdue(spoke);
+        if !slots.is_empty() {
+            self.carry_on(due);
+            let due = self.terms.settle(&slots);
+            self.carry_on(due);
         }
     }
 
@@ -254,8 +285,20 @@ impl MetadataService {
         self.owners.as_ref().map_or(0, |owners| owners.bares.last())
     }
 
-    pub(in crate::metadata) fn bare(&self, session: &Session, asked: &Bare) -> Outcome {
+    pub(in crate::metadata) fn bare(&self, session: &Session, asked: &Bare, body: &[u8]) -> Outcome {
         let owners = self.shared()?;
+        // Asked again it was said already, and may be given up by now.
+        if asked.brought > session.brought() {
+            let had = Self::had(session.id, body)?;
+            if !had.locks.is_empty() {
+                self.arrive(session, false)?;
+            }
+            let (has, due) = self.terms.bring(session.party(), &had.locks, asked.stamp);
+            self.carry_on(due);
+            if !has {
+                return Err(No::session_gone());
+            }
+        }
         session.has_brought(asked.brought);
         let (number, slots) = owners.bares.after(session.brought());
         Ok(Done::new(&BareSlots { number, slots: runs(slots) }))

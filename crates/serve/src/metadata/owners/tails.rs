@@ -431,9 +431,8 @@ impl MetadataService {
             return;
         }
         let numbers: Vec<u16> = slots.keys().copied().collect();
-        // Clients bring back what they have in them, but no locks.
+        // Sessions say what they have in them, and go on.
         self.expect_sessions(owners, &as_slots(&numbers), true);
-        self.distrust(&as_slots(&numbers));
         self.store.forget_reads();
         let served = superblock::load(&*self.store).map_err(|error| error.to_string()).and_then(|found| {
             self.mds.take_on(&as_slots(&numbers), found.next_ugsd).map_err(|errno| errno.to_string())
