@@ -127,6 +127,9 @@ impl Mds {
         let Some(set) = SlotSet::of_all(slots) else { return Ok(()) };
         {
             let _alone = self.locks.write(&set);
+            if slots.contains(&UgsdId::ROOT.slot()) {
+                self.take_count()?;
+            }
             self.owned.set(slots, true);
         }
         // Files without a name that nobody told us of.

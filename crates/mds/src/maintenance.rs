@@ -273,6 +273,14 @@ impl Mds {
         })
     }
 
+    /// From now on it is kept here.
+    pub(crate) fn take_count(&self) -> Result<(), Errno> {
+        let count = count::load(&*self.store).map_err(|e| self.errno(e))?;
+        self.inodes.store(count, Ordering::Relaxed);
+        self.inodes_saved.store(count, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Saves the count if it changed much.
     pub(crate) fn save_count_sometimes(&self) -> Result<(), Errno> {
         let (count, saved) = (self.inodes.load(Ordering::Relaxed), self.inodes_saved.load(Ordering::Relaxed));

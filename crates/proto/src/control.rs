@@ -42,6 +42,9 @@ pub struct Facts {
     /// The same counted from 1, in a durable place.
     #[prost(uint32, tag = "6")]
     pub life: u32,
+    /// This life began without any slot, of several metadata servers: what sessions had at an earlier one is others'.
+    #[prost(bool, tag = "7")]
+    pub began_empty: bool,
 }
 
 /// Makes the session in the head; one that is there stays as it is. One that comes back to a server that was started again says so,
@@ -115,6 +118,9 @@ pub struct Renewed {
     /// Of the newest map.
     #[prost(uint64, tag = "1")]
     pub map_epoch: u64,
+    /// The last number of slots that the server took without what sessions had in them ([`crate::owners::Bare`]). 0, and missing: none.
+    #[prost(uint64, tag = "2")]
+    pub bare: u64,
 }
 
 /// The newest map, if it is not the one with this epoch.

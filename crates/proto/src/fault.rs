@@ -23,6 +23,9 @@ pub enum Reason {
     TooMuch = 4,
     /// Another metadata server has the inode's slot. With `EREMOTE`, and the epoch of the map that says so.
     WrongOwner = 5,
+    /// The server took the inode's slot without what the session has in it: it is to be told first ([`crate::owners::Bare`]). With `EIO`, and
+    /// [`Retry::Unknown`] if it does not know either what was answered there.
+    Bare = 6,
     /// The object is at another data server now: the file's layout says where. With `ESTALE`.
     Moved = 30,
     /// The directory is spread: who asks learns over which parts, and asks those. With `EREMOTE`; nothing was done.
@@ -58,6 +61,12 @@ pub fn wrong_owner(epoch: u64) -> Fault {
         wrong_owner: Some(WrongOwner { epoch }),
         ..fault(Errno::EREMOTE, Retry::Elsewhere, Reason::WrongOwner, "")
     }
+}
+
+/// The session is to say what it has in the slot.
+pub fn bare(answers_known: bool) -> Fault {
+    let retry = if answers_known { Retry::Never } else { Retry::Unknown };
+    fault(Errno::EIO, retry, Reason::Bare, "what the session has in the slot is not known here")
 }
 
 /// The object is elsewhere: whoever wants it asks for the file's layout.

@@ -58,6 +58,9 @@ methods! {
     TailBegin = 48,
     TailMore = 49,
     TailNow = 50,
+    Leaving = 54,
+    TakeDuty = 55,
+    Bare = 56,
     // Metadata: 100 to 199.
     Lookup = 100,
     GetAttr = 101,

@@ -176,6 +176,55 @@ pub struct Loads {
     pub requests: Vec<u32>,
 }
 
+/// A metadata server is about to end in order: the one on duty has its slots brought to others, with what sessions have in them.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Leaving {
+    #[prost(uint64, tag = "1")]
+    pub node: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Left {
+    /// Slots that it has still.
+    #[prost(uint32, tag = "1")]
+    pub slots: u32,
+}
+
+/// The root's slot, to be taken as with [`TakeOn`], and with it the duty: who takes it makes the map, which goes on from the one in the body.
+/// Its own is in the answer's body.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct TakeDuty {
+    #[prost(uint64, tag = "1")]
+    pub ticket: u64,
+    #[prost(uint64, tag = "2")]
+    pub length: u64,
+    #[prost(uint32, tag = "3")]
+    pub next_ugsd: u32,
+}
+
+/// Which slots did the server take without what sessions had in them?
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Bare {
+    #[prost(message, optional, tag = "1")]
+    pub head: Option<Head>,
+    /// In those up to this number the session has said what it has; its locks in the last of them are in the body. 0: in none.
+    #[prost(uint64, tag = "2")]
+    pub brought: u64,
+    /// The highest of a lock that it has heard of.
+    #[prost(uint64, tag = "3")]
+    pub stamp: u64,
+}
+
+/// Those in which the session has not.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct BareSlots {
+    /// Of the last of them.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub slots: Vec<Run>,
+}
+
 /// What sessions have in some slots.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct SlotState {
@@ -282,6 +331,21 @@ requests! {
     TakeOn -> TakenOn, |it| in_order(&it.slots).and_then(|()| length(it.length));
     Bring -> Nothing, |it| in_order(&it.slots).and_then(|()| node(it.node));
     SlotLoads -> Loads, |_it| Ok(());
+    Leaving -> Left, |it| node(it.node);
+    TakeDuty -> Nothing, |it| length(it.length);
+}
+
+impl Request for Bare {
+    const METHOD: Method = Method::Bare;
+    type Answer = BareSlots;
+
+    fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    fn check(&self) -> Result<(), Bad> {
+        Ok(())
+    }
 }
 
 fn length(length: u64) -> Result<(), Bad> {

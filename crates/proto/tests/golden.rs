@@ -171,7 +171,16 @@ fn control() -> Vec<Golden> {
         ("hello", Hello {}.encode_to_vec()),
         (
             "facts",
-            Facts { epoch: 1, node: 2, renew_ms: 3, silence_ms: 4, incarnation: 5, life: 6 }.encode_to_vec(),
+            Facts {
+                epoch: 1,
+                node: 2,
+                renew_ms: 3,
+                silence_ms: 4,
+                incarnation: 5,
+                life: 6,
+                began_empty: true,
+            }
+            .encode_to_vec(),
         ),
         (
             "mount",
@@ -195,7 +204,7 @@ fn control() -> Vec<Golden> {
         ("unmount", Unmount { head: head() }.encode_to_vec()),
         ("renew", Renew { head: head(), node: None }.encode_to_vec()),
         ("renew-node", Renew { head: head(), node: Some(0) }.encode_to_vec()),
-        ("renewed", Renewed { map_epoch: 9 }.encode_to_vec()),
+        ("renewed", Renewed { map_epoch: 9, bare: 300 }.encode_to_vec()),
         ("map-since", MapSince { epoch: 9 }.encode_to_vec()),
         ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
         ("node-report", report().encode_to_vec()),
@@ -249,6 +258,11 @@ fn owners() -> Vec<Golden> {
             }
             .encode_to_vec(),
         ),
+        ("leaving", Leaving { node: 300 }.encode_to_vec()),
+        ("left", Left { slots: 300 }.encode_to_vec()),
+        ("take-duty", TakeDuty { ticket: 1, length: 2, next_ugsd: 300 }.encode_to_vec()),
+        ("bare", Bare { head: head(), brought: 300, stamp: 6 }.encode_to_vec()),
+        ("bare-slots", BareSlots { number: 1, slots: vec![Run { first: 7, count: 2 }] }.encode_to_vec()),
         ("find", Find { head: head(), ino: 2 }.encode_to_vec()),
     ]
 }
@@ -615,6 +629,9 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::TailBegin => check::<TailBegin>(meta),
         Method::TailMore => check::<TailMore>(meta),
         Method::TailNow => check::<TailNow>(meta),
+        Method::Leaving => check::<Leaving>(meta),
+        Method::TakeDuty => check::<TakeDuty>(meta),
+        Method::Bare => check::<Bare>(meta),
         Method::Find => check::<Find>(meta),
         Method::CloseMany => check::<CloseMany>(meta),
         Method::Keep => check::<Keep>(meta),

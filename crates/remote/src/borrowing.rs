@@ -28,7 +28,8 @@ use crate::{
 };
 
 /// The data server is on this machine, and does not wait for devices.
-const LEND: Waits = Waits { patience: Duration::from_secs(1), longest: Duration::from_secs(2) };
+const LEND: Waits =
+    Waits { patience: Duration::from_secs(1), longest: Duration::from_secs(2), able: Duration::from_secs(1) };
 const FETCH: Duration = Duration::from_secs(1);
 /// What is smaller costs more to lend than to read. The data server says so, too.
 const BYTES_MIN: u64 = 128 << 10;

@@ -1,4 +1,4 @@
-//! The other metadata servers of a cluster that has several: lines to each, and the session there. Who is asked what: [`crate::routing`].
+//! The metadata servers of a cluster: lines to each, and the session there. Who is asked what: [`crate::routing`].
 
 use std::{
     collections::BTreeMap,
@@ -22,30 +22,30 @@ use crate::{
 /// Before whoever should have a slot is asked again, at first.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
+/// A session at one of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Came {
     pub id: SessionId,
+    /// Among those of the mount.
     pub serial: u64,
+    /// For the heads of its requests.
     pub joined: u64,
+    /// Of the server.
+    pub incarnation: u64,
 }
 
-/// One of the other servers.
+/// One of the servers.
 pub(crate) struct Home {
     addresses: Vec<String>,
     pub node: u64,
     pub control: Line,
     pub metadata: Line,
-    /// As which the session came there, and its number among those of the mount.
+    /// As which the session came there.
     pub joined: Mutex<Option<Came>>,
+    /// In slots up to this number the session, as it came there, said there what it has.
+    pub brought: Mutex<Option<(SessionId, u64, u64)>>,
     /// A thread hears there of locks that wait.
     pub listening: AtomicBool,
-}
-
-impl Home {
-    /// Of the session, if it came.
-    pub(crate) fn joined_as(&self, id: SessionId) -> Option<u64> {
-        self.joined.lock().filter(|came| came.id == id).map(|came| came.joined)
-    }
 }
 
 pub(crate) struct Homes {
@@ -53,9 +53,49 @@ pub(crate) struct Homes {
     known: Mutex<BTreeMap<u64, Arc<Home>>>,
 }
 
+impl Home {
+    /// Of the session, if it came.
+    pub(crate) fn joined_as(&self, id: SessionId) -> Option<u64> {
+        self.joined.lock().filter(|came| came.id == id).map(|came| came.joined)
+    }
+
+    /// Up to which number the session said there what it has, since it came there as that.
+    pub(crate) fn brought(&self, id: SessionId, joined: u64) -> u64 {
+        let brought = *self.brought.lock();
+        brought.filter(|(of, at, _)| (*of, *at) == (id, joined)).map_or(0, |(.., number)| number)
+    }
+
+    pub(crate) fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// It did not answer for so long, and why. The session is renewed there, also when no program asks for anything.
+    pub(crate) fn away(&self) -> Option<(Duration, String)> {
+        self.metadata.away().or_else(|| self.control.away())
+    }
+}
+
 impl Homes {
     pub(crate) fn new(common: Common) -> Homes {
         Homes { common, known: Mutex::default() }
+    }
+
+    /// The one metadata server, where it may be reached.
+    pub(crate) fn alone(&self, addresses: &[Address]) -> Arc<Home> {
+        self.home(addresses.iter().map(ToString::to_string).collect(), addresses, None)
+    }
+
+    fn home(&self, addresses: Vec<String>, parsed: &[Address], node: Option<u64>) -> Arc<Home> {
+        let line = |lane| Line::new(parsed, Wish { lane, node }, &self.common);
+        Arc::new(Home {
+            addresses,
+            node: node.unwrap_or(0),
+            control: line(Lane::Control),
+            metadata: line(Lane::Metadata),
+            joined: Mutex::default(),
+            brought: Mutex::default(),
+            listening: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn of(&self, owner: &Owner) -> Arc<Home> {
@@ -64,19 +104,13 @@ impl Homes {
             return home.clone();
         }
         let parsed: Vec<Address> = owner.addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        let line = |lane| Line::new(&parsed, Wish { lane, node: Some(owner.node) }, &self.common);
+        let home = self.home(owner.addresses.clone(), &parsed, Some(owner.node));
         // Elsewhere it is the same server, or the session is lost there.
-        let before = known.get(&owner.node);
-        let joined = before.and_then(|home| *home.joined.lock());
-        let listening = before.is_some_and(|home| home.listening.load(Ordering::Acquire));
-        let home = Arc::new(Home {
-            addresses: owner.addresses.clone(),
-            node: owner.node,
-            control: line(Lane::Control),
-            metadata: line(Lane::Metadata),
-            joined: Mutex::new(joined),
-            listening: AtomicBool::new(listening),
-        });
+        if let Some(before) = known.get(&owner.node) {
+            *home.joined.lock() = *before.joined.lock();
+            *home.brought.lock() = *before.brought.lock();
+            home.listening.store(before.listening.load(Ordering::Acquire), Ordering::Release);
+        }
         known.insert(owner.node, home.clone());
         home
     }

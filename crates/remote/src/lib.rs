@@ -1,7 +1,7 @@
 //! The client of a cluster: a file system whose names are at a metadata server and whose bytes are at data servers.
 //!
 //! - [`Remote`] is one mount: its session, its operations as plain calls, and a [`fuse::Filesystem`] over them.
-//! - Where there are several metadata servers, each is asked about the inodes whose slots it has.
+//! - Where there are several metadata servers, each is asked about the inodes whose slots it has; it is followed when another has them, or is on duty.
 //! - The locks of its programs are the metadata server's. It knows what they have, to come back with.
 //! - It keeps names and attributes as long as the metadata server lets it, and the kernel keeps nothing: so all clients see the same. Beside that it
 //!   keeps what it has: references, openings, where the bytes of an open file are.
@@ -17,6 +17,7 @@
 
 mod access;
 mod borrowing;
+mod bringing;
 mod cache;
 mod caching;
 mod closes;
@@ -24,6 +25,8 @@ mod closing;
 mod dirs;
 mod droppers;
 mod dropping;
+mod duty;
+mod finding;
 mod held;
 mod homes;
 mod keeping;

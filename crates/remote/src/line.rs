@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 /// Whoever comes while a server is known to be away waits so long for it and no longer.
-const AWAY_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const AWAY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a request may take.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,14 @@ pub(crate) struct Waits {
     pub patience: Duration,
     /// In all.
     pub longest: Duration,
+    /// While the server says that it cannot yet.
+    pub able: Duration,
+}
+
+impl Waits {
+    pub(crate) fn of(patience: Duration, longest: Duration) -> Waits {
+        Waits { patience, longest, able: patience }
+    }
 }
 
 /// A request, as often as it is made.
@@ -73,20 +81,22 @@ impl Asking {
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The server says no. `again`: an earlier attempt of the same request may have been carried out.
-    Fault {
-        fault: Box<Fault>,
-        again: bool,
-    },
-    Silent(String),
+    Fault { fault: Box<Fault>, again: bool },
+    /// `again`: it may have been carried out.
+    Silent { why: String, again: bool },
 }
 
 impl Stop {
+    pub(crate) fn silent(why: impl Into<String>) -> Stop {
+        Stop::Silent { why: why.into(), again: true }
+    }
+
     pub(crate) fn errno(&self) -> Errno {
         match self {
             // Who could not for so long is as good as away.
             Stop::Fault { fault, .. } if fault.errno == Errno::EAGAIN.raw() => Errno::EIO,
             Stop::Fault { fault, .. } => Errno::from_raw(fault.errno),
-            Stop::Silent(_) => Errno::EIO,
+            Stop::Silent { .. } => Errno::EIO,
         }
     }
 }
@@ -114,10 +124,10 @@ pub(crate) fn ask_with<R: Request>(
 ) -> Result<(R::Answer, Vec<u8>), Stop> {
     let asking =
         Asking { method: R::METHOD, meta: request.encode_to_vec().into(), body, answer_bytes_max: 4 << 20 };
-    let answered = line.ask(&asking, Waits { patience, longest: patience })?;
+    let answered = line.ask(&asking, Waits::of(patience, patience))?;
     match R::Answer::decode(answered.meta.as_slice()) {
         Ok(answer) => Ok((answer, answered.body)),
-        Err(_) => Err(Stop::Silent("an answer that makes no sense".to_owned())),
+        Err(_) => Err(Stop::silent("an answer that makes no sense")),
     }
 }
 
@@ -265,7 +275,7 @@ impl Line {
                     let now = Instant::now();
                     // It is there, only not able to.
                     // Or it says itself when it gives up.
-                    let able_until = *able_by.get_or_insert(now + waits.patience);
+                    let able_until = *able_by.get_or_insert(now + waits.able);
                     let until = if Reason::of(&fault) == Reason::Leaving { end } else { able_until };
                     let after = pause.max(Duration::from_millis(fault.after_ms.min(5000).into()));
                     if !comes_later(&fault) || now + after >= until.min(end) {
@@ -294,7 +304,7 @@ impl Line {
             let hopeless = refusals >= self.clients.len().max(1) && !self.known.load(Ordering::Relaxed);
             if hopeless || now + PAUSE >= give_up.min(end) {
                 self.lost(&why);
-                return Err(Stop::Silent(why));
+                return Err(Stop::Silent { why, again });
             }
             thread::sleep(PAUSE);
         }

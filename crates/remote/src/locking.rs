@@ -4,7 +4,7 @@
 //! one is started with the first lock.
 
 use std::{
-    sync::{Weak, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -222,9 +222,8 @@ impl Remote {
         // In another session it is asked again, and then not any more.
         let Some(((_, number), at)) = parked.filter(|(at, _)| at.0 == session.serial) else { return };
         let request = CancelLock { head: Some(Head { joined: at.joined, ..session.head() }), number };
-        let waits = Waits { patience: CANCEL_PATIENCE, longest: CANCEL_PATIENCE };
-        let home = self.homes.at(at.node);
-        let line = home.as_ref().map_or(&self.metadata, |home| &home.metadata);
+        let waits = Waits::of(CANCEL_PATIENCE, CANCEL_PATIENCE);
+        let line = &self.home_at(at.node).metadata;
         match asking(&request).and_then(|asking| line.ask(&asking, waits)) {
             // What became of it is told.
             Ok(_) => (),
@@ -258,21 +257,24 @@ impl Remote {
         &self,
         make: &dyn Fn(Head) -> R,
         want: &Want,
-        session: &Session,
+        session: &Arc<Session>,
         head: Head,
     ) -> Result<(R::Answer, Source), (Stop, Source)> {
-        let (answered, from) = self.ask_owner(make, want, (session, head), &mut Vec::new())?;
+        let (answered, from) = self.ask_owner(make, want, (session, head, None), &mut Vec::new())?;
         answer::<R>(&answered).map(|answer| (answer, from)).map_err(|stop| (stop, from))
     }
 
+    /// Of several that of each that something waits at.
     pub(crate) fn listen_from_now_on(&self) {
-        self.listen_at(0);
+        if !self.has_homes() {
+            self.listen_at(0);
+        }
     }
 
     /// A thread hears what the server there tells.
     fn listen_at(&self, node: u64) {
-        let home = self.homes.at(node);
-        let listening = home.as_ref().map_or(&self.listening, |home| &home.listening);
+        let home = self.home_at(node);
+        let listening = &home.listening;
         if listening.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -285,13 +287,21 @@ impl Remote {
         }
     }
 
+    /// Whoever has what waits at this server may be another by now, and nobody could say so.
+    fn ask_moved_locks(&self, node: u64) {
+        if self.has_homes() {
+            let moved = |ino: Ino, from: Source| from.node == node && self.node_of(ino.get()) != node;
+            let again = self.locks.lock().moved(moved);
+            self.ask_locks_again(again);
+        }
+    }
+
     /// Returns the number of the last that was heard.
-    fn hear(&self, session: &Session, at: Source, heard: u64) -> Result<u64, Stop> {
+    fn hear(&self, session: &Arc<Session>, at: Source, heard: u64) -> Result<u64, Stop> {
         let request = Listen { head: Some(Head { joined: at.joined, ..session.head() }), heard };
-        let waits = Waits { patience: LISTEN_PATIENCE, longest: LISTEN_LONGEST };
+        let waits = Waits::of(LISTEN_PATIENCE, LISTEN_LONGEST);
         let sent = Instant::now();
-        let home = self.homes.at(at.node);
-        let line = home.as_ref().map_or(&self.control, |home| &home.control);
+        let line = &self.home_at(at.node).control;
         let told = answer::<Listen>(&line.ask(&asking(&request)?, waits)?)?;
         self.kept.lock().heard(sent, Instant::now());
         let recalls: Vec<Recalled> = told.recalls.into_iter().filter(|one| one.number > heard).collect();
@@ -315,10 +325,7 @@ fn listen(remote: &Weak<Remote>, node: u64) {
             return;
         }
         let session = remote.session();
-        let joined = match remote.homes.at(node) {
-            Some(home) => home.joined_as(session.id),
-            None => Some(session.joined),
-        };
+        let joined = remote.joined_at(node, &session);
         // A new one comes there when it asks something.
         let Some(joined) = joined else {
             drop(remote);
@@ -336,6 +343,7 @@ fn listen(remote: &Weak<Remote>, node: u64) {
                     matches!(&stop, Stop::Fault { fault, .. } if Reason::of(fault) == Reason::SessionGone);
                 let made = gone && !*remote.stopping.lock() && remote.recover(&session, at).is_ok();
                 if !made {
+                    remote.ask_moved_locks(node);
                     thread::sleep(LISTEN_PAUSE);
                 }
             }
@@ -344,12 +352,11 @@ fn listen(remote: &Weak<Remote>, node: u64) {
 }
 
 fn asking<R: Request>(request: &R) -> Result<Asking, Stop> {
-    request.check().map_err(|bad| Stop::Silent(bad.to_string()))?;
+    request.check().map_err(|bad| Stop::silent(bad.to_string()))?;
     let meta = request.encode_to_vec().into();
     Ok(Asking { method: R::METHOD, meta, body: Body::default(), answer_bytes_max: 0 })
 }
 
 fn answer<R: Request>(answered: &Answered) -> Result<R::Answer, Stop> {
-    R::Answer::decode(answered.meta.as_slice())
-        .map_err(|_| Stop::Silent("an answer that makes no sense".to_owned()))
+    R::Answer::decode(answered.meta.as_slice()).map_err(|_| Stop::silent("an answer that makes no sense"))
 }

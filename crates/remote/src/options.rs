@@ -56,6 +56,8 @@ pub struct RemoteOptions {
     pub no_atime: bool,
     /// A server that cannot be reached for so long: whoever waits for it gets an error.
     pub patience: Duration,
+    /// The same of one of several metadata servers: so long another may take to go on in its place.
+    pub succession: Duration,
     /// A request that a server has got, and does not answer.
     pub longest: Duration,
     /// The same of one that waits for devices.
@@ -81,6 +83,7 @@ impl RemoteOptions {
             cache: 256 << 20,
             no_atime: false,
             patience: Duration::from_secs(30),
+            succession: Duration::from_secs(90),
             longest: Duration::from_secs(120),
             longest_sync: Duration::from_secs(600),
             workers: 16,

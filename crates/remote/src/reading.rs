@@ -257,7 +257,7 @@ impl Remote {
                 match pending.and_then(|(begun, pending)| first(&line, asking, begun, pending)) {
                     Some(answered) => Ok(answered),
                     None => line.ask(asking, waits).map_err(|stop| {
-                        if let Stop::Silent(why) = &stop {
+                        if let Stop::Silent { why, .. } = &stop {
                             tracing::warn!(
                                 request = %net::trace::current(),
                                 node,

@@ -8,7 +8,8 @@
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use lease::coherence::message::Life;
@@ -21,9 +22,10 @@ use types::Errno;
 
 use crate::{
     Remote,
+    duty::{PAUSE_LONGEST, SLICE},
     held::Source,
-    homes::{Came, Home},
-    line::{Stop, ask_at},
+    homes::{Came, FIRST_PAUSE, Home},
+    line::{Stop, Waits, ask_at},
     nodes::Own,
     routing::Coming,
     session::Session,
@@ -35,27 +37,55 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 impl Remote {
     /// What cluster it is, and who is in it. Returns the life of the server.
     pub(crate) fn fetch_facts(&self) -> Result<u32, Stop> {
-        let (facts, body) = self.ask_control(&control::Hello {}, self.options.patience)?;
+        let (facts, body) = self.ask_control(&control::Hello {}, self.metadata_patience())?;
         self.set_renew(facts.renew_ms);
-        if facts.incarnation != self.session().incarnation {
+        // Of several each goes on from the last one's maps.
+        if !self.has_homes() && facts.incarnation != self.session().incarnation {
             // It counts its maps anew.
             self.nodes.forget_map();
         }
-        self.nodes.take(&body).map_err(|errno| Stop::Silent(format!("the cluster map: {errno}")))?;
+        self.take_map(&body).map_err(|errno| Stop::silent(format!("the cluster map: {errno}")))?;
         Ok(facts.life)
     }
 
-    /// One that has nothing anywhere.
-    pub(crate) fn new_session(&self, life: u32) -> Result<Arc<Session>, Stop> {
+    /// One that has nothing anywhere, and where it was made.
+    pub(crate) fn new_session(&self, life: u32) -> Result<(Arc<Session>, Source), Stop> {
         let mut random = [0; 16];
-        getrandom::fill(&mut random).map_err(|error| Stop::Silent(error.to_string()))?;
+        getrandom::fill(&mut random).map_err(|error| Stop::silent(error.to_string()))?;
         // 0 is none.
         let id = SessionId(u128::from_le_bytes(random).max(1));
-        let mounted = self.mount_at(&self.control, Coming { id, node: 0, life, before: 0 }, &[])?;
-        self.set_renew(mounted.renew_ms);
         let serial = self.session().serial + 1;
+        let (home, mounted) = self.mount_on_duty((id, serial), life)?;
+        self.set_renew(mounted.renew_ms);
         let Mounted { joined, incarnation, operations_max, .. } = mounted;
-        Ok(Arc::new(Session::new((id, serial), joined, incarnation, operations_max)))
+        let session = Arc::new(Session::new((id, serial), joined, incarnation, operations_max));
+        Ok((session, Source { node: home.node, joined }))
+    }
+
+    /// Whoever that is meanwhile.
+    fn mount_on_duty(&self, (id, serial): (SessionId, u64), life: u32) -> Result<(Arc<Home>, Mounted), Stop> {
+        let patience = self.metadata_patience();
+        let (mut pause, end) = (FIRST_PAUSE, Instant::now() + patience);
+        // Of several another may be on duty than a moment ago.
+        let (slice, life) = if self.has_homes() { (SLICE, 0) } else { (patience, life) };
+        let waits = Waits { able: patience, ..Waits::of(slice, patience) };
+        loop {
+            let home = self.duty();
+            let to = Coming { id, node: home.node, life, before: 0 };
+            match self.mount_at(&home.control, to, &[], waits) {
+                Err(Stop::Silent { .. }) if self.has_homes() && Instant::now() + pause < end => {
+                    self.fetch_map();
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(PAUSE_LONGEST);
+                }
+                Err(stop) => return Err(stop),
+                Ok(mounted) => {
+                    let (joined, incarnation) = (mounted.joined, mounted.incarnation);
+                    *home.joined.lock() = Some(Came { id, serial, joined, incarnation });
+                    return Ok((home, mounted));
+                }
+            }
+        }
     }
 
     /// For people.
@@ -81,65 +111,56 @@ impl Remote {
         // Before the server takes us for somebody who keeps nothing.
         self.kept.lock().clear();
         self.caching.clear();
-        let home = self.homes.at(lost.node);
-        let known = home.as_ref().map_or(Some(gone.joined), |home| home.joined_as(gone.id));
+        let known = self.joined_at(lost.node, gone);
         if lost.joined != 0 && known != Some(lost.joined) {
             return Ok(());
         }
         // Whom it came to for the first time has given it up, and so has who did not begin a new life since.
-        if lost.joined != 0 && self.come_back(gone, lost, home.as_deref())? {
+        if lost.joined != 0 && self.come_back(gone, lost)? {
             return Ok(());
         }
         self.begin_again(gone)
     }
 
     /// The same session, with its locks, at a server that was started again. False: it was given up, or comes too late.
-    fn come_back(&self, gone: &Arc<Session>, lost: Source, home: Option<&Home>) -> Result<bool, Errno> {
-        let life = match home {
-            None => self.fetch_facts(),
-            Some(home) => {
-                ask_at(&home.control, &control::Hello {}, self.options.patience).map(|(facts, _)| facts.life)
-            }
+    fn come_back(&self, gone: &Arc<Session>, lost: Source) -> Result<bool, Errno> {
+        let (home, patience) = (self.home_at(lost.node), self.options.patience);
+        let life = if self.has_homes() {
+            ask_at(&home.control, &control::Hello {}, patience).map(|(facts, _)| facts.life)
+        } else {
+            self.fetch_facts()
         };
         let life = life.map_err(|stop| stop.errno())?;
         if Life::of(lost.joined) >= Life(life) {
             return Ok(false);
         }
-        let line = home.map_or(&self.control, |home| &home.control);
         let had = self.locks.lock().held.leave(lost.node, gone.id);
         let to = Coming { id: gone.id, node: lost.node, life, before: lost.joined };
-        let mounted = match self.mount_at(line, to, &had) {
-            Ok(mounted) => mounted,
-            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => return Ok(false),
-            Err(stop) => return Err(stop.errno()),
-        };
-        let at = Source { node: lost.node, joined: mounted.joined };
-        let session = match home {
-            None => Arc::new(gone.again(mounted.joined, mounted.incarnation)),
-            Some(_) => gone.clone(),
-        };
+        let Mounted { joined, incarnation, .. } =
+            match self.mount_at(&home.control, to, &had, Waits::of(patience, patience)) {
+                Ok(mounted) => mounted,
+                Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                    return Ok(false);
+                }
+                Err(stop) => return Err(stop.errno()),
+            };
+        let at = Source { node: lost.node, joined };
+        let session = if self.has_homes() { gone.clone() } else { Arc::new(gone.again(joined, incarnation)) };
         // Whose its slots are now. If nobody says, all is said again to whoever it is said to be.
-        let known = home.is_none() || self.fetch_map();
+        let known = !self.has_homes() || self.fetch_map_from(&home.control, patience);
         let which = |ino: u64| !known || self.node_of(ino) == at.node;
         self.hold_all(&session, Some(at), &which)?;
         let lost = self.open_again(&session, Some(at), &which)?;
         tracing::warn!(session = %session.id, node = at.node, locks = had.len(), lost, "a session has come back; openings that are lost give EIO");
         // From now on writes begin anew.
-        let again = match home {
-            None => {
-                let mut current = self.session.write();
-                self.recoveries.fetch_add(1, Ordering::AcqRel);
-                let again = self.locks.lock().come_back(at);
-                *current = session;
-                again
-            }
-            Some(home) => {
-                let mut came = home.joined.lock();
-                self.recoveries.fetch_add(1, Ordering::AcqRel);
-                let again = self.locks.lock().come_back(at);
-                *came = Some(Came { id: session.id, serial: session.serial, joined: at.joined });
-                again
-            }
+        let again = {
+            let mut current = self.session.write();
+            let mut came = home.joined.lock();
+            self.recoveries.fetch_add(1, Ordering::AcqRel);
+            let again = self.locks.lock().come_back(at);
+            *came = Some(Came { id: session.id, serial: session.serial, joined, incarnation });
+            *current = session;
+            again
         };
         self.kept.lock().clear();
         self.caching.clear();
@@ -152,7 +173,7 @@ impl Remote {
         tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
         let life = self.fetch_facts().map_err(|stop| stop.errno())?;
         let unlocked = self.locks.lock().held.lose();
-        let session = self.new_session(life).map_err(|stop| stop.errno())?;
+        let (session, at) = self.new_session(life).map_err(|stop| stop.errno())?;
         self.hold_all(&session, None, &|_| true)?;
         let lost = self.open_again(&session, None, &|_| true)? + self.lose_unlocked(&unlocked);
         tracing::warn!(session = %session.id, lost, "a new session; openings that are lost give EIO");
@@ -160,7 +181,6 @@ impl Remote {
             let mut current = self.session.write();
             // From now on writes begin anew.
             self.recoveries.fetch_add(1, Ordering::AcqRel);
-            let at = Source { node: 0, joined: session.joined };
             let again = self.locks.lock().begin_anew(at);
             self.kept.lock().clear();
             self.caching.clear();
@@ -177,10 +197,8 @@ impl Remote {
         let Some(this) = self.this.upgrade().filter(|this| this.has_homes()) else { return };
         self.pool.defer(move || {
             let bye = control::Unmount { head: Some(Head::of(id)) };
-            let homes = this.homes.all();
-            let lines = homes.iter().map(|home| &home.control).chain([&this.control]);
-            for line in lines {
-                if let Err(stop) = ask_at(line, &bye, LEAVE_PATIENCE) {
+            for home in this.homes.all() {
+                if let Err(stop) = ask_at(&home.control, &bye, LEAVE_PATIENCE) {
                     tracing::debug!(errno = %stop.errno(), "a lost session was not ended: the server gives it up later");
                 }
             }
@@ -200,7 +218,7 @@ impl Remote {
     /// Those of `which`. How many are lost.
     fn open_again(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         coming: Option<Source>,
         which: &dyn Fn(u64) -> bool,
     ) -> Result<u64, Errno> {
@@ -215,7 +233,7 @@ impl Remote {
             };
             match self.ask_in(session, coming, open) {
                 Ok(_) => file.lost.store(false, Ordering::Release),
-                Err(Stop::Silent(_)) => return Err(Errno::EIO),
+                Err(Stop::Silent { .. }) => return Err(Errno::EIO),
                 // Also one whose data server is away: it must not keep the others from going on.
                 Err(Stop::Fault { fault, .. }) => {
                     let (ino, errno) = (file.ino.get(), Errno::from_raw(fault.errno));

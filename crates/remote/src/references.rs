@@ -97,6 +97,18 @@ impl References {
         held.collect()
     }
 
+    /// The same of some inodes.
+    pub(crate) fn all_of(&self, of: &dyn Fn(Ino) -> bool) -> Vec<Reference> {
+        let is_one = |ino: u64| Ino::from_raw(ino).is_some_and(of);
+        let mut tables = self.tables.lock();
+        tables.back.retain(|ino, _| !is_one(*ino));
+        let some = tables.held.iter_mut().filter(|(ino, _)| is_one(**ino)).map(|(ino, held)| {
+            held.server = held.kernel;
+            Reference { ino: *ino, count: held.server }
+        });
+        some.collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.tables.lock().held.len()
     }
@@ -123,6 +135,11 @@ mod tests {
         assert!(references.take_back().is_empty(), "a new session has none to give back");
         references.forget(77, 1);
         assert_eq!(references.len(), 0);
+        (0..2).for_each(|_| references.add(ino));
+        references.untold(Ino::from_raw(9).unwrap());
+        assert_eq!(references.all_of(&|ino| ino.get() == 8), []);
+        assert_eq!(references.all_of(&|ino| ino.get() < 9), [Reference { ino: 1, count: 2 }]);
+        assert_eq!(references.take_back(), [Reference { ino: 9, count: 1 }], "of others they go back");
     }
 
     #[test]

@@ -10,27 +10,25 @@ use std::{
 };
 
 use net::{
-    Address, Answered,
+    Answered,
     trace::{self, Traces},
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 use prost::Message;
 use proto::{Head, Reason, Request, SessionId, control, meter::Meter};
 use types::{Attr, Errno};
-use wire::{
-    frame::Body,
-    handshake::Wish,
-    schema::{Fault, Lane, Retry},
-};
+use wire::frame::Body;
+use wire::schema::Fault;
 
 use crate::{
     cache::Caching,
     closes::Closes,
     droppers::Dropping,
+    finding::find_duty,
     held::Source,
-    homes::{FIRST_PAUSE, Homes},
+    homes::{Home, Homes},
     kept::Kept,
-    line::{Asking, Common, Line, Stop, Waits, ask_at},
+    line::{Common, Line, Stop, Waits},
     nodes::Nodes,
     openings::Openings,
     options::RemoteOptions,
@@ -61,6 +59,15 @@ pub enum StartError {
     Thread(#[from] std::io::Error),
 }
 
+impl From<Stop> for StartError {
+    fn from(stop: Stop) -> StartError {
+        match stop {
+            Stop::Silent { why, .. } => StartError::Away(why),
+            Stop::Fault { fault, .. } => StartError::Refused(fault.detail),
+        }
+    }
+}
+
 /// What a mount asks for beside its head.
 pub(crate) struct Want {
     /// A change, with a number of its own.
@@ -78,12 +85,16 @@ pub(crate) type Asked<A> = Result<(A, Vec<u8>), Errno>;
 pub struct Remote {
     pub(crate) this: Weak<Remote>,
     pub(crate) options: RemoteOptions,
-    pub(crate) control: Line,
-    pub(crate) metadata: Line,
     pub(crate) nodes: Nodes,
-    /// Of several metadata servers the node of the one that is asked over the lines above; 0: there is one.
-    pub(crate) on_duty: u64,
+    /// There are several metadata servers.
+    pub(crate) several: bool,
+    /// The one that makes the map, or the only one.
+    pub(crate) on_duty: RwLock<Arc<Home>>,
     pub(crate) homes: Homes,
+    /// Lines to each that was named at the start.
+    pub(crate) seeds: Vec<Line>,
+    /// One at a time fetches the map; since when it was.
+    pub(crate) fetching: Mutex<Option<Instant>>,
     pub(crate) spreads: Spreads,
     pub(crate) references: References,
     pub(crate) kept: Mutex<Kept>,
@@ -97,8 +108,6 @@ pub struct Remote {
     pub(crate) pool: Pool,
     pub(crate) data_pool: Pool,
     pub(crate) locks: Mutex<Waiting>,
-    /// A thread hears of the locks that wait.
-    pub(crate) listening: AtomicBool,
     pub(crate) session: RwLock<Arc<Session>>,
     /// One at a time makes a session in place of a lost one.
     pub(crate) recovering: Mutex<()>,
@@ -123,19 +132,18 @@ impl Remote {
         let (credentials, tuning) = (options.credentials.clone(), options.tuning);
         let common = Common { credentials, tuning, meter: meter.clone() };
         let nodes = Nodes::new(common.clone(), options.sockets.clone());
-        let (on_duty, servers) = find_duty(&options, &common, &nodes)?;
-        let node = (on_duty != 0).then_some(on_duty);
-        let line = |lane| Line::new(&servers, Wish { lane, node }, &common);
-        let (control, metadata) = (line(Lane::Control), line(Lane::Metadata));
+        let homes = Homes::new(common.clone());
+        let found = find_duty(&options, &common, &nodes, &homes)?;
         let pool = Pool::start("remote", options.workers)?;
         let data_pool = Pool::start("remote-data", options.data_workers)?;
         let remote = Arc::new_cyclic(|this| Remote {
             this: this.clone(),
-            control,
-            metadata,
             nodes,
-            on_duty,
-            homes: Homes::new(common),
+            several: found.several,
+            on_duty: RwLock::new(found.on_duty),
+            homes,
+            seeds: found.seeds,
+            fetching: Mutex::default(),
             spreads: Spreads::default(),
             references: References::default(),
             kept: Mutex::default(),
@@ -148,7 +156,6 @@ impl Remote {
             pool,
             data_pool,
             locks: Mutex::default(),
-            listening: AtomicBool::new(false),
             session: RwLock::new(Arc::new(Session::new((SessionId(0), 0), 0, 0, 1))),
             recovering: Mutex::default(),
             recoveries: AtomicU64::new(0),
@@ -162,17 +169,16 @@ impl Remote {
             traces: Traces::new(options.credentials.me.node),
             options,
         });
-        if let Err(stop) = remote.fetch_facts().and_then(|life| remote.new_session(life)).map(|session| {
-            let none = remote.locks.lock().begin_anew(Source { node: 0, joined: session.joined });
-            debug_assert!(none.is_empty());
-            *remote.session.write() = session;
-        }) {
+        if let Err(stop) =
+            remote.fetch_facts().and_then(|life| remote.new_session(life)).map(|(session, at)| {
+                let none = remote.locks.lock().begin_anew(at);
+                debug_assert!(none.is_empty());
+                *remote.session.write() = session;
+            })
+        {
             remote.pool.shutdown();
             remote.data_pool.shutdown();
-            return Err(match stop {
-                Stop::Silent(why) => StartError::Away(why),
-                Stop::Fault { fault, .. } => StartError::Refused(fault.detail),
-            });
+            return Err(stop.into());
         }
         let keeper = {
             let remote = Arc::downgrade(&remote);
@@ -216,7 +222,9 @@ impl Remote {
         }
         self.end_closes();
         let session = self.session();
-        self.leave_homes(&session, END_PATIENCE);
+        if self.has_homes() {
+            return self.leave_homes(&session);
+        }
         let bye = control::Unmount { head: Some(session.head()) };
         if let Err(stop) = self.ask_control(&bye, END_PATIENCE) {
             tracing::info!(errno = %stop.errno(), "the session was not ended in order: the server gives it up later");
@@ -239,7 +247,7 @@ impl Remote {
     }
 
     pub(crate) fn waits(&self) -> Waits {
-        Waits { patience: self.options.patience, longest: self.options.longest }
+        Waits::of(self.options.patience, self.options.longest)
     }
 
     /// Asks something that changes nothing, or may be carried out twice.
@@ -284,7 +292,7 @@ impl Remote {
                 if want.operation { Some(session.begin(Instant::now() + want.longest)?) } else { None };
             let head = operation.as_ref().map_or_else(|| session.head(), |one| one.head());
             let (sent, mut entered) = (Instant::now(), Vec::new());
-            match self.ask_owner(&make, &want, (&session, head), &mut entered) {
+            match self.ask_owner(&make, &want, (&session, head, None), &mut entered) {
                 Ok((answered, _)) => {
                     self.kept.lock().heard(sent, Instant::now());
                     return understand::<R>(answered);
@@ -304,7 +312,7 @@ impl Remote {
                         && self.learn_spread(make(head), Reason::of(&fault) == Reason::Spread, &entered) => {}
                 Err((stop, _)) => {
                     *sure = matches!(stop, Stop::Fault { again: false, .. });
-                    if let Stop::Silent(why) = &stop {
+                    if let Stop::Silent { why, .. } = &stop {
                         let request = trace::current();
                         tracing::warn!(%request, method = R::METHOD.name(), why, "no answer");
                     }
@@ -315,82 +323,8 @@ impl Remote {
         Err(Errno::EIO)
     }
 
-    /// Asks whoever has the slot, wherever that goes meanwhile. Says who answered.
-    pub(crate) fn ask_owner<R: Request>(
-        &self,
-        make: impl Fn(Head) -> R,
-        want: &Want,
-        (session, head): (&Session, Head),
-        entered: &mut Vec<u64>,
-    ) -> Result<(Answered, Source), (Stop, Source)> {
-        let mut make = |head| {
-            let mut request = make(head);
-            *entered = self.spreads.enter(&mut request);
-            request
-        };
-        let waits = Waits { patience: self.options.patience, longest: want.longest };
-        let (mut pause, end) = (FIRST_PAUSE, Instant::now() + self.options.patience);
-        let mut before = false;
-        loop {
-            let mut request = make(head);
-            if let Err(bad) = request.check() {
-                let fault = proto::fault::fault(bad.errno(), Retry::Never, Reason::None, bad.to_string());
-                let nobody = Source { node: 0, joined: 0 };
-                return Err((Stop::Fault { fault: Box::new(fault), again: false }, nobody));
-            }
-            let routed = self.route(&request, session, (head, None))?;
-            let from = routed.source();
-            if routed.head() != head {
-                request = make(routed.head());
-            }
-            let asking = Asking {
-                method: R::METHOD,
-                meta: request.encode_to_vec().into(),
-                body: want.body.clone(),
-                answer_bytes_max: want.answer_bytes_max,
-            };
-            match self.ask_routed(&routed, &asking, waits) {
-                Err(Stop::Fault { fault, again }) if Reason::of(&fault) == Reason::WrongOwner => {
-                    before |= again;
-                    let mut homes = 0;
-                    request.homes(&mut |_| homes += 1);
-                    // Of several some may be here and some there: who asks sorts them anew.
-                    if homes != 1 || !self.redirected(&mut pause, end) {
-                        return Err((Stop::Fault { fault, again: before }, from));
-                    }
-                }
-                Err(Stop::Fault { fault, again }) => {
-                    return Err((Stop::Fault { fault, again: again || before }, from));
-                }
-                Ok(answered) => return Ok((answered, from)),
-                Err(stop) => return Err((stop, from)),
-            }
-        }
-    }
-
-    /// On the lane that nothing large goes over.
-    pub(crate) fn ask_control<R: Request>(
-        &self,
-        request: &R,
-        patience: Duration,
-    ) -> Result<(R::Answer, Vec<u8>), Stop> {
-        ask_at(&self.control, request, patience)
-    }
-
     pub(crate) fn set_renew(&self, renew_ms: u32) {
         *self.renew.write() = Duration::from_millis(renew_ms.clamp(100, 60_000).into());
-    }
-
-    /// The map, if there is a newer one. False: nobody said.
-    pub(crate) fn fetch_map(&self) -> bool {
-        let since = control::MapSince { epoch: self.nodes.epoch() };
-        match self.ask_control(&since, self.options.patience.min(END_PATIENCE)) {
-            Ok((_, body)) => body.is_empty() || self.nodes.take(&body).is_ok(),
-            Err(stop) => {
-                tracing::debug!(errno = %stop.errno(), "the cluster map was not fetched");
-                false
-            }
-        }
     }
 
     /// One look of the keeper.
@@ -408,8 +342,9 @@ impl Remote {
         }
         *renewed = Instant::now();
         let session = self.session();
-        self.renew_homes(&session, every);
-        let session = self.session();
+        if self.has_homes() {
+            return self.renew_homes(&session, every, node);
+        }
         let renew = control::Renew { head: Some(session.head()), node: Some(node) };
         let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
         if renewed.is_ok() {
@@ -430,33 +365,9 @@ impl Remote {
             Err(Stop::Fault { fault, .. }) => {
                 tracing::warn!(detail = fault.detail, "the session was not renewed")
             }
-            Err(Stop::Silent(why)) => tracing::debug!(why, "the session was not renewed"),
+            Err(Stop::Silent { why, .. }) => tracing::debug!(why, "the session was not renewed"),
         }
     }
-}
-
-/// Of several metadata servers the one that makes the map, and where it is; else 0 and those that were named.
-fn find_duty(
-    options: &RemoteOptions,
-    common: &Common,
-    nodes: &Nodes,
-) -> Result<(u64, Vec<Address>), StartError> {
-    let line = Line::new(&options.servers, Wish { lane: Lane::Control, node: None }, common);
-    let hello = Asking {
-        method: control::Hello::METHOD,
-        meta: control::Hello {}.encode_to_vec().into(),
-        body: Body::default(),
-        answer_bytes_max: 4 << 20,
-    };
-    let waits = Waits { patience: options.patience, longest: options.patience };
-    let answered = line.ask(&hello, waits).map_err(|stop| match stop {
-        Stop::Silent(why) => StartError::Away(why),
-        Stop::Fault { fault, .. } => StartError::Refused(fault.detail),
-    })?;
-    nodes.take(&answered.body).map_err(|errno| StartError::Refused(format!("the cluster map: {errno}")))?;
-    let Some(owner) = nodes.owner_of(types::Ino::ROOT.get()) else { return Ok((0, options.servers.clone())) };
-    let addresses = owner.addresses.iter().filter_map(|text| text.parse().ok()).collect();
-    Ok((owner.node, addresses))
 }
 
 /// The directory that it is about is spread, or a part of it that was asked is none any more.

@@ -1,42 +1,48 @@
 //! The other metadata servers of a cluster that has several: who is asked about an inode, and the session there.
 //!
 //! The mount's session is one, with one number for each of its operations, wherever that is carried out: what it has in a slot goes with the
-//! slot from server to server. The server on duty, who has the root's slot and makes the map, is asked over the mount's own lines; each other over
-//! lines of its own, where the same session has joined. If one of them has lost it, all of it is made anew.
+//! slot from server to server. Each is asked over lines of its own, where the same session has joined. If one of them has lost it, all of it is
+//! made anew. One that does not answer is asked again and again, and meanwhile the others whether somebody has its place.
 
 use std::{
     collections::BTreeMap,
     sync::Arc,
+    sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
 };
 
 use lease::coherence::locks::HadLock;
-use net::Answered;
+use net::{Answered, trace};
 use prost::Message;
 use proto::{
-    BATCH_MAX, Head, Reason, Request, SessionId, control,
+    BATCH_MAX, Head, Reason, Request, SessionId,
+    control::{self, Mounted},
     locks::{HadLocks, HeldLock, LOCKS_MAX},
     metadata::{Forget, Hold},
 };
-use types::Errno;
-use wire::frame::Body;
+use types::{Errno, Ino};
+use wire::{
+    frame::Body,
+    schema::{Fault, Retry},
+};
 
 use crate::{
     Remote,
+    duty::{PAUSE_LONGEST, SLICE},
+    finding::ask_line,
     held::Source,
     homes::{Came, FIRST_PAUSE, Home},
-    line::{Asking, Line, Stop, Waits, ask_at, ask_with},
+    line::{AWAY_PATIENCE, Asking, Line, Stop, Waits},
+    remote::Want,
     session::Session,
 };
-
-const PAUSE_LONGEST: Duration = Duration::from_millis(200);
 
 /// A session that comes to a server.
 #[derive(Clone, Copy)]
 pub(crate) struct Coming {
     pub id: SessionId,
-    /// 0: over the mount's own lines.
+    /// 0: the only one.
     pub node: u64,
     /// Of the server. 0: whichever.
     pub life: u32,
@@ -44,71 +50,202 @@ pub(crate) struct Coming {
     pub before: u64,
 }
 
-/// A request to whom it is for.
-pub(crate) struct Routed {
-    home: Option<Arc<Home>>,
-    head: Head,
+/// A session that is being made whole: not yet the mount's, or just coming back somewhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Recovering(pub Option<Source>);
+
+/// What was tried of one request.
+struct Tried {
+    pause: Duration,
+    end: Instant,
+    /// It may have been carried out.
+    again: bool,
+    /// Who does not answer, and until when that is waited for.
+    silent: Option<(Arc<Home>, Instant)>,
 }
 
 impl Remote {
     /// Are there other metadata servers?
     pub(crate) fn has_homes(&self) -> bool {
-        self.on_duty != 0
+        self.several
     }
 
-    /// `None`: over the mount's own lines.
-    fn home_of(&self, ino: u64) -> Option<Arc<Home>> {
-        let owner = self.nodes.owner_of(ino).filter(|owner| owner.node != self.on_duty)?;
-        Some(self.homes.of(&owner))
-    }
-
-    /// The node of whoever is asked about an inode; 0: over the mount's own lines.
+    /// The node of whoever is asked about an inode; 0: the only one.
     pub(crate) fn node_of(&self, ino: u64) -> u64 {
-        if !self.has_homes() {
-            return 0;
-        }
-        self.nodes.owner_of(ino).map(|owner| owner.node).filter(|node| *node != self.on_duty).unwrap_or(0)
+        if self.has_homes() { self.home_of(ino).node } else { 0 }
     }
 
-    /// Who is asked, and with which head. `request` has any head. `coming`: as which the session is just coming back somewhere. An error has
-    /// who said it.
-    pub(crate) fn route<R: Request>(
-        &self,
-        request: &R,
-        session: &Session,
-        (head, coming): (Head, Option<Source>),
-    ) -> Result<Routed, (Stop, Source)> {
-        let mut first = None;
-        if self.has_homes() {
-            request.homes(&mut |ino| first = first.or(Some(ino)));
+    /// As [`Source`] names it.
+    pub(crate) fn home_at(&self, node: u64) -> Arc<Home> {
+        self.homes.at(node).unwrap_or_else(|| self.duty())
+    }
+
+    /// As which the session is known there, if it came.
+    pub(crate) fn joined_at(&self, node: u64, session: &Session) -> Option<u64> {
+        if self.has_homes() { self.homes.at(node)?.joined_as(session.id) } else { Some(session.joined) }
+    }
+
+    fn home_of(&self, ino: u64) -> Arc<Home> {
+        // What is nobody's the one on duty takes.
+        self.nodes.owner_of(ino).map_or_else(|| self.duty(), |owner| self.homes.of(&owner))
+    }
+
+    /// Who is asked. `request` has any head.
+    fn whose<R: Request>(&self, request: &R) -> Arc<Home> {
+        if !self.has_homes() {
+            return self.duty();
         }
-        match first.and_then(|ino| self.home_of(ino)) {
-            None => Ok(Routed { home: None, head }),
-            Some(home) => {
-                let joined = match coming.filter(|at| at.node == home.node) {
-                    Some(at) => at.joined,
-                    None => self
-                        .join_at(&home, session)
-                        .map_err(|stop| (stop, Source { node: home.node, joined: 0 }))?,
-                };
-                Ok(Routed { home: Some(home), head: Head { joined, ..head } })
+        let mut first = None;
+        request.homes(&mut |ino| first = first.or(Some(ino)));
+        self.home_of(first.unwrap_or(Ino::ROOT.get()))
+    }
+
+    /// Asks whoever has the slot, wherever that goes meanwhile. Says who answered.
+    pub(crate) fn ask_owner<R: Request>(
+        &self,
+        make: impl Fn(Head) -> R,
+        want: &Want,
+        (session, head, recovering): (&Arc<Session>, Head, Option<Recovering>),
+        entered: &mut Vec<u64>,
+    ) -> Result<(Answered, Source), (Stop, Source)> {
+        let mut make = |head| {
+            let mut request = make(head);
+            *entered = self.spreads.enter(&mut request);
+            request
+        };
+        let end = Instant::now() + self.metadata_patience().min(want.longest);
+        let mut tried = Tried { pause: FIRST_PAUSE, end, again: false, silent: None };
+        loop {
+            let request = make(head);
+            if let Err(bad) = request.check() {
+                let fault = proto::fault::fault(bad.errno(), Retry::Never, Reason::None, bad.to_string());
+                let nobody = Source { node: 0, joined: 0 };
+                return Err((Stop::Fault { fault: Box::new(fault), again: false }, nobody));
+            }
+            let home = self.whose(&request);
+            let mut homes = 0;
+            request.homes(&mut |_| homes += 1);
+            let mut from = Source { node: home.node, joined: 0 };
+            let answer = self.ask_once(&home, &mut make, want, (session, head, recovering), &mut from);
+            match answer {
+                Ok(answered) => return Ok((answered, from)),
+                Err(stop) => {
+                    let asked = (&home, R::METHOD.name(), homes);
+                    self.go_on_after(stop, asked, want, (session, from, recovering), &mut tried)
+                        .map_err(|stop| (stop, from))?;
+                }
             }
         }
     }
 
-    pub(crate) fn ask_routed(
+    /// Is it to be asked again, of whoever it is for then?
+    fn go_on_after(
         &self,
-        routed: &Routed,
-        asking: &Asking,
-        waits: Waits,
+        stop: Stop,
+        (home, method, homes): (&Arc<Home>, &str, usize),
+        want: &Want,
+        (session, from, recovering): (&Arc<Session>, Source, Option<Recovering>),
+        tried: &mut Tried,
+    ) -> Result<(), Stop> {
+        match stop {
+            Stop::Fault { fault, again } if Reason::of(&fault) == Reason::WrongOwner => {
+                tried.again |= again;
+                let newer = fault.wrong_owner.is_some_and(|wrong| wrong.epoch > self.nodes.epoch());
+                // Of several some may be here and some there: who asks sorts them anew.
+                if homes != 1 || !self.redirected(tried, newer.then_some(&**home)) {
+                    return Err(Stop::Fault { fault, again: tried.again });
+                }
+            }
+            Stop::Fault { fault, again } if Reason::of(&fault) == Reason::Bare => {
+                tried.again |= again;
+                self.bring(home, session, recovering)?;
+                let unknown = fault.retry == i32::from(Retry::Unknown) && tried.again;
+                if Instant::now() >= tried.end || (unknown && want.operation && !want.anew) {
+                    let request = trace::current();
+                    tracing::warn!(%request, method, "not known whether it was carried out");
+                    return Err(Stop::Fault { fault, again: tried.again });
+                }
+            }
+            Stop::Silent { why, again } if self.has_homes() => {
+                tried.again |= again;
+                if !self.is_waited_for(home, tried) {
+                    return Err(Stop::Silent { why, again: tried.again });
+                }
+            }
+            // It ended before it had carried it out, or while it did.
+            Stop::Fault { fault, .. } if self.has_homes() && was_dropped(&fault) => {
+                tried.again = true;
+                if !self.is_waited_for(home, tried) {
+                    return Err(Stop::Fault { fault, again: true });
+                }
+            }
+            Stop::Fault { fault, again }
+                if Reason::of(&fault) == Reason::SessionGone
+                    && self.has_homes()
+                    && Instant::now() < tried.end
+                    && self.comes_again(home, from.joined) =>
+            {
+                tried.again |= again;
+            }
+            Stop::Fault { fault, again } => {
+                return Err(Stop::Fault { fault, again: again || tried.again });
+            }
+            silent @ Stop::Silent { .. } => return Err(silent),
+        }
+        Ok(())
+    }
+
+    /// Once, or for as long as the only server is waited for.
+    fn ask_once<R: Request>(
+        &self,
+        home: &Home,
+        make: &mut impl FnMut(Head) -> R,
+        want: &Want,
+        (session, head, recovering): (&Session, Head, Option<Recovering>),
+        from: &mut Source,
     ) -> Result<Answered, Stop> {
-        let line = routed.home.as_ref().map_or(&self.metadata, |home| &home.metadata);
-        line.ask(asking, waits)
+        let coming = recovering.and_then(|recovering| recovering.0).filter(|at| at.node == home.node);
+        from.joined = match coming {
+            Some(at) => at.joined,
+            None if self.has_homes() => self.join_at(home, session)?,
+            None => head.joined,
+        };
+        let asking = Asking {
+            method: R::METHOD,
+            meta: make(Head { joined: from.joined, ..head }).encode_to_vec().into(),
+            body: want.body.clone(),
+            answer_bytes_max: want.answer_bytes_max,
+        };
+        let all = Waits::of(self.options.patience, want.longest);
+        let patience = if self.has_homes() { SLICE } else { all.patience };
+        home.metadata.ask(&asking, Waits { patience, ..all })
+    }
+
+    /// A server does not answer: another may have gone on in its place, or will. False: that was waited for.
+    fn is_waited_for(&self, home: &Arc<Home>, tried: &mut Tried) -> bool {
+        let now = Instant::now();
+        let until = match &tried.silent {
+            Some((silent, until)) if Arc::ptr_eq(silent, home) => *until,
+            Some(_) | None => {
+                let away = home.away().map_or(Duration::ZERO, |(since, _)| since);
+                let until = now + self.metadata_patience().saturating_sub(away).max(AWAY_PATIENCE);
+                tried.silent = Some((home.clone(), until));
+                until
+            }
+        };
+        if now + tried.pause >= until {
+            return false;
+        }
+        self.fetch_map();
+        thread::sleep(tried.pause);
+        tried.pause = (tried.pause * 2).min(PAUSE_LONGEST);
+        true
     }
 
     /// The session comes there, if it has not yet. Slots may have brought something of it there before, so it says what it has.
-    fn join_at(&self, home: &Home, session: &Session) -> Result<u64, Stop> {
-        let mut came = home.joined.lock();
+    pub(crate) fn join_at(&self, home: &Home, session: &Session) -> Result<u64, Stop> {
+        let busy = || Stop::Silent { why: "others ask it, too".to_owned(), again: false };
+        let mut came = home.joined.try_lock_for(SLICE).ok_or_else(busy)?;
         match *came {
             Some(came) if came.id == session.id => return Ok(came.joined),
             Some(came) if came.serial > session.serial => return Err(session_gone()),
@@ -116,11 +253,47 @@ impl Remote {
         }
         let had = self.locks.lock().held.had(session.id);
         let to = Coming { id: session.id, node: home.node, life: 0, before: 0 };
-        let mounted = self.mount_at(&home.control, to, &had)?;
-        let joined = mounted.joined;
-        *came = Some(Came { id: session.id, serial: session.serial, joined });
-        self.locks.lock().held.enter(Source { node: home.node, joined });
+        let waits = Waits { able: self.options.patience, ..Waits::of(SLICE, self.options.patience) };
+        // Made twice it is the same.
+        let mounted = self.mount_at(&home.control, to, &had, waits).map_err(|stop| match stop {
+            Stop::Silent { why, .. } => Stop::Silent { why, again: false },
+            fault @ Stop::Fault { .. } => fault,
+        });
+        let Mounted { joined, incarnation, .. } = mounted?;
+        *came = Some(Came { id: session.id, serial: session.serial, joined, incarnation });
+        // What waited at the same server's last life waits no more.
+        let again = self.locks.lock().come_back(Source { node: home.node, joined });
+        drop(came);
+        self.ask_locks_again(again);
         Ok(joined)
+    }
+
+    /// A server does not know the session as it came there. Is that because the server is a new one, and had nothing of it to lose? Then it comes
+    /// again.
+    fn comes_again(&self, home: &Home, joined: u64) -> bool {
+        if joined == 0 {
+            // It could not even come.
+            return false;
+        }
+        let waits = Waits { able: self.options.patience, ..Waits::of(SLICE, self.options.patience) };
+        let Ok((facts, _)) = ask_line(&home.control, &control::Hello {}, Body::default(), waits) else {
+            return false;
+        };
+        let Some(mut came) = home.joined.try_lock_for(SLICE) else { return false };
+        match *came {
+            // Given up by the one to which it came.
+            Some(before) if before.joined == joined && before.incarnation == facts.incarnation => {
+                return false;
+            }
+            Some(before) if before.joined == joined => {
+                if facts.began_empty {
+                    *came = None;
+                }
+            }
+            // Somebody else came again meanwhile.
+            Some(_) | None => {}
+        }
+        facts.began_empty
     }
 
     /// The session comes to a server, with its locks.
@@ -129,7 +302,8 @@ impl Remote {
         line: &Line,
         Coming { id, node, life, before }: Coming,
         had: &[HadLock],
-    ) -> Result<control::Mounted, Stop> {
+        waits: Waits,
+    ) -> Result<Mounted, Stop> {
         let mut locks: Vec<HeldLock> = had.iter().map(HadLock::to_say).collect();
         if locks.len() > LOCKS_MAX {
             // Of several servers none takes them all.
@@ -144,32 +318,36 @@ impl Remote {
             stamp: self.locks.lock().held.stamp(),
         };
         let body = Body::new(HadLocks { locks }.encode_to_vec());
-        ask_with(line, &mount, body, self.options.patience).map(|(mounted, _)| mounted)
+        ask_line(line, &mount, body, waits).map(|(mounted, _)| mounted)
     }
 
     /// All of them hear of the session, also those that have nothing of it yet: a slot may bring it there.
-    pub(crate) fn renew_homes(&self, session: &Arc<Session>, every: Duration) {
-        if !self.has_homes() {
-            return;
-        }
-        for owner in self.nodes.owners().into_iter().filter(|owner| owner.node != self.on_duty) {
+    pub(crate) fn renew_homes(&self, session: &Arc<Session>, every: Duration, node: u64) {
+        let mut told = true;
+        let patience = every.min(SLICE);
+        for owner in self.nodes.owners() {
             let home = self.homes.of(&owner);
             let mut at = Source { node: owner.node, joined: 0 };
+            let sent = Instant::now();
             let renewed = self.join_at(&home, session).and_then(|joined| {
                 at.joined = joined;
                 let head = Some(Head { joined, ..session.head() });
-                ask_at::<control::Renew>(
-                    &home.control,
-                    &control::Renew { head, node: Some(self.own_node()) },
-                    every,
-                )
+                let renew = control::Renew { head, node: Some(node) };
+                ask_line(&home.control, &renew, Body::default(), Waits::of(patience, every))
             });
             match renewed {
-                Ok((answer, _)) if answer.map_epoch > self.nodes.epoch() => {
-                    self.fetch_map();
+                Ok((answer, _)) => {
+                    self.kept.lock().heard(sent, Instant::now());
+                    if answer.map_epoch > self.nodes.epoch() {
+                        self.fetch_map_from(&home.control, patience);
+                    }
+                    self.bring_what_is_new(&home, session, (at.joined, answer.bare));
                 }
-                Ok(_) => {}
                 Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                    told = false;
+                    if self.comes_again(&home, at.joined) {
+                        continue;
+                    }
                     if let Err(error) = self.recover(session, at) {
                         tracing::warn!(%error, "no session in place of the lost one yet");
                         return;
@@ -179,33 +357,50 @@ impl Remote {
                     }
                 }
                 Err(stop) => {
-                    tracing::debug!(node = owner.node, errno = %stop.errno(), "the session was not renewed there")
+                    told = false;
+                    tracing::debug!(node = owner.node, errno = %stop.errno(), "the session was not renewed there");
+                    self.fetch_map();
                 }
             }
+        }
+        if told {
+            self.told_node.store(node, Ordering::Relaxed);
+        }
+    }
+
+    /// Before its time is over, also when no program asks for anything there.
+    fn bring_what_is_new(&self, home: &Home, session: &Arc<Session>, (joined, bare): (u64, u64)) {
+        if bare > home.brought(session.id, joined)
+            && let Err(stop) = self.bring(home, session, None)
+        {
+            tracing::warn!(errno = %stop.errno(), "a new owner was not told what we have yet");
         }
     }
 
     /// At the end.
-    pub(crate) fn leave_homes(&self, session: &Session, patience: Duration) {
+    pub(crate) fn leave_homes(&self, session: &Session) {
         for home in self.homes.all() {
             let (node, joined) = (home.node, home.joined_as(session.id));
             let Some(joined) = joined else { continue };
             let bye = control::Unmount { head: Some(Head { joined, ..session.head() }) };
-            if let Err(stop) = ask_at::<control::Unmount>(&home.control, &bye, patience) {
-                tracing::info!(node, errno = %stop.errno(), "the session was not ended in order there");
+            if let Err(stop) = ask_line(&home.control, &bye, Body::default(), Waits::of(SLICE, SLICE * 5)) {
+                tracing::info!(node, errno = %stop.errno(), "the session was not ended in order there: it is given up later");
             }
         }
     }
 
-    /// Whoever was asked does not have the slot. False: it was said often enough.
-    pub(crate) fn redirected(&self, pause: &mut Duration, end: Instant) -> bool {
-        if Instant::now() + *pause >= end {
+    /// Whoever was asked does not have the slot; `newer`: he knows a newer map. False: it was said often enough.
+    fn redirected(&self, tried: &mut Tried, newer: Option<&Home>) -> bool {
+        if Instant::now() + tried.pause >= tried.end {
             return false;
         }
         // The map is made by who is on duty; others may not have heard yet.
-        self.fetch_map();
-        thread::sleep(*pause);
-        *pause = (*pause * 2).min(PAUSE_LONGEST);
+        match newer {
+            Some(home) => drop(self.fetch_map_from(&home.control, SLICE)),
+            None => self.fetch_map(),
+        }
+        thread::sleep(tried.pause);
+        tried.pause = (tried.pause * 2).min(PAUSE_LONGEST);
         true
     }
 
@@ -226,36 +421,20 @@ impl Remote {
     /// In a session that is not yet the mount's, or just coming back, at whoever has the slots.
     pub(crate) fn ask_in<R: Request>(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         coming: Option<Source>,
         make: impl Fn(Head) -> R,
     ) -> Result<R::Answer, Stop> {
-        let (mut pause, end) = (FIRST_PAUSE, Instant::now() + self.options.patience);
-        loop {
-            let routed = self.route(&make(session.head()), session, (session.head(), coming));
-            let routed = routed.map_err(|(stop, _)| stop)?;
-            let asking = Asking {
-                method: R::METHOD,
-                meta: make(routed.head).encode_to_vec().into(),
-                body: Body::default(),
-                answer_bytes_max: 0,
-            };
-            match self.ask_routed(&routed, &asking, self.waits()) {
-                Ok(answered) => {
-                    let unread = |_| Stop::Silent("an answer that makes no sense".to_owned());
-                    return R::Answer::decode(answered.meta.as_slice()).map_err(unread);
-                }
-                Err(Stop::Fault { fault, .. })
-                    if Reason::of(&fault) == Reason::WrongOwner && self.redirected(&mut pause, end) => {}
-                Err(stop) => return Err(stop),
-            }
-        }
+        let whose = (session, session.head(), Some(Recovering(coming)));
+        let (answered, _) =
+            self.ask_owner(make, &self.want(false), whose, &mut Vec::new()).map_err(|(stop, _)| stop)?;
+        R::Answer::decode(answered.meta.as_slice()).map_err(|_| Stop::silent("an answer that makes no sense"))
     }
 
     /// References are the session's again, those of `which`.
     pub(crate) fn hold_all(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         coming: Option<Source>,
         which: &dyn Fn(u64) -> bool,
     ) -> Result<(), Errno> {
@@ -299,18 +478,12 @@ impl Remote {
     }
 }
 
+/// A server that ends says so of requests that it has.
+fn was_dropped(fault: &Fault) -> bool {
+    fault.retry == i32::from(Retry::Unknown) && Reason::of(fault) == Reason::None
+}
+
 /// Another was made in its place.
 fn session_gone() -> Stop {
     Stop::Fault { fault: Box::new(proto::fault::session_gone()), again: false }
-}
-
-impl Routed {
-    pub(crate) fn source(&self) -> Source {
-        let node = self.home.as_ref().map_or(0, |home| home.node);
-        Source { node, joined: self.head.joined }
-    }
-
-    pub(crate) fn head(&self) -> Head {
-        self.head
-    }
 }

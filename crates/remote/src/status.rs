@@ -1,6 +1,10 @@
 //! What a mount of a cluster says of itself.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use cluster::node::NodeState;
 use prost::Message;
@@ -9,11 +13,12 @@ use proto::{
     meter::Meter,
     watch::{ClusterNow, ClusterStatus},
 };
-use types::Errno;
+use types::{Errno, Ino};
 use wire::handshake::Roles;
 
 use crate::{
     Remote,
+    homes::Home,
     kept::KeptCounts,
     line::{Line, Stop},
     pages::PageCounts,
@@ -38,7 +43,8 @@ pub struct RemoteStatus {
     pub cache: PageCounts,
     /// Files of which the kernel has pages, and how often some were dropped.
     pub mapped: (u64, u64),
-    pub metadata: ServerStatus,
+    /// Several, or the only one.
+    pub metadata: Vec<ServerStatus>,
     pub data: Vec<ServerStatus>,
 }
 
@@ -50,6 +56,8 @@ pub struct ServerStatus {
     pub addresses: Vec<String>,
     /// As the cluster map has it.
     pub up: bool,
+    /// Of several metadata servers the one that makes the map.
+    pub on_duty: bool,
     pub in_flight: u64,
     /// It did not answer this mount for so long, and why.
     pub away: Option<(Duration, String)>,
@@ -79,17 +87,6 @@ impl Remote {
     pub fn status(&self) -> RemoteStatus {
         let all = self.nodes.all();
         let of_line = |line: &Line| (line.in_flight(), line.away());
-        let (in_flight, away) = of_line(&self.metadata);
-        // The session is renewed there, also when no program asks for anything.
-        let away = away.or_else(|| self.control.away());
-        let metadata = ServerStatus {
-            node: 0,
-            name: "metadata".to_owned(),
-            addresses: self.options.servers.iter().map(ToString::to_string).collect(),
-            up: away.is_none(),
-            in_flight,
-            away,
-        };
         let data = all.into_iter().filter(|(node, _)| node.roles.has(Roles::DS)).map(|(node, line)| {
             let (in_flight, away) = line.as_deref().map_or((0, None), of_line);
             ServerStatus {
@@ -97,6 +94,7 @@ impl Remote {
                 name: node.name.clone(),
                 addresses: node.addresses.clone(),
                 up: matches!(node.state, NodeState::Up | NodeState::Draining),
+                on_duty: false,
                 in_flight,
                 away,
             }
@@ -112,9 +110,37 @@ impl Remote {
             own: self.own_status(),
             cache: self.caching.counts(),
             mapped: self.dropping.counts(),
-            metadata,
+            metadata: self.metadata_servers(),
             data: data.collect(),
         }
+    }
+
+    /// All that the map knows, or the only one.
+    fn metadata_servers(&self) -> Vec<ServerStatus> {
+        if !self.has_homes() {
+            let home = self.duty();
+            let (addresses, away) = (home.addresses().to_vec(), home.away());
+            let (up, in_flight) = (away.is_none(), home.metadata.in_flight());
+            let name = "metadata".to_owned();
+            return vec![ServerStatus { node: 0, name, addresses, up, on_duty: false, in_flight, away }];
+        }
+        let on_duty = self.nodes.owner_of(Ino::ROOT.get()).map_or(0, |owner| owner.node);
+        let known: BTreeMap<u64, Arc<Home>> =
+            self.homes.all().into_iter().map(|home| (home.node, home)).collect();
+        let all = self.nodes.all().into_iter().map(|(node, _)| node);
+        let servers = all.filter(|node| node.roles.has(Roles::MDS)).map(|node| {
+            let home = known.get(&node.id.0);
+            ServerStatus {
+                node: node.id.0,
+                up: node.state == NodeState::Up,
+                on_duty: node.id.0 == on_duty,
+                in_flight: home.map_or(0, |home| home.metadata.in_flight()),
+                away: home.and_then(|home| home.away()),
+                name: node.name,
+                addresses: node.addresses,
+            }
+        });
+        servers.collect()
     }
 
     /// What this mount asked of servers.
@@ -126,7 +152,7 @@ impl Remote {
     pub fn cluster_now(&self) -> Result<ClusterNow, String> {
         let (_, body) = self.ask_control(&ClusterStatus {}, LOOK).map_err(|stop| match stop {
             Stop::Fault { fault, .. } => fault.detail,
-            Stop::Silent(why) => why,
+            Stop::Silent { why, .. } => why,
         })?;
         ClusterNow::decode(&body[..]).map_err(|error| error.to_string())
     }

@@ -190,14 +190,20 @@ impl Waiting {
         self.wake(|parked| parked.node == at.node)
     }
 
-    fn wake(&mut self, which: impl Fn(Source) -> bool) -> Vec<u64> {
-        let parked = self.entries.iter_mut().filter(|(_, entry)| entry.parked.is_some_and(&which));
+    /// Slots have gone from where they waited, which may not have said so. They are to be asked again.
+    pub(crate) fn moved(&mut self, which: impl Fn(Ino, Source) -> bool) -> Vec<u64> {
+        let parked = self.entries.iter_mut();
+        let parked = parked.filter(|(_, entry)| entry.parked.is_some_and(|from| which(entry.wish.ino, from)));
         parked
             .map(|(id, entry)| {
                 entry.parked = None;
                 *id
             })
             .collect()
+    }
+
+    fn wake(&mut self, which: impl Fn(Source) -> bool) -> Vec<u64> {
+        self.moved(|_, from| which(from))
     }
 
     /// The end: all of them.

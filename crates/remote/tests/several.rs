@@ -26,7 +26,7 @@ const APPEND: WriteHow = WriteHow { append: true, sync: false, kill_suidgid: fal
 
 /// Whichever of the servers it hears of first.
 fn client(site: &Several, node: u64, first: usize) -> Arc<Remote> {
-    let mut servers = vec![site.address(0), site.address(1)];
+    let mut servers: Vec<_> = (0..site.servers()).map(|n| site.address(n)).collect();
     servers.rotate_left(first);
     let mut options = RemoteOptions::new(servers, credentials(node));
     options.patience = Duration::from_secs(20);
@@ -56,10 +56,15 @@ fn names(client: &Remote, dir: Ino) -> BTreeSet<String> {
 
 /// Directories of both servers.
 fn dirs(site: &Several, client: &Remote) -> Vec<Ino> {
-    let made = (0..4).map(|n| client.mkdir(CALLER, at(Ino::ROOT, &format!("d{n}")), 0o755).unwrap().ino);
+    dirs_of(site, client, 4, 2)
+}
+
+/// So many, of so many servers.
+fn dirs_of(site: &Several, client: &Remote, count: usize, servers: usize) -> Vec<Ino> {
+    let made = (0..count).map(|n| client.mkdir(CALLER, at(Ino::ROOT, &format!("d{n}")), 0o755).unwrap().ino);
     let dirs: Vec<Ino> = made.collect();
     until("directories are where their slots belong", || {
-        dirs.iter().map(|dir| site.owner(dir.get())).collect::<BTreeSet<_>>().len() == 2
+        dirs.iter().map(|dir| site.owner(dir.get())).collect::<BTreeSet<_>>().len() == servers
     });
     dirs
 }
@@ -208,4 +213,148 @@ fn each_server_is_started_again() {
         a.unlink(at(mine[0], "open")).unwrap();
     }
     a.shutdown();
+}
+
+/// What one client does until it is told to stop: nothing of it may fail. Returns what it made, and how many lines it wrote to each log.
+fn go_on(client: &Remote, dirs: &[Ino], ended: &AtomicBool) -> (Vec<(usize, String)>, Vec<usize>) {
+    let (mut made, mut lines) = (Vec::new(), vec![0; dirs.len()]);
+    let logs: Vec<_> = dirs.iter().map(|dir| create(client, *dir, "log")).collect();
+    for n in 0.. {
+        if ended.load(Ordering::Acquire) {
+            break;
+        }
+        let at_dir = n % dirs.len();
+        let name = format!("n{n}");
+        let file = create(client, dirs[at_dir], &name);
+        assert_eq!(client.write(&file, 0, name.as_bytes(), WriteHow::default()).unwrap(), name.len());
+        client.close(file.number);
+        if n % 3 == 0 {
+            client.rename(at(dirs[at_dir], &name), at(dirs[(n + 1) % dirs.len()], &name), 0).unwrap();
+            made.push(((n + 1) % dirs.len(), name));
+        } else {
+            made.push((at_dir, name));
+        }
+        if n % 7 == 0 {
+            // In the root: of whoever is on duty.
+            let name = format!("dir-{n}");
+            client.mkdir(CALLER, at(Ino::ROOT, &name), 0o755).unwrap();
+            client.rmdir(at(Ino::ROOT, &name)).unwrap();
+        }
+        let line = format!("{n:07}\n");
+        assert_eq!(client.write(&logs[at_dir], 0, line.as_bytes(), APPEND).unwrap(), line.len());
+        lines[at_dir] += 1;
+    }
+    logs.iter().for_each(|log| client.close(log.number));
+    (made, lines)
+}
+
+/// Also when the test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+fn on_duty(client: &Remote) -> Option<u64> {
+    client.status().metadata.into_iter().find(|server| server.on_duty).map(|server| server.node)
+}
+
+/// Goal: metadata servers are stopped in order and started again one after the other, the one on duty among them, and a client that works meanwhile
+/// only waits. Method: a client that makes, writes, renames and appends all the time; then all is there once, and it is the session of the beginning.
+#[test]
+fn metadata_servers_are_stopped_in_turn_under_a_client() {
+    let mut site = Several::new(3, 2);
+    // As long as data servers need to find a server again that is back, also on a machine that is busy.
+    site.options.node_silence = Duration::from_secs(15);
+    let a = client(&site, 900, 0);
+    let dirs = dirs_of(&site, &a, 6, 2);
+    let gone = create(&a, Ino::ROOT, "gone");
+    assert_eq!(a.write(&gone, 0, b"still there", WriteHow::default()).unwrap(), 11);
+    a.unlink(at(Ino::ROOT, "gone")).unwrap();
+    let session = a.status().session;
+    let ended = AtomicBool::new(false);
+    let mut duties = BTreeSet::new();
+    let (made, lines) = thread::scope(|scope| {
+        let worker = scope.spawn(|| go_on(&a, &dirs, &ended));
+        let ends = Ends(&ended);
+        for n in [0, 1, 2] {
+            duties.insert(site.owner(1));
+            site.leave(n);
+            site.start(n);
+            site.shared();
+        }
+        drop(ends);
+        worker.join().unwrap()
+    });
+    assert!(duties.len() > 1, "the duty went");
+    site.settled();
+    until("the client knows who is on duty", || on_duty(&a) == Some(Several::node(site.owner(1))));
+    assert_eq!(a.status().session, session, "nothing was lost");
+    let mut text = [0; 11];
+    assert_eq!(a.read(&gone, 0, &mut text).unwrap(), 11);
+    assert_eq!(&text, b"still there");
+    a.close(gone.number);
+    for (n, dir) in dirs.iter().enumerate() {
+        let expected = made.iter().filter(|(at, _)| *at == n).map(|(_, name)| name.clone());
+        assert_eq!(names(&a, *dir), expected.chain(["log".to_owned()]).collect());
+        assert_eq!(a.lookup(at(*dir, "log")).unwrap().size, 8 * lines[n] as u64);
+    }
+    a.shutdown();
+}
+
+/// Goal: slots that a server gave up without a word of what is open there are another's, and a client brings what it has there by itself, in the
+/// same session. Method: the server on duty ends and its rows are free; files that are open in its slots, with and without names.
+#[test]
+fn what_is_open_is_brought_to_whoever_takes_slots_that_were_given_up() {
+    let mut site = Several::new(2, 2);
+    let a = client(&site, 900, 0);
+    let dirs = dirs(&site, &a);
+    let mine: Vec<Ino> = dirs.iter().copied().filter(|dir| site.owner(dir.get()) == 0).collect();
+    let file = create(&a, mine[0], "file");
+    let gone = create(&a, Ino::ROOT, "gone");
+    assert_eq!(a.write(&gone, 0, b"still there", WriteHow::default()).unwrap(), 11);
+    assert_eq!(a.write(&file, 0, b"first", APPEND).unwrap(), 5);
+    a.unlink(at(Ino::ROOT, "gone")).unwrap();
+    let session = a.status().session;
+    site.stop(0);
+    site.give_up(0);
+    // Whoever asks only waits.
+    a.mkdir(CALLER, at(mine[0], "after"), 0o755).unwrap();
+    a.mkdir(CALLER, at(Ino::ROOT, "after"), 0o755).unwrap();
+    assert_eq!(site.owner(1), 1);
+    assert_eq!(a.write(&file, 0, b"second", APPEND).unwrap(), 6);
+    let mut text = [0; 11];
+    assert_eq!(a.read(&gone, 0, &mut text).unwrap(), 11);
+    assert_eq!(&text, b"still there");
+    assert_eq!(a.getattr(gone.ino).unwrap().nlink, 0);
+    assert_eq!(a.status().session, session);
+    let status = a.status().metadata;
+    let of = |node| status.iter().find(|server| server.node == node).unwrap();
+    assert!(of(Several::node(0)).away.is_some() && !of(Several::node(0)).on_duty, "{status:?}");
+    assert!(of(Several::node(1)).away.is_none() && of(Several::node(1)).on_duty, "{status:?}");
+    // Another mount sees the same, and is started with the address of the dead one first.
+    let b = client(&site, 901, 0);
+    assert_eq!(b.lookup(at(mine[0], "file")).unwrap().size, 11);
+    b.shutdown();
+    let before = site.service(1).in_use();
+    a.close(file.number);
+    a.close(gone.number);
+    until("the file without a name is closed at its new server", || site.service(1).in_use().1 < before.1);
+    a.shutdown();
+}
+
+/// Goal: a mount that is started while nobody is on duty waits for who will be. Method: the server on duty ends, and is there again a moment later.
+#[test]
+fn a_mount_is_started_while_the_server_on_duty_is_away() {
+    let mut site = Several::new(2, 1);
+    site.stop(0);
+    thread::scope(|scope| {
+        let options = RemoteOptions::new(vec![site.address(0), site.address(1)], credentials(900));
+        let waits = scope.spawn(|| Remote::start(options).map(|remote| remote.shutdown()));
+        thread::sleep(Duration::from_millis(300));
+        site.start(0);
+        waits.join().unwrap().unwrap();
+    });
 }

@@ -207,12 +207,22 @@ impl Nodes {
 
     /// Makes maps from now on, in place of one that was made for a server alone.
     pub(crate) fn make_maps(&self, map: ClusterMap) {
-        self.state.lock().map = map;
+        let mut state = self.state.lock();
+        state.map = map;
+        state.follows = false;
     }
 
-    /// Another server makes the map: reports say who is there, and no more.
-    pub(crate) fn follow(&self) {
-        self.state.lock().follows = true;
+    /// Another makes the map from now on, and this is its first.
+    pub(crate) fn follow_from(&self, map: ClusterMap) {
+        let mut state = self.state.lock();
+        state.map = map;
+        (state.follows, state.adopted) = (true, true);
+    }
+
+    /// Another server makes the map: reports say who is there, and no more. Of who made it before the last one is as good as any.
+    pub(crate) fn follow(&self, made: bool) {
+        let mut state = self.state.lock();
+        (state.follows, state.adopted) = (true, made);
     }
 
     /// Is there a map to be told?
@@ -290,6 +300,13 @@ impl Nodes {
             tuning,
         };
         Client::of(self.instance, target)
+    }
+
+    /// Just started, and not all data servers of the map have reported.
+    pub(crate) fn is_early(&self) -> bool {
+        let state = self.state.lock();
+        let mut servers = state.map.nodes().filter(|node| node.takes_data());
+        self.started.elapsed() < self.silence && servers.any(|node| !state.nodes.contains_key(&node.id.0))
     }
 
     /// Of those that take new files now.

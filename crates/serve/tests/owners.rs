@@ -195,6 +195,98 @@ fn regression_a_slot_does_not_go_before_its_clients_are_back() {
     site.try_bring(unused, other).unwrap();
 }
 
+/// Goal: a server that ends in order leaves no gap: its slots are others' at once, with what sessions have in them, and the duty is. Method: each of
+/// three servers in turn, and all come back; a file without a name, an operation that is asked again, the numbers of maps.
+#[test]
+fn a_server_that_ends_in_order_hands_over_what_it_has() {
+    let mut site = Several::new(3, 1);
+    let (dir, file, gone, once, made, id) = {
+        let session = site.session();
+        let dir = dirs(&session, 6)[0];
+        let file = session.create(dir, "file", 1).unwrap();
+        let gone = session.create(dir, "gone", 2).unwrap();
+        session.unlink(dir, "gone").unwrap();
+        let caller = Some(proto::attr::Caller { uid: 0, gid: 0, umask: 0 });
+        let once = Mkdir { head: session.op(), caller, dir: 1, name: b"once".to_vec(), mode: 0o700 };
+        let made = session.ask(&once).unwrap();
+        let append = Append { head: session.op(), ino: file, opening: 1, length: 100 };
+        assert_eq!(session.ask(&append).unwrap().offset, 0);
+        (dir, file, gone, once, made, session.id)
+    };
+    let mut epoch = 0;
+    let mut end = 100;
+    for n in [0, 1, 2, 0] {
+        let duty = site.owner(1) == n;
+        site.leave(n);
+        assert_ne!(site.owner(1), n);
+        site.settled();
+        let now = site.map(site.owner(1)).epoch().0;
+        assert!(now > epoch && (!duty || now >> 32 > epoch >> 32), "{now:x} after {epoch:x}");
+        epoch = now;
+        {
+            let session = site.session_as(id);
+            // Carried out by the first, asked again of whoever has the root now.
+            assert_eq!(session.ask(&once), Ok(made));
+            let attr = session.ask(&GetAttr { head: session.head(), ino: gone }).unwrap().attr.unwrap();
+            assert_eq!(attr.nlink, 0);
+            let append = Append { head: session.op(), ino: file, opening: 1, length: 100 };
+            assert_eq!(session.ask(&append).unwrap().offset, end);
+            end += 100;
+            session.mkdir(dir, &format!("without-{n}-{end}")).unwrap();
+            session.mkdir(1, &format!("below-{n}-{end}")).unwrap();
+        }
+        site.start(n);
+        site.settled();
+    }
+}
+
+/// Goal: slots whose owner gave them up without a word of what sessions have in them are not served to a session before it says that, and nothing
+/// is removed meanwhile; the root's slot brings the duty. Method: the server on duty ends and its rows are free; a session that asks at once.
+#[test]
+fn what_sessions_have_in_slots_that_were_given_up_they_say_first() {
+    let mut site = Several::new(2, 1);
+    let (gone, id) = {
+        let session = site.session();
+        let gone = session.create(1, "gone", 2).unwrap();
+        session.unlink(1, "gone").unwrap();
+        (gone, session.id)
+    };
+    let before = site.map(0).epoch().0;
+    site.stop(0);
+    site.give_up(0);
+    until("the other server has all slots", || {
+        site.map(1).slots().all(|(_, entry)| entry.owner == Some(NodeId(Several::node(1))))
+    });
+    assert!(site.map(1).epoch().0 >> 32 > before >> 32);
+    let session = site.session_as(id);
+    let look = GetAttr { head: session.head(), ino: gone };
+    let fault = session.at(1, &look).unwrap_err();
+    assert_eq!(Reason::of(&fault), Reason::Bare);
+    assert_eq!(fault.retry, i32::from(wire::schema::Retry::Unknown), "it does not know what was answered");
+    let control = site::client_to(&site.address(1), Several::node(1), wire::schema::Lane::Control);
+    let (bare, _) =
+        site::ask(&control, &proto::owners::Bare { head: session.head(), brought: 0, stamp: 0 }, &[], 0)
+            .unwrap();
+    assert!(proto::owners::slots(&bare.slots).contains(&slot_of(1).get()));
+    let references = vec![Reference { ino: gone, count: 1 }];
+    assert_eq!(session.at(1, &Hold { head: session.head(), references }).unwrap().gone, []);
+    session.at(1, &Open { head: session.head(), ino: gone, opening: 2, write: true, keep: false }).unwrap();
+    let (rest, _) = site::ask(
+        &control,
+        &proto::owners::Bare { head: session.head(), brought: bare.number, stamp: 0 },
+        &[],
+        0,
+    )
+    .unwrap();
+    assert_eq!((rest.number, rest.slots), (bare.number, vec![]));
+    assert_eq!(session.at(1, &look).unwrap().attr.unwrap().nlink, 0);
+    session.mkdir(1, "after").unwrap();
+    // Another session has to say what it has, too.
+    let other = site.session();
+    let look = GetAttr { head: other.head(), ino: 1 };
+    assert_eq!(Reason::of(&other.at(1, &look).unwrap_err()), Reason::Bare);
+}
+
 fn lock_of(session: &Routed<'_>, ino: u64) -> LockOutcome {
     let write = LockKind::Write.into();
     let lock = HeldLock { ino, owner: 1, end: i64::MAX as u64, kind: write, pid: 1, ..HeldLock::default() };
@@ -239,24 +331,43 @@ fn who_was_given_up_by_one_server_has_no_locks_at_the_other() {
     });
 }
 
-/// Goal: a slot that comes without what was in it, since who let it go died, had maybe locks: nobody goes on believing in one. Method: the row of a
-/// stopped server's slot is given up, and the server on duty takes it.
+/// Goal: a slot that comes without what was in it, since who let it go died, had maybe locks: nobody gets one while somebody may believe that he has it.
+/// Method: the row of a stopped server's slot is given up, and the server on duty takes it; one session says what it has, one says nothing, one is new.
 #[test]
-fn locks_that_were_lost_with_a_slot_are_believed_by_nobody() {
-    let mut site = Several::new(2, 1);
-    let (id, file) = {
-        let one = site.session();
+fn locks_in_slots_that_were_given_up_are_theirs_who_say_so() {
+    let sessions = SessionLimits { silence: Duration::from_secs(4), ..SessionLimits::default() };
+    let mut site = Several::with(2, 1, MetadataOptions { sessions, ..options() });
+    let (one, mute, file, other) = {
+        let (one, mute) = (site.session(), site.session());
         let dirs = dirs(&one, 4);
         let there = *dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap();
         let file = one.create(there, "file", 1).unwrap();
-        assert_eq!(lock_of(&one, file), LockOutcome::Granted);
-        (one.id, file)
+        let other = mute.create(there, "other", 1).unwrap();
+        assert_eq!(
+            (lock_of(&one, file), lock_of(&mute, other)),
+            (LockOutcome::Granted, LockOutcome::Granted)
+        );
+        (one.id, mute.id, file, other)
     };
     site.stop(1);
     site.adrift(file);
     site.start(1);
     until("it is served", || site.map(0).slot(slot_of(file)).owner == Some(NodeId(Several::node(0))));
-    let client = site::client_to(&site.address(0), Several::node(0), wire::schema::Lane::Metadata);
-    let look = site::ask(&client, &StatFs { head: Some(Head::of(id)) }, &[], 0).unwrap_err();
-    assert_eq!(Reason::of(&look), Reason::SessionGone);
+    let (one, mute, new) = (site.session_as(one), site.session_as(mute), site.session());
+    let write = LockKind::Write.into();
+    let lock =
+        HeldLock { ino: file, owner: 1, end: i64::MAX as u64, kind: write, pid: 1, ..HeldLock::default() };
+    one.bring(0, &[lock]);
+    assert_eq!((lock_of(&new, file), lock_of(&new, other)), (LockOutcome::Waits, LockOutcome::Waits));
+    let look = |session: &Routed<'_>| session.at(0, &StatFs { head: session.head() }).map(drop);
+    until("who says nothing is given up", || {
+        look(&one).unwrap();
+        look(&new).unwrap();
+        look(&mute).is_err_and(|fault| Reason::of(&fault) == Reason::SessionGone)
+    });
+    until("who has what is known", || {
+        look(&one).unwrap();
+        lock_of(&new, file) == LockOutcome::Conflict
+    });
+    assert_eq!((lock_of(&one, file), lock_of(&new, other)), (LockOutcome::Granted, LockOutcome::Granted));
 }

@@ -138,6 +138,15 @@ impl Server {
         locks.iter().for_each(|lock| self.locks.restore(lock));
     }
 
+    /// What a session says that it has where nobody else knows: all of it, or nothing. True: it has it now.
+    pub fn bring_locks(&mut self, by: Party, locks: &[HadLock]) -> bool {
+        let fit = self.is_alive(by) && self.locks.fit(by.session, locks);
+        if fit {
+            self.put_locks(locks);
+        }
+        fit
+    }
+
     /// Be it that something was brought of it and it did not come itself.
     pub(super) fn give_up(&mut self, session: SessionId) {
         if self.sessions.contains_key(&session) {

@@ -239,6 +239,13 @@ impl Locks {
         self.room(session, growth) && had.iter().all(free)
     }
 
+    pub fn has(&self, had: &HadLock) -> bool {
+        let Some(on) = self.inodes.get(&had.ino) else { return false };
+        let covers = |range: Range| range.start() <= had.range.start() && had.range.end() <= range.end();
+        let mut all = on.of(had.owner.class).all();
+        all.any(|found| found.owner == had.owner && found.kind == had.kind && covers(found.range))
+    }
+
     /// One of those that [`Locks::fit`].
     pub fn restore(&mut self, had: &HadLock) {
         self.set(had.ino, had.owner, had.range, Some(had.kind), had.pid);

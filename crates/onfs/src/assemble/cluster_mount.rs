@@ -168,7 +168,7 @@ impl MountedFs for ClusterMount {
         sample.add(Id::KeptBytes, &[], status.cache.bytes);
         sample.add(Id::MappedFiles, &[], status.mapped.0);
         sample.add(Id::MappedDrops, &[], status.mapped.1);
-        for server in std::iter::once(&status.metadata).chain(&status.data) {
+        for server in status.metadata.iter().chain(&status.data) {
             let away = server.away.as_ref().map_or(0.0, |(since, _)| since.as_secs_f64());
             sample.add_real(Id::ServerAway, &[&server.name], away);
         }
@@ -177,7 +177,7 @@ impl MountedFs for ClusterMount {
     fn troubles(&self) -> Vec<String> {
         let Some(parts) = self.parts() else { return vec!["the file system has ended".to_owned()] };
         let status = parts.remote.status();
-        std::iter::once(&status.metadata).chain(&status.data).filter_map(warning).collect()
+        status.metadata.iter().chain(&status.data).filter_map(warning).collect()
     }
 
     fn finish(&self) -> Result<(), String> {
@@ -204,7 +204,7 @@ impl ControlHandler for ClusterMount {
 impl Parts {
     fn report(&self) -> ClusterMountReport {
         let status = self.remote.status();
-        let servers = std::iter::once(&status.metadata).chain(&status.data);
+        let servers = status.metadata.iter().chain(&status.data);
         let mut warnings: Vec<String> = servers.clone().filter_map(warning).collect();
         let whole = match self.remote.cluster_now() {
             Ok(now) => Some(watched::cluster(&now)),
@@ -253,6 +253,7 @@ fn node(server: &ServerStatus) -> NodeReport {
         addresses: server.addresses.clone(),
         state: match (&server.away, server.up) {
             (Some(_), _) => "away".to_owned(),
+            (None, true) if server.on_duty => "up, on duty".to_owned(),
             (None, true) => "up".to_owned(),
             (None, false) => "down".to_owned(),
         },

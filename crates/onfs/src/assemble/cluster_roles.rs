@@ -38,6 +38,9 @@ pub(super) fn first_records(
     }
 }
 
+/// A metadata server that ends hands over what it has within this time, or keeps it.
+const LEAVE: Duration = Duration::from_secs(15);
+
 pub(super) struct Serving {
     services: Arc<Services>,
     /// Of a node with data, while it serves.
@@ -120,6 +123,13 @@ impl Serving {
             self.reporters.lock().push(Reporter::start(data.clone(), to, about.clone())?);
         }
         Ok(())
+    }
+
+    /// Of several metadata servers: the others serve on what this one has.
+    pub fn leave(&self) {
+        if let Some(metadata) = &self.services.metadata {
+            metadata.leave(LEAVE);
+        }
     }
 
     /// Settles what is open, and ends.

@@ -293,8 +293,12 @@ impl MountedFs for Serves {
     }
 
     fn finish(&self) -> Result<(), String> {
-        let parts = self.parts.lock().take();
-        parts.map_or(Ok(()), Parts::close)
+        let Some(parts) = self.parts.lock().take() else { return Ok(()) };
+        // Of a server that has to begin anew others have it already.
+        if !parts.serving.has_to_begin_anew() {
+            parts.serving.leave();
+        }
+        parts.close()
     }
 }
 

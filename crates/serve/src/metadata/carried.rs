@@ -4,7 +4,7 @@
 //!   one of them meanwhile: the giver has none, and the taker serves the slot when it has them.
 //! - I-CARRY-2: of what a session had of an earlier life the server believes what is in slots that it had when its life began. What is in others came, or comes,
 //!   from whoever had them.
-//! - I-CARRY-3: of slots that come without what was in them nobody keeps believing that he has a lock there.
+//! - I-CARRY-3: in slots that come without what was in them nobody gets a lock until those who may have one there have said so, or are given up.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -16,7 +16,7 @@ use lease::coherence::{
 use proto::{SessionId, locks::LockOutcome};
 use types::{Ino, Slot};
 
-use super::terms::{Asked, Due, Got, Terms};
+use super::terms::{Asked, Due, Early, Got, Machine, Terms};
 
 /// Sessions that were given up, remembered over restarts and told to whoever takes slots: the client of one has long heard of it when there are so many others.
 pub(super) const GIVEN_UP_MAX: usize = 1 << 16;
@@ -99,24 +99,96 @@ impl Terms {
         all
     }
 
-    /// The slots are taken without what was in them, which nobody has any more: whoever is here may believe in a lock there, and so may whoever comes later
-    /// and says so. An error is better than a second owner.
-    pub(super) fn distrust(&self, slots: &[Slot]) -> Due {
-        let (mut all, sessions) = {
+    /// Slots are taken without what was in them. Sessions say what they have there; nobody gets a lock before all had the time to. `number`: of these slots
+    /// among such ones.
+    pub(super) fn unsettle(&self, slots: &[Slot], number: u64, wait: Duration) {
+        let until = self.age() + wait;
+        let mut machine = self.machine.lock();
+        if let Some(begun) = &mut machine.begun {
+            begun.retain(|slot| !slots.contains(slot));
+        }
+        machine.unsettled.extend(slots.iter().map(|slot| (*slot, (until, number))));
+    }
+
+    /// They did not come.
+    pub(super) fn not_taken(&self, slots: &[Slot]) {
+        self.machine.lock().unsettled.retain(|slot, _| !slots.contains(slot));
+    }
+
+    pub(super) fn is_unsettled(&self) -> bool {
+        !self.machine.lock().unsettled.is_empty()
+    }
+
+    /// The locks that a session says it has in such slots. False: somebody else may have one of them by now; it is given up.
+    pub(super) fn bring(&self, by: Party, locks: &[HadLock], stamp: u64) -> (bool, Due) {
+        let has = {
             let mut machine = self.machine.lock();
-            if let Some(begun) = &mut machine.begun {
-                begun.extend(slots);
-            }
-            (Due::default(), machine.server.alive())
+            machine.stamp = machine.stamp.max(stamp);
+            let (open, late): (Vec<HadLock>, Vec<HadLock>) =
+                locks.iter().partition(|lock| machine.is_early(lock.ino));
+            late.iter().all(|lock| machine.server.locks().has(lock)) && machine.server.bring_locks(by, &open)
         };
+        if has {
+            (true, Due::default())
+        } else {
+            (false, self.drive(Input::GivenUp(by.session), Asked::Nothing).1)
+        }
+    }
+
+    /// Slots whose time is over, and sessions that may still believe in a lock there: those that have not said what they have. `spoke`: up to which number.
+    pub(super) fn overdue(&self, spoke: impl Fn(SessionId) -> u64) -> (Vec<Slot>, Due) {
+        let (slots, sessions) = {
+            let machine = self.machine.lock();
+            let now = self.age();
+            let over = machine.unsettled.iter().filter(|(_, (until, _))| *until <= now);
+            let over: Vec<(Slot, u64)> = over.map(|(slot, (_, number))| (*slot, *number)).collect();
+            let Some(number) = over.iter().map(|(_, number)| *number).max() else {
+                return (Vec::new(), Due::default());
+            };
+            let alive = machine.server.alive().into_iter().filter(|session| spoke(*session) < number);
+            (over.into_iter().map(|(slot, _)| slot).collect::<Vec<Slot>>(), alive.collect::<Vec<SessionId>>())
+        };
+        let mut all = Due::default();
         for session in sessions {
             all.add(self.drive(Input::GivenUp(session), Asked::Nothing).1);
         }
-        all
+        (slots, all)
+    }
+
+    /// Whoever comes later and says that he has a lock there is refused.
+    pub(super) fn settle(&self, slots: &[Slot]) -> Due {
+        let mut due = Due::default();
+        let mut machine = self.machine.lock();
+        machine.unsettled.retain(|slot, _| !slots.contains(slot));
+        if let Some(begun) = &mut machine.begun {
+            begun.extend(slots);
+        }
+        machine.decide_early(self.age(), &mut due);
+        machine.speak(&mut due);
+        due
     }
 
     /// They were put, and the slots did not come.
     pub(super) fn drop_locks(&self, slots: &HashSet<Slot>) {
         self.machine.lock().server.take_locks(&|ino: Ino| slots.contains(&ino.ugsd().slot()));
+    }
+}
+
+impl Machine {
+    /// Who has which lock there is not known yet.
+    pub(super) fn is_early(&self, ino: Ino) -> bool {
+        self.server.in_grace() || self.unsettled.contains_key(&ino.ugsd().slot())
+    }
+
+    pub(super) fn decide_early(&mut self, now: Duration, due: &mut Due) {
+        for early in std::mem::take(&mut self.early) {
+            if self.is_early(early.request.ino) {
+                self.early.push_back(early);
+                continue;
+            }
+            let Early { by, number, request } = early;
+            self.server.handle(now, Input::Lock { by, number, request });
+            self.drain(&Asked::Nothing, due);
+        }
     }
 }

@@ -32,6 +32,7 @@ impl MetadataService {
             silence_ms: millis(self.options.sessions.silence),
             incarnation: self.incarnation,
             life: self.terms.life().0,
+            began_empty: self.began_empty,
         };
         fits(Done::with_body(&facts, map.encode()), most)
     }
@@ -93,7 +94,7 @@ impl MetadataService {
 
     pub(super) fn renew(&self, session: &Session, asked: &Renew) -> Outcome {
         asked.node.into_iter().for_each(|node| session.is_at(node));
-        Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch() }))
+        Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch(), bare: self.last_bare() }))
     }
 
     /// Of a server about itself: with TLS only who has a server's certificate can say that it is one.

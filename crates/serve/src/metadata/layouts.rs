@@ -56,6 +56,10 @@ impl MetadataService {
         };
         let near = Some(NodeId(node)).filter(|_| near && node != 0);
         let chosen = self.place(ino, &said, near).map_err(|why| {
+            if self.nodes.is_early() {
+                // Slots may come before all have reported here.
+                return No::later("data servers have not reported yet");
+            }
             tracing::warn!(%ino, %why, "no data server for a file");
             No::new(Errno::ENOSPC, wire::schema::Retry::Never, proto::Reason::None, why.to_string())
         })?;

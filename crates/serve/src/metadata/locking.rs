@@ -109,6 +109,7 @@ impl MetadataService {
         self.carry_on(due);
         let due = self.tend_fencing();
         self.carry_on(due);
+        self.tend_bares();
     }
 
     /// What the machine's decisions ask for.

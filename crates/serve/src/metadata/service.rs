@@ -94,6 +94,8 @@ pub struct MetadataService {
     /// Of this life.
     pub(super) incarnation: u64,
     pub(super) owners: Option<Owners>,
+    /// Of several: without any slot.
+    pub(super) began_empty: bool,
     pub(super) drains: Drains,
     /// A data server with a tier that outlives its machine has been there.
     pub(super) outlives: AtomicBool,
@@ -147,6 +149,7 @@ impl MetadataService {
         };
         let is_new = mds.epoch() == 1 || shared.as_ref().is_some_and(|shared| shared.is_new);
         let wait = if is_new { Duration::ZERO } else { options.sessions.silence };
+        let found = shared.as_ref().map_or_else(Vec::new, |shared| shared.found.clone());
         let begun = shared.as_ref().map(Shared::slots);
         let outlives = AtomicBool::new(standing::outlives(&notes).map_err(io::Error::other)?);
         let service = Arc::new_cyclic(|me| MetadataService {
@@ -162,6 +165,7 @@ impl MetadataService {
             bury_after: Mutex::new(Instant::now()),
             grace: Mutex::new(Instant::now() + wait),
             incarnation: u64::from_le_bytes(random),
+            began_empty: shared.as_ref().is_some_and(|shared| shared.is_new),
             owners: shared.map(|shared| Owners::new(shared, tails)),
             drains: Drains::default(),
             outlives,
@@ -176,7 +180,7 @@ impl MetadataService {
             control,
             ended: Arc::default(),
         });
-        service.begin_among()?;
+        service.begin_among(&found)?;
         service.nodes.know(standing::load(&service.notes).map_err(io::Error::other)?);
         if service.owners.is_some() {
             let gatherer: Arc<dyn Gather> = service.clone();
@@ -254,15 +258,25 @@ impl MetadataService {
         Instant::now() < *self.grace.lock()
     }
 
+    /// Sessions may come back from now on, as after a start.
+    pub(super) fn begin_grace(&self) {
+        *self.grace.lock() = Instant::now() + self.options.sessions.silence;
+    }
+
     /// Where there are others: who makes the map, and what operations need of the others' slots.
-    fn begin_among(&self) -> io::Result<()> {
+    fn begin_among(&self, found: &[Slot]) -> io::Result<()> {
         let Some(owners) = &self.owners else { return Ok(()) };
+        // In the first life of all nobody had anything.
+        if self.mds.epoch() > 1 {
+            self.expect_sessions(owners, found, false);
+        }
+        self.expect_of_before(owners);
         if owners.is_on_duty() {
             let cluster = self.nodes.map().cluster();
             let map = owners.first_map(cluster, self.mds.epoch()).map_err(io::Error::other)?;
             self.nodes.make_maps(map);
         } else {
-            self.nodes.follow();
+            self.nodes.follow(false);
         }
         Ok(())
     }
@@ -298,13 +312,19 @@ impl MetadataService {
         if self.owners.is_some() {
             request.homes(&mut |ino| homes.extend(Ino::from_raw(ino)));
         }
+        let slots: Vec<Slot> = homes.iter().map(|ino: &Ino| ino.ugsd().slot()).collect();
         let _inside = self.enter(homes)?;
+        if !is_brought(R::METHOD) {
+            self.not_bare(&session, &slots)?;
+        }
         // What changes nothing is not kept.
         let head = if is_read(R::METHOD) { Head { number: 0, ..head } } else { head };
         match session.begin(&head, self.options.sessions.operations)? {
             Turn::Again(outcome) => outcome,
             Turn::First => {
-                if let Some(outcome) = self.answered_before(&head) {
+                // Of locks what holds now is said: those that were had are brought by who had them.
+                let known = (!is_of_locks(R::METHOD)).then(|| self.answered_before(&head)).flatten();
+                if let Some(outcome) = known {
                     session.answered(&head, &outcome);
                     return outcome;
                 }
@@ -357,6 +377,9 @@ impl MetadataService {
             Method::TailBegin => self.tail_begin(meta),
             Method::TailMore => self.tail_more(meta, body),
             Method::TailNow => self.tail_now(meta),
+            Method::Leaving => self.let_leave(meta),
+            Method::TakeDuty => self.take_duty(meta, body),
+            Method::Bare => self.of_session(meta, |session, asked| self.bare(session, asked, body)),
             // No worker carries it out, or it is of who watches, which has a thread of its own.
             _ => Err(Errno::ENOSYS.into()),
         }
@@ -437,7 +460,18 @@ fn is_among_servers(method: Method) -> bool {
             | Method::TailWho
             | Method::TailBegin
             | Method::TailMore
+            | Method::Leaving
+            | Method::TakeDuty
     )
+}
+
+fn is_of_locks(method: Method) -> bool {
+    matches!(method, Method::Lock | Method::Unlock)
+}
+
+/// By which a session says what it has.
+fn is_brought(method: Method) -> bool {
+    matches!(method, Method::Hold | Method::Open)
 }
 
 /// Those whose answers have bodies; a listing that refers is one of them, and takes its references again.
@@ -464,13 +498,14 @@ impl Handler for MetadataService {
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
             let workers = match (method, &self.slots) {
-                (Some(Method::Bring), Some([_, waiting])) => waiting,
+                (Some(Method::Bring | Method::Leaving), Some([_, waiting])) => waiting,
                 (
                     Some(
                         Method::LetGo
                         | Method::StatePart
                         | Method::PutState
                         | Method::TakeOn
+                        | Method::TakeDuty
                         | Method::SlotLoads,
                     ),
                     Some([slots, _]),

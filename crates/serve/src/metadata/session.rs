@@ -88,6 +88,8 @@ pub(crate) struct Session {
     /// It asked something since that was last looked at.
     heard: AtomicBool,
     pub has: Mutex<Has>,
+    /// In slots up to this number it said what it has: see `owners::bares`.
+    brought: AtomicU64,
     operations: Mutex<Operations>,
 }
 
@@ -116,6 +118,14 @@ impl Session {
 
     pub(crate) fn party(&self) -> Party {
         Party { session: self.id, joined: self.joined }
+    }
+
+    pub(crate) fn brought(&self) -> u64 {
+        self.brought.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_brought(&self, up_to: u64) {
+        self.brought.fetch_max(up_to, Ordering::AcqRel);
     }
 
     /// An operation with a number comes.
@@ -206,6 +216,7 @@ impl Sessions {
             recorded: Mutex::default(),
             heard: AtomicBool::new(false),
             has: Mutex::default(),
+            brought: AtomicU64::new(0),
             operations: Mutex::default(),
         };
         table.insert(by.session, Arc::new(session));

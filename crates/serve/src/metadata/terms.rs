@@ -104,8 +104,8 @@ impl Due {
 }
 
 pub(super) struct Early {
-    by: Party,
-    number: u64,
+    pub by: Party,
+    pub number: u64,
     pub request: LockRequest,
 }
 
@@ -115,6 +115,8 @@ pub(super) struct Machine {
     pub stamp: u64,
     /// Where there are several metadata servers: slots whose locks of earlier lives are brought by those who had them.
     pub begun: Option<HashSet<Slot>>,
+    /// Slots that were taken without what was in them: until when nobody gets a lock there, and their number among such ones.
+    pub unsettled: HashMap<Slot, (Duration, u64)>,
     mailboxes: BTreeMap<SessionId, Mailbox>,
     /// Those that something was put into, or somebody began to listen to.
     touched: BTreeSet<SessionId>,
@@ -189,6 +191,7 @@ impl Terms {
             server,
             stamp: life.first_number(),
             begun,
+            unsettled: HashMap::new(),
             mailboxes: BTreeMap::new(),
             touched: BTreeSet::new(),
             early: VecDeque::new(),
@@ -353,10 +356,7 @@ impl Terms {
         let (_, mut due) = self.drive(Input::GraceEnded, Asked::Nothing);
         let mut machine = self.machine.lock();
         let now = self.started.elapsed();
-        for Early { by, number, request } in std::mem::take(&mut machine.early) {
-            machine.server.handle(now, Input::Lock { by, number, request });
-            machine.drain(&Asked::Nothing, &mut due);
-        }
+        machine.decide_early(now, &mut due);
         machine.speak(&mut due);
         due
     }
@@ -381,7 +381,7 @@ impl Terms {
     /// `None`: the session was just given up.
     pub(super) fn lock(&self, by: Party, number: u64, request: LockRequest) -> (Option<Locked>, Due) {
         let mut machine = self.machine.lock();
-        if machine.server.in_grace() && machine.server.is_alive(by) {
+        if machine.is_early(request.ino) && machine.server.is_alive(by) {
             let outcome = if machine.early.len() < WAITERS_MAX {
                 machine.early.push_back(Early { by, number, request });
                 LockOutcome::Waits
@@ -431,7 +431,7 @@ impl Terms {
     /// Who is in the way. `Err`: it is not known yet.
     pub(super) fn find(&self, request: &LockRequest) -> Result<Option<Found<Owner>>, ()> {
         let machine = self.machine.lock();
-        if machine.server.in_grace() { Err(()) } else { Ok(machine.server.locks().in_the_way(request)) }
+        if machine.is_early(request.ino) { Err(()) } else { Ok(machine.server.locks().in_the_way(request)) }
     }
 
     /// `Err`: there is no such session.
@@ -488,7 +488,7 @@ impl Machine {
     }
 
     /// Carries out what can be here.
-    fn drain(&mut self, asked: &Asked, due: &mut Due) -> Got {
+    pub(super) fn drain(&mut self, asked: &Asked, due: &mut Due) -> Got {
         let mut got = Got::default();
         while let Some(effect) = self.server.poll_effect() {
             match effect {

@@ -24,12 +24,14 @@ use mds::{Bytes, MdsOptions};
 use namespace::txn::{KvError, Visit};
 use net::{Address, Bounds, Client, Server, Tuning};
 use parking_lot::Mutex;
+use prost::Message;
 use proto::{
     Head, Reason, Request, SessionId,
     attr::{Attr, Caller},
     control::{MapSince, Mount, NodeReport},
+    locks::{HadLocks, HeldLock},
     metadata::*,
-    owners::{Bring, runs},
+    owners::{Bare, Bring, runs},
 };
 use serve::{
     MetadataService,
@@ -314,20 +316,34 @@ impl Several {
         site
     }
 
+    pub fn servers(&self) -> usize {
+        self.running.len()
+    }
+
     pub fn node(n: usize) -> u64 {
         FIRST + n as u64
     }
 
     /// All have slots, all have the same map, and the data servers are in it.
     pub fn settled(&self) {
+        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
         until("the servers share the slots", || {
-            let map = self.map(0);
-            let nodes = (0..self.running.len()).map(|n| NodeId(Several::node(n)));
+            let map = self.map(self.owner(Ino::ROOT.get()));
+            let nodes = up.iter().map(|n| NodeId(Several::node(*n)));
             nodes.into_iter().all(|node| map.slots_of(node).next().is_some())
+                && map.slots().all(|(_, entry)| entry.owner.is_some())
                 && self.data.iter().all(|data| map.node(NodeId(data.node)).is_some())
-                && (1..self.running.len()).all(|n| self.map(n) == map)
-                && (0..self.running.len())
-                    .all(|n| self.service(n).nodes().measures().len() == self.data.len())
+                && up.iter().all(|n| self.map(*n) == map)
+                && up.iter().all(|n| self.service(*n).nodes().measures().len() == self.data.len())
+        });
+    }
+
+    /// All that are up have slots, whatever goes on.
+    pub fn shared(&self) {
+        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
+        until("all have slots", || {
+            let map = self.map(self.owner(Ino::ROOT.get()));
+            up.iter().all(|n| map.slots_of(NodeId(Several::node(*n))).next().is_some())
         });
     }
 
@@ -450,6 +466,17 @@ impl Several {
         let _ = store.close();
     }
 
+    /// It ends in order: its slots go to the others before.
+    pub fn leave(&mut self, n: usize) {
+        assert_eq!(self.service(n).leave(Duration::from_secs(30)), Some(0));
+        self.stop(n);
+    }
+
+    /// Its rows say that it gave its slots up, and nobody knows what sessions had in them.
+    pub fn give_up(&self, n: usize) {
+        self.common.owners.lock().retain(|_, owner| *owner != n);
+    }
+
     /// As kill -9: what is in its journal and was not copied is nowhere else.
     pub fn kill(&mut self, n: usize) {
         let Running { killed, store, service, server } = self.running[n].take().unwrap();
@@ -500,6 +527,11 @@ impl Several {
         }
     }
 
+    fn duty(&self) -> Client {
+        let on_duty = self.owner(Ino::ROOT.get());
+        client_to(&self.address(on_duty), Several::node(on_duty), Lane::Control)
+    }
+
     /// The inode's slot is nobody's, and what was in it is lost.
     pub fn adrift(&self, ino: u64) {
         self.common.owners.lock().remove(&slot_of(ino).get());
@@ -508,7 +540,7 @@ impl Several {
     /// Has an inode's slot brought to a server, as for an operation.
     pub fn bring(&self, ino: u64, to: usize) {
         let slot = Ino::from_raw(ino).unwrap().ugsd().slot().get();
-        let duty = client_to(&self.address(0), Several::node(0), Lane::Control);
+        let duty = self.duty();
         let bring = Bring { node: Several::node(to), slots: runs([slot]), stay: false };
         ask(&duty, &bring, &[], 0).unwrap();
     }
@@ -516,7 +548,7 @@ impl Several {
     /// The same, once.
     pub fn try_bring(&self, ino: u64, to: usize) -> Result<(), Fault> {
         let slot = slot_of(ino).get();
-        let duty = client_to(&self.address(0), Several::node(0), Lane::Control);
+        let duty = self.duty();
         let bring = Bring { node: Several::node(to), slots: runs([slot]), stay: true };
         super::ask_once(&duty, &bring, &[], 0).map(drop)
     }
@@ -589,9 +621,19 @@ impl Routed<'_> {
                     assert!(fault.wrong_owner.is_some());
                     std::thread::sleep(Duration::from_millis(2));
                 }
+                Err(fault) if Reason::of(&fault) == Reason::Bare => self.bring(self.site.owner(home), &[]),
                 Err(fault) => return Err(Errno::from_raw(fault.errno)),
             }
         }
+    }
+
+    /// Says to this server that it has these locks in slots that came bare, and nothing open.
+    pub fn bring(&self, n: usize, locks: &[HeldLock]) {
+        let control = client_to(&self.site.address(n), Several::node(n), Lane::Control);
+        let bare = Bare { head: self.head(), brought: 0, stamp: 0 };
+        let (slots, _) = ask(&control, &bare, &[], 0).unwrap();
+        let had = HadLocks { locks: locks.to_vec() };
+        ask(&control, &Bare { brought: slots.number, ..bare }, &had.encode_to_vec(), 0).unwrap();
     }
 
     /// One attempt at this server, which may be dead.

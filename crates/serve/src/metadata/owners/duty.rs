@@ -53,9 +53,9 @@ pub(super) fn own(slots: &[u16], owner: NodeId, epochs: &[u64]) -> Vec<Change> {
 }
 
 impl MetadataService {
-    fn on_duty(&self) -> Result<(&Owners, &Duty), No> {
+    pub(super) fn on_duty(&self) -> Result<(&Owners, &Duty), No> {
         let owners = self.shared()?;
-        let duty = owners.duty.as_ref().ok_or_else(|| No::wrong_owner(self.nodes.epoch()))?;
+        let duty = owners.duty().ok_or_else(|| No::wrong_owner(self.nodes.epoch()))?;
         match &owners.tails {
             // Another may be on duty by now.
             Some(tails) if tails.keeper.is_over() => Err(No::wrong_owner(self.nodes.epoch())),
@@ -196,7 +196,7 @@ impl MetadataService {
         failed.map_or(Ok(()), Err)
     }
 
-    fn is_heard(&self, node: NodeId) -> bool {
+    pub(super) fn is_heard(&self, node: NodeId) -> bool {
         let Ok((owners, duty)) = self.on_duty() else { return false };
         let heard = duty.heard.lock();
         node == owners.me.id || heard.get(&node).is_some_and(|heard| heard.at.elapsed() < SILENCE)
@@ -236,7 +236,7 @@ impl MetadataService {
         let next_ugsd = self.mds.next_ugsd()?;
         if to == owners.me.id {
             let state = SlotState::decode(state).map_err(|_| Errno::EIO)?;
-            let taken = self.take_on(owners, slots, Some(&state), next_ugsd)?;
+            let taken = self.take_on(owners, slots, &state, next_ugsd)?;
             return Ok(epochs_of(&taken, slots));
         }
         let peer = owners.peers.of(&self.nodes.map(), to)?;
@@ -273,9 +273,7 @@ impl MetadataService {
         if free.is_empty() {
             return Ok(());
         }
-        let taken = self.take_on(owners, &free, None, self.mds.next_ugsd()?)?;
-        let epochs = epochs_of(&taken, &free);
-        self.nodes.change(&own(&free, owners.me.id, &epochs))
+        self.take_bare(owners, &free)
     }
 
     /// What is due by itself.
@@ -284,6 +282,9 @@ impl MetadataService {
         let Some(mut turn) = duty.turn.try_lock() else { return };
         self.choose_standbys();
         self.settle_doubts(owners, &mut turn);
+        if owners.is_leaving() {
+            return;
+        }
         self.return_lent(owners, &mut turn);
         self.share_with_newcomers(owners, &mut turn);
         if turn.relieved.elapsed() >= PERIOD {
@@ -292,20 +293,47 @@ impl MetadataService {
         }
         if turn.looked.elapsed() >= LOOK {
             turn.looked = Instant::now();
-            let map = self.nodes.map();
-            let free = map.slots().filter(|(_, entry)| entry.owner.is_none());
-            for slot in free.map(|(slot, _)| slot.get()).collect::<Vec<u16>>() {
-                // Most often a server that has not come back yet has it.
-                if let Err(no) = self.adopt(owners, &mut turn, &[slot]) {
-                    tracing::debug!(
-                        slot,
-                        detail = no.0.detail,
-                        "a slot is nobody's, or of a server that is away"
-                    );
-                    break;
-                }
-            }
+            self.adopt_given_up(owners, &mut turn);
         }
+    }
+
+    /// Slots of nobody, or of a server that is silent: of those the row says whether it gave them up in order. Most often it has them still.
+    fn adopt_given_up(&self, owners: &Owners, turn: &mut Turn) {
+        let map = self.nodes.map();
+        let known = |slot: Slot| {
+            let of = |some: &Vec<u16>| some.contains(&slot.get());
+            turn.doubtful.iter().any(|(some, _)| of(some)) || turn.adrift.iter().any(|(some, _)| of(some))
+        };
+        let may_be = map.slots().filter(|(slot, entry)| {
+            !self.mds.serves(*slot) && entry.owner.is_none_or(|owner| !self.is_heard(owner)) && !known(*slot)
+        });
+        let may_be: Vec<u16> = may_be.map(|(slot, _)| slot.get()).collect();
+        if may_be.is_empty() {
+            return;
+        }
+        let ours = match owners.rights.take_free(&may_be) {
+            Ok(ours) => ours,
+            Err(why) => return tracing::debug!(why, "slots that may be nobody's were not asked for"),
+        };
+        let gained: Vec<u16> = ours.into_keys().collect();
+        if !gained.is_empty()
+            && let Err(no) = self.take_bare(owners, &gained)
+        {
+            tracing::warn!(
+                slots = gained.len(),
+                detail = no.0.detail,
+                "slots that nobody has are not served"
+            );
+        }
+    }
+
+    /// What sessions have in them nobody could say.
+    fn take_bare(&self, owners: &Owners, numbers: &[u16]) -> Result<(), No> {
+        let slots = as_slots(numbers);
+        self.expect_sessions(owners, &slots, false);
+        let taken = self.take_on(owners, numbers, &SlotState::default(), self.mds.next_ugsd()?);
+        let taken = taken.inspect_err(|_| self.do_not_expect(owners, &slots))?;
+        self.nodes.change(&own(numbers, owners.me.id, &epochs_of(&taken, numbers)))
     }
 
     fn choose_standbys(&self) {
@@ -386,7 +414,7 @@ impl MetadataService {
         }
     }
 
-    fn move_slots(&self, owners: &Owners, turn: &mut Turn, plan: &Plan) {
+    pub(super) fn move_slots(&self, owners: &Owners, turn: &mut Turn, plan: &Plan) {
         let mut ways: BTreeMap<(NodeId, NodeId), Vec<u16>> = BTreeMap::new();
         for (slot, one) in &plan.moves {
             if let Some(from) = one.from.filter(|_| *slot != Ino::ROOT.ugsd().slot()) {

@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use cluster::ClusterMap;
 use mds::Gather;
-use proto::owners::{Bring, runs};
+use proto::{
+    control::MapSince,
+    owners::{Bring, runs},
+};
 use types::{Errno, Slot, UgsdId};
 
 use super::{
@@ -15,6 +18,10 @@ use super::{
 use crate::{answer::No, metadata::MetadataService};
 
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// Who is on duty may be handing that over.
+const DUTY_AFTER: Duration = Duration::from_secs(3);
+/// Each look is a transaction of the database.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// For slots of an operation: as long as its asker may wait.
 const BRING_WAIT: Duration = Duration::from_secs(25);
 
@@ -35,6 +42,14 @@ impl MetadataService {
         let known = on_duty.and_then(|node| owners.peers.of(&map, node).ok());
         let peers = known.iter().map(|peer| &**peer).chain(&following.servers);
         for peer in peers {
+            if owners.is_leaving() {
+                // For clients that ask; whoever joins gets slots.
+                let since = MapSince { epoch: map.epoch().0 };
+                let Ok((_, body)) = peer.ask(&since, Vec::new(), ANSWER_WAIT) else { continue };
+                ClusterMap::decode(&body).into_iter().for_each(|map| self.nodes.adopt(map));
+                following.told.lock().at = Some(Instant::now());
+                return;
+            }
             let Ok((joined, body)) = peer.ask(&asked, Vec::new(), ANSWER_WAIT) else { continue };
             if !body.is_empty() {
                 let Ok(map) = ClusterMap::decode(&body) else {
@@ -44,17 +59,24 @@ impl MetadataService {
                 self.nodes.adopt(map);
             }
             let mut told = following.told.lock();
-            if told.failing || told.life != joined.incarnation {
+            if told.failing.is_some() || told.life != joined.incarnation {
                 tracing::info!(life = joined.incarnation, "a metadata server on duty is followed");
             }
-            *told = Told { at: Some(Instant::now()), life: joined.incarnation, failing: false };
+            *told = Told { at: Some(Instant::now()), life: joined.incarnation, failing: None, looked: None };
             return;
         }
         let mut told = following.told.lock();
-        if !told.failing {
+        let now = Instant::now();
+        let since = *told.failing.get_or_insert_with(|| {
             tracing::warn!("no metadata server on duty answers: slots stay where they are");
+            now
+        });
+        let looked = told.looked.is_some_and(|looked| looked.elapsed() < LOOK_AGAIN);
+        if since.elapsed() >= DUTY_AFTER && !looked {
+            told.looked = Some(now);
+            drop(told);
+            self.try_duty(owners);
         }
-        told.failing = true;
     }
 
     /// Slots that an operation needs beside its home.

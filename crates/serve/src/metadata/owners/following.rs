@@ -20,14 +20,21 @@ pub(crate) struct Told {
     pub at: Option<Instant>,
     /// The life of who is on duty.
     pub life: u64,
-    pub failing: bool,
+    /// Since when nobody is.
+    pub failing: Option<Instant>,
+    /// Whether the root's slot is nobody's was looked at.
+    pub looked: Option<Instant>,
 }
 
 impl Following {
     pub(crate) fn new(joining: Joining) -> Following {
         let peer = |address: &net::Address| Peer::new(vec![address.clone()], None, &joining.credentials);
         let servers = joining.servers.iter().map(peer).collect();
-        Following { servers, joining, told: Mutex::new(Told { at: None, life: 0, failing: false }) }
+        Following {
+            servers,
+            joining,
+            told: Mutex::new(Told { at: None, life: 0, failing: None, looked: None }),
+        }
     }
 
     /// Since when nobody on duty is heard, if that is long.

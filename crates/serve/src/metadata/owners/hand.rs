@@ -51,7 +51,8 @@ impl MetadataService {
         if let Some(slot) = slots.iter().find(|slot| !self.mds.serves(**slot)) {
             return Err(refused("slots are not let go", &format!("{} is not ours", slot.get())));
         }
-        if (self.in_grace() || self.terms.in_grace()) && slots.iter().any(|slot| self.is_used(*slot)) {
+        let coming = self.in_grace() || self.terms.in_grace() || self.terms.is_unsettled();
+        if coming && slots.iter().any(|slot| self.is_used(*slot)) {
             // What sessions of an earlier life have in them is known when they have come back; the next owner would take it for closed.
             return Err(refused("slots are not let go", "clients of before the start may still come back"));
         }
@@ -68,6 +69,7 @@ impl MetadataService {
             .let_go(slots)
             .map_err(|errno| refused("slots are not let go", &format!("the engine: {errno}")))?;
         let state = self.take_state(slots);
+        owners.bares.remove(slots);
         match owners.rights.release(numbers) {
             Ok(()) => Ok(state.encode_to_vec()),
             Err(why) => {
@@ -95,19 +97,17 @@ impl MetadataService {
         state: &SlotState,
         next_ugsd: u32,
     ) -> Result<(), No> {
-        self.take_on(owners, numbers, Some(state), next_ugsd).map(|_| ())
+        self.take_on(owners, numbers, state, next_ugsd).map(|_| ())
     }
 
-    /// Takes slots that are nobody's, with what sessions have in them; `None`: that is lost. Returns their epochs.
+    /// Takes slots that are nobody's, with what sessions have in them. Returns their epochs.
     pub(super) fn take_on(
         &self,
         owners: &Owners,
         numbers: &[u16],
-        state: Option<&SlotState>,
+        state: &SlotState,
         next_ugsd: u32,
     ) -> Result<BTreeMap<u16, u64>, No> {
-        let (nothing, lost) = (SlotState::default(), state.is_none());
-        let state = state.unwrap_or(&nothing);
         // Before they are ours: the next life waits for whoever has locks in them.
         self.expect(state)?;
         let taken = owners.rights.take_free(numbers).map_err(|why| refused("slots are not taken", &why))?;
@@ -117,10 +117,6 @@ impl MetadataService {
                 tracing::warn!(why, "slots that were taken are not given back");
             }
             return Err(refused("slots are not taken", &format!("{missing} is another's")));
-        }
-        if lost {
-            let used = as_slots(numbers).into_iter().filter(|slot| self.is_used(*slot));
-            self.distrust(&used.collect::<Vec<Slot>>());
         }
         let served = self.put_state(state).and_then(|()| {
             self.pass_on(state)?;
@@ -138,20 +134,8 @@ impl MetadataService {
         Ok(taken)
     }
 
-    /// What was in slots is lost, maybe locks, too.
-    fn distrust(&self, slots: &[Slot]) {
-        if !slots.is_empty() {
-            tracing::error!(
-                slots = slots.len(),
-                "what was open and locked in slots is lost: all sessions are given up"
-            );
-            let due = self.terms.distrust(slots);
-            self.carry_on(due);
-        }
-    }
-
     /// Was ever a directory made in it? The root's always was.
-    fn is_used(&self, slot: Slot) -> bool {
+    pub(super) fn is_used(&self, slot: Slot) -> bool {
         slot == UgsdId::ROOT.slot() || self.mds.next_ugsd().map_or(true, |next| u32::from(slot.get()) < next)
     }
 
@@ -199,15 +183,20 @@ impl MetadataService {
             // The answer was lost.
             return Ok(taken_on(&numbers, &owners.rights.ours()));
         }
+        let state = self.coming(owners, asked.ticket, asked.length)?;
+        let taken = self.take_on(owners, &numbers, &state, asked.next_ugsd)?;
+        Ok(taken_on(&numbers, &taken))
+    }
+
+    /// What was put for slots that come.
+    pub(super) fn coming(&self, owners: &Owners, ticket: u64, length: u64) -> Result<SlotState, No> {
         let coming = owners.states.lock().coming.take();
         let bytes = match coming {
-            _ if asked.length == 0 => Vec::new(),
-            Some((ticket, bytes)) if ticket == asked.ticket && bytes.len() as u64 == asked.length => bytes,
+            _ if length == 0 => Vec::new(),
+            Some((of, bytes)) if of == ticket && bytes.len() as u64 == length => bytes,
             Some(_) | None => return Err(Errno::EINVAL.into()),
         };
-        let state = SlotState::decode(&bytes[..]).map_err(|_| Errno::EINVAL)?;
-        let taken = self.take_on(owners, &numbers, Some(&state), asked.next_ugsd)?;
-        Ok(taken_on(&numbers, &taken))
+        SlotState::decode(&bytes[..]).map_err(|_| Errno::EINVAL.into())
     }
 
     pub(in crate::metadata) fn slot_loads(&self, meta: &[u8]) -> Outcome {

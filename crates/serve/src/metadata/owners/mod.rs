@@ -10,12 +10,15 @@
 //! - I-OWNERS-3: slots of a server that is silent are taken by its standby alone, and only if that has all that it answered
 //!   ([`crate::metadata::tail`]).
 //! - I-OWNERS-4: what one operation needs of several slots is brought to the owner of its home, and goes back after a while.
+//! - I-OWNERS-5: who takes slots without what sessions had in them has each session say that first, before anything of it there is carried out.
 
+mod bares;
 mod duty;
 mod follow;
 mod following;
 mod gates;
 mod hand;
+mod leave;
 mod peers;
 mod rights;
 mod standby;

@@ -19,6 +19,8 @@ pub(crate) struct Tails {
     pub(super) inherited: Mutex<Known>,
     /// There is something in it.
     pub(super) inherits: AtomicBool,
+    /// An earlier life, not long ago.
+    pub(crate) went_on: bool,
     /// How often it went on for others.
     pub(super) taken_over: AtomicU64,
     /// What is ours by now cannot be served before a start.
@@ -33,6 +35,7 @@ impl Tails {
         };
         let copies = Copies::open(&dir, shared.joining.me.id, terms);
         let copies = copies.and_then(|copies| Ok((copies.of_before()?, copies)));
+        let went_on = copies.as_ref().is_ok_and(|(_, copies)| copies.went_on());
         let (inherited, copies) = copies.map_err(|error| format!("{}: {error}", dir.display()))?;
         let seen = rows.see(&rows.writer())?;
         let copy = seen.map_or(0, |view| view.row.copy);
@@ -45,6 +48,6 @@ impl Tails {
         let inherits = AtomicBool::new(!inherited.is_empty());
         let inherited = Mutex::new(inherited);
         let (taken_over, anew) = Default::default();
-        Ok(Some(Tails { keeper, copies, rows, inherited, inherits, taken_over, anew }))
+        Ok(Some(Tails { keeper, copies, rows, inherited, inherits, went_on, taken_over, anew }))
     }
 }

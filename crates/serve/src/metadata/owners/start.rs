@@ -19,12 +19,11 @@ use proto::owners::{JoinMetadata, runs};
 use thiserror::Error;
 use types::{Errno, SLOTS, Slot};
 
-use crate::metadata::tail::StandbyOptions;
-
 use super::{
     peers::Peer,
     rights::{SlotRights, as_slots},
 };
+use crate::metadata::tail::StandbyOptions;
 
 /// Between two questions who is on duty.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -65,8 +64,10 @@ pub struct Joining {
 pub struct Shared {
     pub(crate) joining: Joining,
     pub(crate) duty: bool,
-    /// It had no slots before, so nobody has anything in them.
+    /// It had no slots before and has none now, so nobody has anything in them.
     pub(crate) is_new: bool,
+    /// Slots that were nobody's: somebody gave them up, and clients may have something in them.
+    pub(crate) found: Vec<Slot>,
     pub(crate) notes: Arc<MetaStore>,
 }
 
@@ -85,7 +86,7 @@ pub fn join(
     joining: Joining,
 ) -> Result<(Mds, Shared), JoinError> {
     let rights = &joining.rights;
-    let is_new = rights.ours().is_empty();
+    let before = rights.ours();
     let root = types::UgsdId::ROOT.slot().get();
     let taken = rights.take_free(&[root]).map_err(JoinError::Rights)?;
     let duty = taken.contains_key(&root);
@@ -95,20 +96,21 @@ pub fn join(
         rights.take_free(&all).map_err(JoinError::Rights)?;
     }
     let ours = as_slots(&rights.ours().into_keys().collect::<Vec<u16>>());
+    let found: Vec<Slot> = ours.iter().copied().filter(|slot| !before.contains_key(&slot.get())).collect();
+    let is_new = before.is_empty() && found.is_empty();
     let mds = if duty {
         Mds::first(store.clone(), options, &ours).map_err(|error| JoinError::Mds(error.to_string()))?
     } else {
         Mds::join(store.clone(), options, &welcomed(&joining)?, &ours)
     };
-    Ok((mds, Shared { joining, duty, is_new, notes: notes.clone() }))
+    Ok((mds, Shared { joining, duty, is_new, found, notes: notes.clone() }))
 }
 
 fn welcomed(joining: &Joining) -> Result<Welcome, JoinError> {
-    let peers: Vec<Peer> = joining
-        .servers
-        .iter()
-        .map(|address| Peer::new(vec![address.clone()], None, &joining.credentials))
-        .collect();
+    let others =
+        joining.servers.iter().filter(|address| !joining.me.addresses.contains(&address.to_string()));
+    let peers: Vec<Peer> =
+        others.map(|address| Peer::new(vec![address.clone()], None, &joining.credentials)).collect();
     let asked = about(joining, (0, 0), true);
     let until = Instant::now() + joining.patience;
     let mut why = "no address of a metadata server is known".to_owned();

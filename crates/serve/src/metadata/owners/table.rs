@@ -1,13 +1,16 @@
 //! What a metadata server among others has.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
-use cluster::{ClusterMap, node::Node};
+use cluster::{Change, ClusterMap, Epoch, map::SlotEpoch, node::Node, relief::Settings};
 use types::Slot;
 
 use super::{
-    following::Following, gates::Gates, peers::Peers, rights::SlotRights, standby::Tails, start::Shared,
-    states::StateTable, turn::Duty,
+    bares::Bares, following::Following, gates::Gates, peers::Peers, rights::SlotRights, standby::Tails,
+    start::Shared, states::StateTable, turn::Duty,
 };
 
 pub(crate) struct Owners {
@@ -16,8 +19,13 @@ pub(crate) struct Owners {
     pub(super) gates: Gates,
     pub(super) peers: Peers,
     pub(super) states: StateTable,
-    /// Of the server on duty.
-    pub(super) duty: Option<Duty>,
+    /// Of the server on duty. Whoever has it gives it away once, before his end.
+    duty: OnceLock<Duty>,
+    resigned: AtomicBool,
+    relief: Settings,
+    /// It is about to end: it takes no slots.
+    leaving: AtomicBool,
+    pub(super) bares: Bares,
     pub(crate) following: Following,
     /// Where there are standbys.
     pub(crate) tails: Option<Tails>,
@@ -25,21 +33,53 @@ pub(crate) struct Owners {
 
 impl Owners {
     pub(crate) fn new(shared: Shared, tails: Option<Tails>) -> Owners {
-        let Shared { joining, duty, is_new: _, notes: _ } = shared;
+        let Shared { joining, duty, is_new: _, found: _, notes: _ } = shared;
+        let relief = joining.relief;
+        let known = OnceLock::new();
+        if duty {
+            known.get_or_init(|| Duty::new(relief));
+        }
         Owners {
             me: joining.me.clone(),
             rights: joining.rights.clone(),
             gates: Gates::new(),
             peers: Peers::new(joining.credentials.clone()),
             states: StateTable::default(),
-            duty: duty.then(|| Duty::new(joining.relief)),
+            duty: known,
+            resigned: AtomicBool::new(false),
+            relief,
+            leaving: AtomicBool::new(false),
+            bares: Bares::default(),
             following: Following::new(joining),
             tails,
         }
     }
 
     pub(crate) fn is_on_duty(&self) -> bool {
-        self.duty.is_some()
+        self.duty().is_some()
+    }
+
+    pub(super) fn duty(&self) -> Option<&Duty> {
+        self.duty.get().filter(|_| !self.resigned.load(Ordering::Acquire))
+    }
+
+    /// Its map is made.
+    pub(super) fn come_on_duty(&self) {
+        self.duty.get_or_init(|| Duty::new(self.relief));
+        self.resigned.store(false, Ordering::Release);
+    }
+
+    /// Another makes the map from now on.
+    pub(super) fn resign(&self) {
+        self.resigned.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    pub(super) fn begin_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
     }
 
     pub(crate) fn gates(&self) -> &Gates {
@@ -48,12 +88,36 @@ impl Owners {
 
     /// The map of who is on duty from now on: what is ours is in it.
     pub(crate) fn first_map(&self, cluster: [u8; 16], epoch: u32) -> Result<ClusterMap, cluster::Refused> {
-        use cluster::{Change, Epoch, map::SlotEpoch};
         let first = ClusterMap::begin(cluster, Epoch(u64::from(epoch) << 32));
-        let ours = self.rights.ours();
-        let own = ours.into_iter().filter_map(|(slot, epoch)| {
-            Some(Change::Own { slot: Slot::new(slot)?, owner: self.me.id, epoch: SlotEpoch(epoch) })
-        });
-        first.next(&std::iter::once(Change::Put(self.me.clone())).chain(own).collect::<Vec<_>>())
+        first.next(&std::iter::once(Change::Put(self.me.clone())).chain(self.own()).collect::<Vec<_>>())
+    }
+
+    /// The same, of who comes on duty in the place of another, and knows the other's last map.
+    pub(super) fn next_map(&self, last: &ClusterMap, epoch: u32) -> Result<ClusterMap, cluster::Refused> {
+        let first = ClusterMap::begin(last.cluster(), Epoch(u64::from(epoch) << 32));
+        let mut changes: Vec<Change> = last.nodes().cloned().map(Change::Put).collect();
+        if last.node(self.me.id).is_none() {
+            changes.push(Change::Put(self.me.clone()));
+        }
+        for (slot, entry) in last.slots() {
+            // Also of those that nobody has the epoch is known on.
+            let owner = entry.owner.unwrap_or(self.me.id);
+            if entry.epoch != SlotEpoch(0) {
+                changes.push(Change::Own { slot, owner, epoch: entry.epoch });
+                if entry.owner.is_none() {
+                    changes.push(Change::Release(slot));
+                }
+            }
+        }
+        changes.extend(self.own());
+        first.next(&changes)
+    }
+
+    fn own(&self) -> impl Iterator<Item = Change> {
+        let owner = self.me.id;
+        let own = self.rights.ours().into_iter();
+        own.filter_map(move |(slot, epoch)| {
+            Some(Change::Own { slot: Slot::new(slot)?, owner, epoch: SlotEpoch(epoch) })
+        })
     }
 }

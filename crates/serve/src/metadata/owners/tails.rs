@@ -452,9 +452,9 @@ impl MetadataService {
             tails.anew.store(true, Ordering::Release);
             return;
         }
-        // Clients bring back what they have in them.
-        *self.grace.lock() = Instant::now() + self.options.sessions.silence;
         let numbers: Vec<u16> = slots.keys().copied().collect();
+        // Sessions say what they have in them, and go on.
+        self.expect_sessions(owners, &as_slots(&numbers), true);
         self.store.forget_reads();
 <<<<<<< HEAD
         let served = superblock::load(&*self.store)

@@ -241,6 +241,14 @@ impl Copies {
         Ok(known)
     }
 
+    /// In whose place is forgotten after a day.
+    pub(crate) fn went_on(&self) -> bool {
+        let here = format!("{TAKEN}here");
+        let is = |name: &str| name.starts_with(TAKEN) && name != here;
+        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.file_name().to_str().is_some_and(is))
+    }
+
     /// What this process answered, for the next one.
     pub(crate) fn leave(&self, records: &[TailRecord]) -> io::Result<()> {
         let records: Vec<CopyRecord> = records.iter().map(to_keep).collect();
