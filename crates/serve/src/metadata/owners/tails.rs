@@ -79,28 +79,6 @@ impl MetadataService {
         tails.keeper.answered(TailAnswer { operation, acknowledged, answer });
     }
 
-<<<<<<< HEAD
-    /// Before a session has its first lock here.
-    pub(in crate::metadata) fn tell_of_locks(&self, session: SessionId) {
-        if let Some(tails) = self.tails() {
-            tails.keeper.learn(vec![may_have_locks(session)]);
-        }
-    }
-
-    /// Who had locks with a server that died may not have heard yet that he has lost them.
-    pub(in crate::metadata) fn may_grant(&self, ino: Ino) -> Result<(), No> {
-        let Some(tails) = self.tails() else { return Ok(()) };
-        let taken = tails.taken.lock();
-        let waits = taken.get(&ino.ugsd().slot()).is_some_and(|until| Instant::now() < *until);
-        if waits {
-            Err(No::later("who had locks with a server that died is still being told"))
-        } else {
-            Ok(())
-        }
-    }
-
-=======
->>>>>>> parent of c9943af (serve: who had locks with a dead server is given up before others get them)
     /// A session is over.
     pub(in crate::metadata) fn forget_answers(&self, session: SessionId) {
         if let Some(tails) = self.tails() {
@@ -456,15 +434,9 @@ impl MetadataService {
         // Sessions say what they have in them, and go on.
         self.expect_sessions(owners, &as_slots(&numbers), true);
         self.store.forget_reads();
-<<<<<<< HEAD
-        let served = superblock::load(&*self.store)
-            .map_err(|error| error.to_string())
-            .and_then(|found| self.mds.take_on(&taken, found.next_ugsd).map_err(|errno| errno.to_string()));
-=======
         let served = superblock::load(&*self.store).map_err(|error| error.to_string()).and_then(|found| {
             self.mds.take_on(&as_slots(&numbers), found.next_ugsd).map_err(|errno| errno.to_string())
         });
->>>>>>> parent of c9943af (serve: who had locks with a dead server is given up before others get them)
         if let Err(why) = served {
             tracing::error!(why, "slots that were taken are served after a start");
             tails.anew.store(true, Ordering::Release);
