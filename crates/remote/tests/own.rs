@@ -37,6 +37,8 @@ fn client(site: &Site, node: u64, own_node: OwnNode, sockets: Sockets) -> Arc<Re
     options.longest = Duration::from_secs(20);
     options.own_node = own_node;
     options.sockets = sockets;
+    // Each read is to go somewhere.
+    options.cache = 0;
     Remote::start(options).unwrap()
 }
 
