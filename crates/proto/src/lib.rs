@@ -21,6 +21,7 @@ pub mod head;
 pub mod layout;
 pub mod leases;
 pub mod lending;
+mod listing;
 pub mod locks;
 pub mod metadata;
 pub mod meter;

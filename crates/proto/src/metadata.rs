@@ -12,7 +12,10 @@ use crate::{
     attr::{Attr, Caller, Changes, Time},
 };
 
-pub use crate::modes::{RenameMode, XattrMode};
+pub use crate::{
+    listing::{DirEntry, Entries, Listed},
+    modes::{RenameMode, XattrMode},
+};
 
 /// Entries of one listing: with their attributes they fit into a body.
 pub const ENTRIES_MAX: u32 = 8192;
@@ -201,41 +204,6 @@ pub struct ReadDir {
     /// The asker would keep the names and their attributes.
     #[prost(bool, tag = "10")]
     pub keeping: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Listed {
-    /// There are no more.
-    #[prost(bool, tag = "1")]
-    pub end: bool,
-    /// Of what is kept, as [`crate::leases::Looked`] has it.
-    #[prost(uint32, tag = "10")]
-    pub term_ms: u32,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Entries {
-    #[prost(message, repeated, tag = "1")]
-    pub entries: Vec<DirEntry>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct DirEntry {
-    #[prost(bytes = "vec", tag = "1")]
-    pub name: Vec<u8>,
-    #[prost(uint64, tag = "2")]
-    pub ino: u64,
-    /// The number of [`types::FileKind`].
-    #[prost(uint32, tag = "3")]
-    pub kind: u32,
-    #[prost(uint64, tag = "4")]
-    pub cookie: u64,
-    /// Missing also when it went away meanwhile.
-    #[prost(message, optional, tag = "5")]
-    pub attr: Option<Attr>,
-    /// What may be kept of it: see [`crate::leases::keeps`].
-    #[prost(uint32, tag = "10")]
-    pub keeps: u32,
 }
 
 /// Makes a regular file and opens it; `EEXIST` if the name is there.

@@ -20,7 +20,8 @@ use super::{
     DataService, Record,
     attempt::{Attempt, GIVEN_UP_AFTER},
     mark::{Kind, Mark},
-    service::{USE, refused},
+    record::refused,
+    service::USE,
     source::Source,
 };
 use crate::answer::{Done, No, Outcome};

@@ -4,7 +4,7 @@ use net::Incoming;
 use proto::{Bad, Nothing, data as asked};
 use types::Errno;
 
-use super::{DataService, service::refused, table::State};
+use super::{DataService, record::refused, table::State};
 use crate::answer::{Done, No, Outcome};
 
 fn the(object: Option<&asked::Object>) -> Result<&asked::Object, No> {

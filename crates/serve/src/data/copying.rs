@@ -16,7 +16,7 @@ use proto::{
 use types::{Errno, Timestamp};
 use wire::schema::Retry;
 
-use super::{DataService, Record, attempt::Attempt, service::refused, source::PATIENCE};
+use super::{DataService, Record, attempt::Attempt, record::refused, source::PATIENCE};
 use crate::answer::No;
 
 /// Of one request; so many are under way for an object.

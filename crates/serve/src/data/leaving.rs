@@ -8,11 +8,7 @@ use proto::{
 };
 use types::Ino;
 
-use super::{
-    DataService,
-    lent::busy,
-    service::{USE, refused},
-};
+use super::{DataService, lent::busy, record::refused, service::USE};
 use crate::answer::{Done, No, Outcome};
 
 fn over() -> No {

@@ -35,7 +35,7 @@ use super::{
     DataService,
     lent::{Held, LENT_MAX, READS, busy},
     lent_record::LentRecord,
-    service::refused,
+    record::refused,
 };
 use crate::answer::{Done, No, Outcome};
 

@@ -9,7 +9,7 @@ use types::Ino;
 use super::{
     DataService, Record,
     mark::{Kind, Mark},
-    service::refused,
+    record::refused,
 };
 use crate::answer::No;
 

@@ -18,6 +18,7 @@ mod arriving;
 mod attempt;
 mod bytes;
 mod copying;
+mod first;
 mod followed;
 mod leaving;
 mod lending;
@@ -37,5 +38,6 @@ mod table;
 mod under_way;
 mod usage;
 
+pub use first::{FirstRecords, first_record};
 pub use record::Record;
-pub use service::{DataOptions, DataService, FirstRecords, first_record};
+pub use service::{DataOptions, DataService};

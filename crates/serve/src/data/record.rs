@@ -6,7 +6,8 @@
 //!
 //! Of an object that went to another data server, version 2, 13 bytes: version u8 | generation u32 | attempt u64
 
-use types::Timestamp;
+use namespace::txn::KvError;
+use types::{Errno, Ino, Timestamp};
 
 const VERSION: u8 = 1;
 const GONE_VERSION: u8 = 2;
@@ -88,6 +89,17 @@ impl Record {
         let mtime = has_time.then_some(mtime);
         let live = flags & LIVE != 0;
         good.then_some(Record { live, generation, memory_generation, size, blocks, mtime, gone: None })
+    }
+}
+
+pub(super) fn refused(ino: Ino, error: &KvError) -> Errno {
+    match error {
+        KvError::Full => Errno::ENOSPC,
+        KvError::ReadOnly(_) => Errno::EROFS,
+        KvError::Io(_) | KvError::Corrupt(_) => {
+            tracing::error!(%ino, %error, "the record of an object was not read or stored");
+            Errno::EIO
+        }
     }
 }
 

@@ -1,16 +1,15 @@
 //! The service: requests in, answers out; when an object becomes live and when it is settled.
 
 use std::{
-    collections::HashMap,
     io,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use ds::{DataServer, Entries, Object, ObjectHint, OpenKind};
+use ds::{DataServer, Object, ObjectHint, OpenKind};
 use kv::{MetaStore, WriteSet};
-use namespace::{key, txn::KvError};
+use namespace::key;
 use net::{Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex};
 use proto::{
@@ -25,9 +24,11 @@ use super::{
     Record,
     admission::Admission,
     attempt::Arriving,
+    first::FirstRecords,
     followed::Leaving,
     lent::Lending,
     pressure::Pressed,
+    record::refused,
     removed::Removed,
     table::{Held, State, Table},
     under_way::UnderWay,
@@ -62,40 +63,6 @@ impl Default for DataOptions {
             patience: Duration::from_secs(20),
             leave_after: Some(Duration::from_secs(30)),
         }
-    }
-}
-
-/// Records that the commit of an object's first bytes stores with them. Made before the data server, which is given
-/// [`FirstRecords::hook`], and then given to the service.
-pub struct FirstRecords {
-    store: Arc<MetaStore>,
-    /// One for each live object at most.
-    pending: Mutex<HashMap<Ino, Record>>,
-}
-
-/// For [`ds::KvMaps::new`].
-pub fn first_record(store: &Arc<MetaStore>) -> Arc<FirstRecords> {
-    Arc::new(FirstRecords { store: store.clone(), pending: Mutex::default() })
-}
-
-impl FirstRecords {
-    pub fn hook(self: &Arc<Self>) -> Box<ds::FirstRecord> {
-        let own = self.clone();
-        Box::new(move |ino, entries| own.commit(ino, entries))
-    }
-
-    fn commit(&self, ino: Ino, entries: &Entries) -> Result<u64, Errno> {
-        // Nobody writes an object that the service did not begin.
-        let record = self.pending.lock().get(&ino).copied().ok_or(Errno::EIO)?;
-        let mut writes = WriteSet::new();
-        for (key, value) in entries {
-            match value {
-                Some(value) => writes.put(key, value.clone()),
-                None => writes.delete(key),
-            }
-        }
-        writes.put(&key::held(ino), Bytes::from(record.encode()));
-        self.store.commit(writes).map(|lsn| lsn.0).map_err(|error| refused(ino, &error))
     }
 }
 
@@ -576,17 +543,6 @@ fn same_generation(state: &State, object: &asked::Object) -> Result<(), No> {
     match &state.record {
         Some(record) if record.generation != object.generation => Err(No::moved()),
         Some(_) | None => Ok(()),
-    }
-}
-
-pub(super) fn refused(ino: Ino, error: &KvError) -> Errno {
-    match error {
-        KvError::Full => Errno::ENOSPC,
-        KvError::ReadOnly(_) => Errno::EROFS,
-        KvError::Io(_) | KvError::Corrupt(_) => {
-            tracing::error!(%ino, %error, "the record of an object was not read or stored");
-            Errno::EIO
-        }
     }
 }
 
