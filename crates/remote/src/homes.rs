@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -44,6 +44,8 @@ pub(crate) struct Home {
     pub joined: Mutex<Option<Came>>,
     /// In slots up to this number the session, as it came there, said there what it has.
     pub brought: Mutex<Option<(SessionId, u64, u64)>>,
+    /// How often it was started again and did not know any more what it had answered.
+    pub losses: AtomicU64,
     /// A thread hears there of locks that wait.
     pub listening: AtomicBool,
 }
@@ -94,6 +96,7 @@ impl Homes {
             metadata: line(Lane::Metadata),
             joined: Mutex::default(),
             brought: Mutex::default(),
+            losses: AtomicU64::new(0),
             listening: AtomicBool::new(false),
         })
     }
@@ -109,6 +112,7 @@ impl Homes {
         if let Some(before) = known.get(&owner.node) {
             *home.joined.lock() = *before.joined.lock();
             *home.brought.lock() = *before.brought.lock();
+            home.losses.store(before.losses.load(Ordering::Acquire), Ordering::Release);
             home.listening.store(before.listening.load(Ordering::Acquire), Ordering::Release);
         }
         known.insert(owner.node, home.clone());

@@ -156,6 +156,7 @@ impl Remote {
         let again = {
             let mut current = self.session.write();
             let mut came = home.joined.lock();
+            home.losses.fetch_add(1, Ordering::AcqRel);
             self.recoveries.fetch_add(1, Ordering::AcqRel);
             let again = self.locks.lock().come_back(at);
             *came = Some(Came { id: session.id, serial: session.serial, joined, incarnation });

@@ -1,4 +1,4 @@
-//! The other metadata servers of a cluster that has several: who is asked about an inode, and the session there.
+//! The metadata servers of a cluster that has several: who is asked about an inode, and the session there.
 //!
 //! The mount's session is one, with one number for each of its operations, wherever that is carried out: what it has in a slot goes with the
 //! slot from server to server. Each is asked over lines of its own, where the same session has joined. If one of them has lost it, all of it is
@@ -60,6 +60,8 @@ struct Tried {
     end: Instant,
     /// It may have been carried out.
     again: bool,
+    /// Who was asked, and how often he had lost what he knew.
+    asked: Vec<(u64, u64)>,
     /// Who does not answer, and until when that is waited for.
     silent: Option<(Arc<Home>, Instant)>,
 }
@@ -114,7 +116,7 @@ impl Remote {
             request
         };
         let end = Instant::now() + self.metadata_patience().min(want.longest);
-        let mut tried = Tried { pause: FIRST_PAUSE, end, again: false, silent: None };
+        let mut tried = Tried { pause: FIRST_PAUSE, end, again: false, asked: Vec::new(), silent: None };
         loop {
             let request = make(head);
             if let Err(bad) = request.check() {
@@ -126,7 +128,8 @@ impl Remote {
             let mut homes = 0;
             request.homes(&mut |_| homes += 1);
             let mut from = Source { node: home.node, joined: 0 };
-            let answer = self.ask_once(&home, &mut make, want, (session, head, recovering), &mut from);
+            let whose = (session, head, recovering);
+            let answer = self.ask_once(&home, &mut make, want, whose, (&mut from, &mut tried));
             match answer {
                 Ok(answered) => return Ok((answered, from)),
                 Err(stop) => {
@@ -182,6 +185,7 @@ impl Remote {
             Stop::Fault { fault, again }
                 if Reason::of(&fault) == Reason::SessionGone
                     && self.has_homes()
+                    && from.joined != u64::MAX
                     && Instant::now() < tried.end
                     && self.comes_again(home, from.joined) =>
             {
@@ -201,8 +205,8 @@ impl Remote {
         home: &Home,
         make: &mut impl FnMut(Head) -> R,
         want: &Want,
-        (session, head, recovering): (&Session, Head, Option<Recovering>),
-        from: &mut Source,
+        (session, head, recovering): (&Arc<Session>, Head, Option<Recovering>),
+        (from, tried): (&mut Source, &mut Tried),
     ) -> Result<Answered, Stop> {
         let coming = recovering.and_then(|recovering| recovering.0).filter(|at| at.node == home.node);
         from.joined = match coming {
@@ -210,6 +214,11 @@ impl Remote {
             None if self.has_homes() => self.join_at(home, session)?,
             None => head.joined,
         };
+        if self.has_homes() && self.have_lost(home, tried) && tried.again && want.operation && !want.anew {
+            // The session came back meanwhile, and whether this was carried out before nobody knows.
+            from.joined = u64::MAX;
+            return Err(Stop::Fault { fault: Box::new(proto::fault::session_gone()), again: true });
+        }
         let asking = Asking {
             method: R::METHOD,
             meta: make(Head { joined: from.joined, ..head }).encode_to_vec().into(),
@@ -219,6 +228,15 @@ impl Remote {
         let all = Waits::of(self.options.patience, want.longest);
         let patience = if self.has_homes() { SLICE } else { all.patience };
         home.metadata.ask(&asking, Waits { patience, ..all })
+    }
+
+    /// Has one of those that were asked been started again since? `home` is asked next.
+    fn have_lost(&self, home: &Home, tried: &mut Tried) -> bool {
+        let losses = |home: &Home| home.losses.load(Ordering::Acquire);
+        if !tried.asked.iter().any(|(node, _)| *node == home.node) {
+            tried.asked.push((home.node, losses(home)));
+        }
+        tried.asked.iter().any(|(node, before)| losses(&self.home_at(*node)) != *before)
     }
 
     /// A server does not answer: another may have gone on in its place, or will. False: that was waited for.
