@@ -56,6 +56,10 @@ impl DataService {
         if self.table.get(ino).is_none() && self.load(ino)?.is_none() {
             return Err(busy("nothing was written to it"));
         }
+        if !self.is_safe() && !self.is_declared_unsafe() {
+            // What is synced has to leave at once, also while it is read.
+            return Err(busy("here is only memory, and what is to be safe goes to another data server"));
+        }
         // Beside writers: what they do next is done to the file that is lent.
         let file = self.shared(&object, |state, there| {
             if state.record.is_none() || self.ds.first_record_is_late(there) {
