@@ -5,29 +5,10 @@
 use prost::{Enumeration, Message};
 use types::Errno;
 
-use crate::{BATCH_MAX, Bad, Head, Method, Nothing, Request, attr::Time};
+use crate::{BATCH_MAX, Bad, Nothing, attr::Time};
 
 /// Bytes of one read or write: a frame's body.
 pub const BYTES_MAX: u32 = 4 << 20;
-
-/// Messages without a head: data servers know no sessions.
-macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
-        $(impl Request for $request {
-            const METHOD: Method = Method::$request;
-            type Answer = $answer;
-
-            fn head(&self) -> Option<&Head> {
-                None
-            }
-
-            fn check(&self) -> Result<(), Bad> {
-                let $it = self;
-                $check
-            }
-        })*
-    };
-}
 
 fn object(of: Option<&Object>) -> Result<(), Bad> {
     let object = of.ok_or(Bad::Missing("object"))?;
@@ -50,7 +31,7 @@ fn recorded(list: &[Recorded]) -> Result<(), Bad> {
     list.iter().try_for_each(|one| object(one.object.as_ref()))
 }
 
-requests! {
+requests_of_anybody! {
     Read -> ReadDone, |it| object(it.object.as_ref())
         .and(if it.length > BYTES_MAX { Err(Bad::Range("length")) } else { Ok(()) });
     Write -> Written, |it| object(it.object.as_ref());

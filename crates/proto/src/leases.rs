@@ -131,22 +131,8 @@ impl Request for Look {
     }
 }
 
-impl Request for Keep {
-    const METHOD: Method = Method::Keep;
-    type Answer = Kept;
-
-    fn head(&self) -> Option<&Head> {
-        self.head.as_ref()
-    }
-
-    fn check(&self) -> Result<(), Bad> {
-        known(self.head())?;
-        inode(self.ino)
-    }
-
-    fn homes(&self, visit: &mut dyn FnMut(u64)) {
-        visit(self.ino);
-    }
+requests_of_an_inode! {
+    Keep -> Kept, ino;
 }
 
 impl Request for Return {

@@ -12,6 +12,9 @@
 //! It knows no socket and no server, and believes no length.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod requests;
+
 pub mod attr;
 pub mod closing;
 pub mod control;

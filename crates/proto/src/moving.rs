@@ -6,7 +6,7 @@
 use prost::{Enumeration, Message};
 
 use crate::{
-    BATCH_MAX, Bad, Head, Method, Nothing, Request,
+    BATCH_MAX, Bad, Nothing,
     attr::Time,
     control::{ADDRESS_MAX, ADDRESSES_MAX, Pressure},
     data::Object,
@@ -19,24 +19,6 @@ pub const RANGES_MAX: usize = 512;
 pub const WHY_MAX: usize = 256;
 /// The longest freeze that a source agrees to.
 pub const FREEZE_MS_MAX: u32 = 10_000;
-
-macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
-        $(impl Request for $request {
-            const METHOD: Method = Method::$request;
-            type Answer = $answer;
-
-            fn head(&self) -> Option<&Head> {
-                None
-            }
-
-            fn check(&self) -> Result<(), Bad> {
-                let $it = self;
-                $check
-            }
-        })*
-    };
-}
 
 fn object(of: Option<&Object>) -> Result<(), Bad> {
     crate::attr::ino(of.ok_or(Bad::Missing("object"))?.ino).map(|_| ())
@@ -77,7 +59,7 @@ fn judged(list: &[Judged]) -> Result<(), Bad> {
     list.iter().try_for_each(|one| object(one.object.as_ref()).and(attempt(one.attempt)))
 }
 
-requests! {
+requests_of_anybody! {
     DrainNode -> Standing, |it| node(it.node);
     RemoveNode -> Nothing, |it| node(it.node);
     Standings -> Nothing, |_it| Ok(());

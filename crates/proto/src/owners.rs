@@ -304,26 +304,7 @@ pub struct FileState {
     pub append_end: u64,
 }
 
-/// Messages without a head, and what is checked.
-macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
-        $(impl Request for $request {
-            const METHOD: Method = Method::$request;
-            type Answer = $answer;
-
-            fn head(&self) -> Option<&Head> {
-                None
-            }
-
-            fn check(&self) -> Result<(), Bad> {
-                let $it = self;
-                $check
-            }
-        })*
-    };
-}
-
-requests! {
+requests_of_anybody! {
     JoinMetadata -> JoinedMetadata, |it| joining(it);
     LetGo -> Gone, |it| in_order(&it.slots);
     StatePart -> Nothing, |_it| Ok(());

@@ -4,7 +4,7 @@
 
 use prost::Message;
 
-use crate::{Bad, Head, Method, Request, metadata::text, owners::AnswerState};
+use crate::{Bad, Head, metadata::text, owners::AnswerState};
 
 /// Bytes of the records of one message, but for a single one that is larger.
 pub const RECORDS_BYTES: usize = 2 << 20;
@@ -153,26 +153,7 @@ impl TailOperation {
     }
 }
 
-/// Messages without a head, and what is checked.
-macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
-        $(impl Request for $request {
-            const METHOD: Method = Method::$request;
-            type Answer = $answer;
-
-            fn head(&self) -> Option<&Head> {
-                None
-            }
-
-            fn check(&self) -> Result<(), Bad> {
-                let $it = self;
-                $check
-            }
-        })*
-    };
-}
-
-requests! {
+requests_of_anybody! {
     TailWho -> TailIs, |_it| Ok(());
     TailBegin -> TailHas, |it| writer(it.node, &it.writer);
     TailMore -> TailHas, |it| writer(it.node, &it.writer);
