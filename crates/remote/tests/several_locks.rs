@@ -132,6 +132,40 @@ fn locks_go_with_their_slots() {
     b.shutdown();
 }
 
+/// Goal: a circle of processes over two servers is told to one of them, and the other goes on; of flock(2) nobody is told. Method: two clients that
+/// wait for each other at two servers, first with flock(2), then with fcntl(2).
+#[test]
+fn a_circle_over_two_servers_is_told_to_one() {
+    let site = Several::new(2, 1);
+    let clients = [client(&site, 900), client(&site, 901)];
+    let dirs = dirs(&site, &clients[0]);
+    let files = clients.each_ref().map(|client| dirs.map(|dir| open(client, dir)));
+    let circle = |holder: Holder| {
+        for n in 0..2 {
+            take(&clients[n], &files[n][n], holder, Kind::Write).unwrap();
+        }
+        [0, 1].map(|n| begin(&clients[n], wish(&files[n][1 - n], holder, Kind::Write, true)))
+    };
+    let flocks = circle(FLOCK);
+    let waits = circle(ONE).map(|(_, answer)| answer);
+    let mut told = None;
+    until("one is told", || {
+        told = waits.iter().position(|answer| answer.try_recv() == Ok(Err(Errno::EDEADLK)));
+        told.is_some()
+    });
+    let told = told.unwrap();
+    assert_eq!(waits[1 - told].try_recv(), Err(TryRecvError::Empty));
+    let of_told = &files[told][told];
+    clients[told].unlock(of_told.ino, ONE, Range::ALL).unwrap();
+    got(&waits[1 - told]).unwrap();
+    for (client, (number, answer)) in clients.iter().zip(flocks) {
+        assert_eq!(answer.try_recv(), Err(TryRecvError::Empty));
+        client.interrupt(number);
+        assert_eq!(got(&answer), Err(Errno::EINTR));
+    }
+    clients.iter().for_each(|client| client.shutdown());
+}
+
 /// Goal: no two have the same lock at once, whatever goes on with the slots. Method: three threads on two clients count under a lock, and the slot goes
 /// to and fro. Each count is there, and nobody was inside beside another.
 #[test]

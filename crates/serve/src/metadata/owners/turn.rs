@@ -9,7 +9,7 @@ use cluster::{
 use parking_lot::Mutex;
 use types::Slot;
 
-use super::rights::as_slots;
+use super::{circles::Looks, rights::as_slots};
 
 /// Whoever has this carries a hand-over out.
 pub(crate) struct Turn {
@@ -28,6 +28,7 @@ pub(crate) struct Turn {
 pub(crate) struct Duty {
     pub turn: Mutex<Turn>,
     pub heard: Mutex<BTreeMap<NodeId, Heard>>,
+    pub looks: Mutex<Looks>,
 }
 
 pub(crate) struct Heard {
@@ -56,6 +57,6 @@ impl Duty {
             looked: now,
             tickets: 0,
         };
-        Duty { turn: Mutex::new(turn), heard: Mutex::default() }
+        Duty { turn: Mutex::new(turn), heard: Mutex::default(), looks: Mutex::default() }
     }
 }
