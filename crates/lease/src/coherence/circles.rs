@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::SessionId;
 use types::Ino;
 
-use super::locks::{Class, Owner};
+use super::owner::{Class, Owner};
 
 /// A process's request that waits.
 #[derive(Clone, PartialEq, Eq, Debug)]

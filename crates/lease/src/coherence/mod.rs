@@ -32,6 +32,7 @@ mod coming;
 pub mod limits;
 pub mod locks;
 pub mod message;
+mod owner;
 pub mod ranges;
 pub mod rights;
 pub mod server;

@@ -10,7 +10,7 @@ use crate::{
 };
 use cluster::NodeId;
 use lease::coherence::{
-    circles::{Behind, Pair, Search, Victim, Wait},
+    circles::{Behind, Pair, Victim, Wait},
     locks::{Class, Owner},
     server::Input,
 };
@@ -27,13 +27,6 @@ const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
 /// A server and its life.
 type At = (NodeId, u64);
-
-/// Of who is on duty.
-#[derive(Default)]
-pub(crate) struct Looks {
-    last: Option<Instant>,
-    search: Search<At>,
-}
 
 impl MetadataService {
     /// One look of the clock.

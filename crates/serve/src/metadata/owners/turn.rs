@@ -6,10 +6,11 @@ use cluster::{
     NodeId,
     relief::{Relief, Settings},
 };
+use lease::coherence::circles::Search;
 use parking_lot::Mutex;
 use types::Slot;
 
-use super::{circles::Looks, rights::as_slots};
+use super::rights::as_slots;
 
 /// Whoever has this carries a hand-over out.
 pub(crate) struct Turn {
@@ -29,6 +30,14 @@ pub(crate) struct Duty {
     pub turn: Mutex<Turn>,
     pub heard: Mutex<BTreeMap<NodeId, Heard>>,
     pub looks: Mutex<Looks>,
+}
+
+/// For circles of processes that wait for each other.
+#[derive(Default)]
+pub(crate) struct Looks {
+    pub last: Option<Instant>,
+    /// Servers by their lives.
+    pub search: Search<(NodeId, u64)>,
 }
 
 pub(crate) struct Heard {
