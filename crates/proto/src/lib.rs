@@ -6,7 +6,7 @@
 //! - [`method`] numbers and lanes; [`Request`] ties a message to its method and its answer; [`decode`] is the only way in.
 //! - [`head`] who asks, and which of his operations it is; [`attr`] attributes; [`layout`] where a file's data are;
 //!   [`fault`] answers that say no.
-//! - [`control`], [`metadata`], [`closing`], [`untouched`], [`spread`], [`locks`], [`data`], [`watch`] the messages, [`owners`] those among metadata servers,
+//! - [`control`], [`metadata`], [`closing`], [`untouched`], [`spread`], [`locks`], [`data`], [`watch`] the messages, [`owners`] and [`circles`] those among metadata servers,
 //!   [`moving`] those about stripes that move, [`lending`] those on one machine; [`meter`] counts requests.
 //!
 //! It knows no socket and no server, and believes no length.
@@ -16,6 +16,7 @@
 mod requests;
 
 pub mod attr;
+pub mod circles;
 pub mod closing;
 pub mod control;
 pub mod data;

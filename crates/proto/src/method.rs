@@ -61,6 +61,8 @@ methods! {
     Leaving = 54,
     TakeDuty = 55,
     Bare = 56,
+    LockWaits = 60,
+    RefuseLock = 61,
     // Metadata: 100 to 199.
     Lookup = 100,
     GetAttr = 101,

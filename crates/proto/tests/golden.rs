@@ -7,6 +7,7 @@ use prost::Message;
 use proto::{
     BATCH_MAX, Bad, Head, Layout, Method, Nothing, Request, SessionId,
     attr::{Attr, Caller, Changes, SetTime, Time},
+    circles::*,
     closing::{CLOSINGS_MAX, CloseMany, Closing},
     control::*,
     data::{self, AllocateMode, Object, ObjectAttr, Whence},
@@ -574,9 +575,29 @@ fn lending() -> Vec<Golden> {
     ]
 }
 
+fn circles() -> Vec<Golden> {
+    let process = Process::new(SESSION, 4);
+    let behind = vec![WaitsFor { process: Some(Process::new(SessionId(5), 6)), since: 300 }];
+    let wait = LockWait { ino: 2, process: Some(process), number: 7, behind };
+    let Process { session_high, session_low, .. } = process;
+    let refused = RefuseLock { session_high, session_low, number: 7, incarnation: 8 };
+    assert_eq!((process.session(), refused.session()), (SESSION, SESSION));
+    let waits = Waits { waits: vec![wait.clone()] };
+    assert_eq!(Waits::read(&waits.encode_to_vec()).as_ref(), Ok(&waits));
+    let many = Waits { waits: vec![wait; PAIRS_MAX + 1] };
+    let too_long = Err(Bad::TooLong { what: "pairs", len: PAIRS_MAX + 1, max: PAIRS_MAX });
+    assert_eq!(Waits::read(&many.encode_to_vec()), too_long);
+    vec![
+        ("lock-waits", LockWaits {}.encode_to_vec()),
+        ("waits-told", WaitsTold { incarnation: 8 }.encode_to_vec()),
+        ("waits", waits.encode_to_vec()),
+        ("refuse-lock", refused.encode_to_vec()),
+    ]
+}
+
 fn all() -> Vec<Golden> {
-    [control(), owners(), tails(), watch(), names(), files(), locks(), bytes(), moving(), leases(), lending()]
-        .concat()
+    let first = [control(), owners(), tails(), watch(), names(), files(), locks(), bytes()].concat();
+    [first, moving(), leases(), lending(), circles()].concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -625,6 +646,8 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::TakeOn => check::<TakeOn>(meta),
         Method::Bring => check::<Bring>(meta),
         Method::SlotLoads => check::<SlotLoads>(meta),
+        Method::LockWaits => check::<LockWaits>(meta),
+        Method::RefuseLock => check::<RefuseLock>(meta),
         Method::TailWho => check::<TailWho>(meta),
         Method::TailBegin => check::<TailBegin>(meta),
         Method::TailMore => check::<TailMore>(meta),
@@ -728,6 +751,7 @@ fn no_bytes_make_a_decoder_panic() {
                 let _ = take(*method, bytes);
             }
             let _ = HadLocks::read(bytes);
+            let _ = Waits::read(bytes);
             let _ = Told::decode(bytes);
             let _ = TailRecords::decode(bytes);
             let _ = Looked::decode(bytes);

@@ -12,6 +12,7 @@ use types::Ino;
 
 pub use super::limits::{Expected, Limits, Past};
 use super::{
+    circles::Wait,
     locks::{LockRequest, Locks, Outcome, Owner},
     message::{Joined, Life, Party, Saying, Telling},
     ranges::Range,
@@ -51,6 +52,11 @@ pub enum Input {
     /// Of the request with that number.
     Cancel {
         by: Party,
+        number: u64,
+    },
+    /// That request was in a circle over several servers, while it waited here.
+    Refuse {
+        session: SessionId,
         number: u64,
     },
     /// It unmounts, has written back everything and lets go of all.
@@ -224,6 +230,11 @@ impl Server {
         &self.locks
     }
 
+    /// As [`Locks::waits`].
+    pub fn waits(&mut self, pairs_max: usize) -> Vec<Wait> {
+        self.locks.waits(pairs_max)
+    }
+
     pub fn is_alive(&self, party: Party) -> bool {
         if party == Party::SERVER {
             return true;
@@ -277,6 +288,7 @@ impl Server {
                     self.locks.cancel(by.session, number);
                 }
             }
+            Input::Refuse { session, number } => self.locks.refuse(session, number),
             Input::Leave(by) => {
                 if self.is_alive(by) {
                     self.end_session(by.session);

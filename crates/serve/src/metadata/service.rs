@@ -203,6 +203,7 @@ impl MetadataService {
         } else {
             clocks.push(("metadata-slots", MetadataService::tend_slots));
             clocks.push(("metadata-map", MetadataService::follow));
+            clocks.push(("metadata-circles", MetadataService::tend_circles));
             clocks.push(("metadata-copies", MetadataService::tend_copies));
             clocks.push(("metadata-standby", MetadataService::tend_tail));
             self.start_tails()?;
@@ -373,6 +374,8 @@ impl MetadataService {
             Method::TakeOn => self.slots_take_on(meta),
             Method::Bring => self.bring_slots(meta),
             Method::SlotLoads => self.slot_loads(meta),
+            Method::LockWaits => self.lock_waits(meta),
+            Method::RefuseLock => self.refuse_lock(meta),
             Method::TailWho => self.tail_who(meta),
             Method::TailBegin => self.tail_begin(meta),
             Method::TailMore => self.tail_more(meta, body),
@@ -457,6 +460,8 @@ fn is_among_servers(method: Method) -> bool {
             | Method::TakeOn
             | Method::Bring
             | Method::SlotLoads
+            | Method::LockWaits
+            | Method::RefuseLock
             | Method::TailWho
             | Method::TailBegin
             | Method::TailMore
@@ -506,7 +511,9 @@ impl Handler for MetadataService {
                         | Method::PutState
                         | Method::TakeOn
                         | Method::TakeDuty
-                        | Method::SlotLoads,
+                        | Method::SlotLoads
+                        | Method::LockWaits
+                        | Method::RefuseLock,
                     ),
                     Some([slots, _]),
                 ) => slots,

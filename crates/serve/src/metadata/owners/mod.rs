@@ -13,6 +13,7 @@
 //! - I-OWNERS-5: who takes slots without what sessions had in them has each session say that first, before anything of it there is carried out.
 
 mod bares;
+mod circles;
 mod duty;
 mod follow;
 mod following;

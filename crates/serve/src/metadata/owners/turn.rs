@@ -6,6 +6,7 @@ use cluster::{
     NodeId,
     relief::{Relief, Settings},
 };
+use lease::coherence::circles::Search;
 use parking_lot::Mutex;
 use types::Slot;
 
@@ -28,6 +29,15 @@ pub(crate) struct Turn {
 pub(crate) struct Duty {
     pub turn: Mutex<Turn>,
     pub heard: Mutex<BTreeMap<NodeId, Heard>>,
+    pub looks: Mutex<Looks>,
+}
+
+/// For circles of processes that wait for each other.
+#[derive(Default)]
+pub(crate) struct Looks {
+    pub last: Option<Instant>,
+    /// Servers by their lives.
+    pub search: Search<(NodeId, u64)>,
 }
 
 pub(crate) struct Heard {
@@ -56,6 +66,6 @@ impl Duty {
             looked: now,
             tickets: 0,
         };
-        Duty { turn: Mutex::new(turn), heard: Mutex::default() }
+        Duty { turn: Mutex::new(turn), heard: Mutex::default(), looks: Mutex::default() }
     }
 }
