@@ -191,6 +191,11 @@ impl Client {
         }
     }
 
+    /// The connection, if there is one. Waits for nothing.
+    pub fn there(&self) -> Option<Arc<Channel>> {
+        self.state.lock().channel.clone().filter(|channel| channel.is_open())
+    }
+
     /// As [`Channel::give_back`], if there is a connection.
     pub fn give_back(&self, body: Vec<u8>) {
         if let Some(channel) = &self.state.lock().channel {

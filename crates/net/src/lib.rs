@@ -27,6 +27,7 @@ mod server;
 pub mod tls;
 pub mod trace;
 pub mod transport;
+mod waiter;
 
 use std::io;
 

@@ -290,7 +290,7 @@ fn tails() -> Vec<Golden> {
         ("tail-now", TailNow {}.encode_to_vec()),
         ("tail-status", status.encode_to_vec()),
         // Also in files.
-        ("tail-records", TailRecords { records: vec![record] }.encode_to_vec()),
+        ("tail-records", TailStored { records: vec![record.encode_to_vec().into()] }.encode_to_vec()),
     ]
 }
 
@@ -753,7 +753,8 @@ fn no_bytes_make_a_decoder_panic() {
             let _ = HadLocks::read(bytes);
             let _ = Waits::read(bytes);
             let _ = Told::decode(bytes);
-            let _ = TailRecords::decode(bytes);
+            let _ = TailStored::decode(bytes);
+            let _ = TailRecord::decode(bytes);
             let _ = Looked::decode(bytes);
             let _ = Kept::decode(bytes);
             let _ = Entries::decode(bytes);

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod at_once;
 mod borrowing;
 mod bringing;
 mod cache;

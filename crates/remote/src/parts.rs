@@ -10,6 +10,7 @@ use types::{Attr, Errno, Ino};
 
 use crate::{
     Remote,
+    at_once::Begun,
     dirs::{Page, Wish, listed},
     names::attr_of,
 };
@@ -47,22 +48,27 @@ impl Remote {
                 }
                 return attr_of(asked?.attr);
             };
-            let asked = self.look(|head| GetAlone { head: Some(head), ino: ino.get() })?;
-            let mut attr = attr_of(asked.attr)?;
-            match over.parts().try_for_each(|part| self.add_part(&mut attr, part)) {
-                Ok(()) => return Ok(attr),
+            match self.attr_over(ino, &over) {
                 // It was gathered meanwhile.
                 Err(Errno::ESTALE) => self.spreads.forget(ino.get()),
-                Err(error) => return Err(error),
+                attr => return attr,
             }
         }
         Err(Errno::EIO)
     }
 
-    fn add_part(&self, attr: &mut Attr, part: Ino) -> Result<(), Errno> {
-        let asked = self.look(|head| GetAttr { head: Some(head), ino: part.get() })?;
-        complete_attr(attr, &attr_of(asked.attr)?);
-        Ok(())
+    /// The directory and all its parts are asked at once.
+    fn attr_over(&self, ino: Ino, over: &Over) -> Result<Attr, Errno> {
+        let alone = |head| GetAlone { head: Some(head), ino: ino.get() };
+        let part = |ino: Ino| move |head| GetAttr { head: Some(head), ino: ino.get() };
+        let begun = self.begin_look(alone);
+        let parts: Vec<(Ino, Option<Begun>)> =
+            over.parts().map(|ino| (ino, self.begin_look(part(ino)))).collect();
+        let mut attr = attr_of(self.end_look(begun, alone)?.attr)?;
+        for (ino, begun) in parts {
+            complete_attr(&mut attr, &attr_of(self.end_look(begun, part(ino))?.attr)?);
+        }
+        Ok(attr)
     }
 
     pub(crate) fn list_spread(&self, dir: Ino, wish: &Wish) -> Result<Page, Errno> {

@@ -93,7 +93,7 @@ impl Remote {
     }
 
     /// Who is asked. `request` has any head.
-    fn whose<R: Request>(&self, request: &R) -> Arc<Home> {
+    pub(crate) fn whose<R: Request>(&self, request: &R) -> Arc<Home> {
         if !self.has_homes() {
             return self.duty();
         }

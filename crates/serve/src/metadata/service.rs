@@ -31,7 +31,7 @@ use crate::{
     answer::{No, Outcome},
     nodes::Nodes,
     standing,
-    workers::{Bounds, Serve, Workers},
+    workers::{AtOnce, Bounds, Owed, Serve, Workers},
 };
 
 /// What is done again and again.
@@ -71,7 +71,7 @@ impl Default for MetadataOptions {
 
 /// See the module's page. Every method may be called from any thread.
 pub struct MetadataService {
-    me: Weak<MetadataService>,
+    pub(super) me: Weak<MetadataService>,
     pub(super) mds: Arc<Mds>,
     pub(super) store: Arc<MetaStore>,
     /// Lives and verdicts of this server.
@@ -103,8 +103,8 @@ pub struct MetadataService {
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
     slots: Option<[Workers; 2]>,
-    /// What others' standby is asked. It waits for no disk and no other server.
-    copying: Option<Workers>,
+    /// What others' standby is told, over connections for that alone. It waits for no disk and no other server.
+    copying: Option<AtOnce>,
     /// Messages that say that somebody is there never wait behind others.
     pub(super) control: Workers,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -135,7 +135,7 @@ impl MetadataService {
             Some(_) => Some([Workers::start("slots", few)?, Workers::start("slots-wait", few)?]),
             None => None,
         };
-        let copying = shared.as_ref().map(|_| Workers::start("copying", few)).transpose()?;
+        let copying = shared.as_ref().map(|_| AtOnce::default());
         // What concerns this server alone is in its own store.
         let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
         let before = verdicts::begin_life(&notes).map_err(io::Error::other)?;
@@ -225,7 +225,7 @@ impl MetadataService {
         self.control.shutdown();
         // Until here answers waited for the standby.
         self.end_tails();
-        self.copying.iter().for_each(Workers::shutdown);
+        self.copying.iter().for_each(AtOnce::shutdown);
         self.end_moves();
     }
 
@@ -486,8 +486,11 @@ fn is_read(method: Method) -> bool {
 
 impl Serve for MetadataService {
     fn serve(&self, incoming: &mut Incoming) -> Outcome {
-        let outcome = self.carry_out(incoming);
-        self.when_settled(incoming, outcome)
+        self.carry_out(incoming)
+    }
+
+    fn answer(&self, owed: Owed, outcome: Outcome) {
+        self.when_settled(owed, outcome);
     }
 }
 
@@ -502,6 +505,9 @@ impl Handler for MetadataService {
         let is_control = method.is_some_and(|method| method.lane() == wire::schema::Lane::Control) && !waits;
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
+            if let (Some(Method::TailBegin | Method::TailMore), Some(copying)) = (method, &self.copying) {
+                return copying.take(me, incoming, reply);
+            }
             let workers = match (method, &self.slots) {
                 (Some(Method::Bring | Method::Leaving), Some([_, waiting])) => waiting,
                 (
@@ -517,9 +523,6 @@ impl Handler for MetadataService {
                     ),
                     Some([slots, _]),
                 ) => slots,
-                (Some(Method::TailBegin | Method::TailMore), Some(_)) => {
-                    self.copying.as_ref().unwrap_or(&self.control)
-                }
                 _ if is_control => &self.control,
                 _ => &self.workers,
             };

@@ -22,6 +22,7 @@ mod hand;
 mod leave;
 mod peers;
 mod rights;
+mod sending;
 mod standby;
 mod start;
 mod state;

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use cluster::{
     NodeId,
     tail::{
@@ -117,18 +118,21 @@ impl Copies {
         writer: &str,
         (copy, beat): (u64, u64),
         (from, up_to, applied): (u64, u64, u64),
-        records: &[TailRecord],
+        records: &[Bytes],
     ) -> TailHas {
-        let follow = records.iter().map(|record| record.number).eq(from..=up_to);
-        let (from, up_to) = if follow { (from, up_to) } else { (from, from.saturating_sub(1)) };
+        let numbered = numbered(records).filter(|all| all.iter().map(|one| one.number).eq(from..=up_to));
+        let (from, up_to, records) = match numbered {
+            Some(records) => (from, up_to, records),
+            None => (from, from.saturating_sub(1), Vec::new()),
+        };
         let copying = self.of(writer);
         let mut copying = copying.lock();
         copying.machine.handle(now(), Input::Came { copy, beat, from, up_to, applied });
-        self.carry_on(&mut copying, records)
+        self.carry_on(&mut copying, &records)
     }
 
     /// Does what the machine says. Returns what the owner is told.
-    fn carry_on(&self, copying: &mut Copying, records: &[TailRecord]) -> TailHas {
+    fn carry_on(&self, copying: &mut Copying, records: &[CopyRecord]) -> TailHas {
         let mut has = TailHas::default();
         while let Some(effect) = copying.machine.poll_effect() {
             let done = match effect {
@@ -281,12 +285,11 @@ impl Copying {
         Ok(())
     }
 
-    fn keep(&mut self, copy: u64, (from, up_to): (u64, u64), records: &[TailRecord]) -> io::Result<()> {
-        let new: Vec<&TailRecord> =
-            records.iter().filter(|record| (from..=up_to).contains(&record.number)).collect();
+    fn keep(&mut self, copy: u64, (from, up_to): (u64, u64), records: &[CopyRecord]) -> io::Result<()> {
+        let new = records.partition_point(|record| record.number < from)
+            ..records.partition_point(|record| record.number <= up_to);
         let file = self.file.as_mut().ok_or_else(|| io::Error::other("its file is not open"))?;
-        let encoded: Vec<CopyRecord> = new.iter().map(|record| to_keep(record)).collect();
-        file.append(&encoded)?;
+        file.append(&records[new])?;
         self.machine.handle(now(), Input::Kept { copy, up_to });
         Ok(())
     }
@@ -337,6 +340,15 @@ fn find(path: &Path) -> io::Result<Option<(CopyName, Vec<CopyRecord>)>> {
 
 fn to_keep(record: &TailRecord) -> CopyRecord {
     CopyRecord { number: record.number, lsn: None, bytes: record.encode_to_vec().into() }
+}
+
+/// As they came, if each can be read when it is needed.
+fn numbered(records: &[Bytes]) -> Option<Vec<CopyRecord>> {
+    let numbered = |bytes: &Bytes| {
+        let number = TailRecord::decode(&bytes[..]).ok()?.number;
+        Some(CopyRecord { number, lsn: None, bytes: bytes.clone() })
+    };
+    records.iter().map(numbered).collect()
 }
 
 /// Their bytes are under a checksum: what cannot be read was not written by this program.
