@@ -10,6 +10,7 @@ use crate::{
     Bad, Head, Method, Nothing, Request,
     attr::Attr,
     metadata::{inode, known},
+    owners::{Run, in_order},
 };
 
 /// Leases in one message: with the longest names they fit into one, beside as many outcomes of locks as there may be.
@@ -34,6 +35,9 @@ pub struct Look {
     pub ino: u64,
     #[prost(bytes = "vec", tag = "3")]
     pub name: Vec<u8>,
+    /// With a reference without a name, too: the name was another server's ([`Looked::ino`]).
+    #[prost(bool, tag = "4")]
+    pub referring: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -47,6 +51,9 @@ pub struct Looked {
     /// What is kept ends so long after the client asked what was answered last.
     #[prost(uint32, tag = "3")]
     pub term_ms: u32,
+    /// Not 0: the name names this inode, which is another metadata server's, who has the attributes and knows of no reference yet.
+    #[prost(uint64, tag = "4")]
+    pub ino: u64,
 }
 
 /// Asks whether bytes of a file may be kept that were not, or are no more.
@@ -85,6 +92,18 @@ pub struct Recalled {
     pub grant: u64,
 }
 
+/// Of all names and attributes in these slots that were granted up to `grant` none may be kept. Bytes are asked back by themselves.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct RecalledSlots {
+    /// As of [`Recalled`].
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub slots: Vec<Run>,
+    #[prost(uint64, tag = "3")]
+    pub grant: u64,
+}
+
 /// No more than `keeps` is kept of all that was granted up to `number`.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Returned {
@@ -105,6 +124,11 @@ pub struct Return {
     /// At most [`LEASES_MAX`].
     #[prost(message, repeated, tag = "2")]
     pub returned: Vec<Returned>,
+    /// What [`RecalledSlots`] asked for.
+    #[prost(message, repeated, tag = "3")]
+    pub slots: Vec<Run>,
+    #[prost(uint64, tag = "4")]
+    pub grant: u64,
 }
 
 fn key(ino: u64, name: &[u8]) -> Result<(), Bad> {
@@ -128,6 +152,11 @@ impl Request for Look {
 
     fn homes(&self, visit: &mut dyn FnMut(u64)) {
         visit(self.ino);
+    }
+
+    fn directories(&mut self, visit: &mut dyn FnMut(&mut u64, Option<&[u8]>)) {
+        let name = (!self.name.is_empty()).then_some(&self.name[..]);
+        visit(&mut self.ino, name);
     }
 }
 
@@ -163,6 +192,7 @@ impl Request for Return {
         if len > LEASES_MAX {
             return Err(Bad::TooLong { what: "leases", len, max: LEASES_MAX });
         }
+        in_order(&self.slots)?;
         self.returned.iter().try_for_each(|one| key(one.ino, &one.name))
     }
 }
