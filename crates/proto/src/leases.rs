@@ -3,18 +3,21 @@
 //! A look that may be kept is answered from then on by the client, until it is recalled ([`crate::locks::Told`]) or the client has heard nothing
 //! of the server for [`Looked::term_ms`] since it asked. What comes back after a recall counts for the number of that recall.
 
+use std::collections::BTreeSet;
+
 use prost::Message;
-use types::NAME_MAX;
+use types::{NAME_MAX, SLOTS, Slot};
 
 use crate::{
     Bad, Head, Method, Nothing, Request,
     attr::Attr,
     metadata::{inode, known},
-    owners::{Run, in_order},
 };
 
 /// Leases in one message: with the longest names they fit into one, beside as many outcomes of locks as there may be.
 pub const LEASES_MAX: usize = 64;
+
+const SLOT_BYTES: usize = SLOTS as usize / 8;
 
 /// What of an answer may be kept: the bits of [`Looked::keeps`] and of an entry of a listing.
 pub mod keeps {
@@ -98,10 +101,30 @@ pub struct RecalledSlots {
     /// As of [`Recalled`].
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    #[prost(message, repeated, tag = "2")]
-    pub slots: Vec<Run>,
+    /// See [`slot_bits`].
+    #[prost(bytes = "vec", tag = "2")]
+    pub slots: Vec<u8>,
     #[prost(uint64, tag = "3")]
     pub grant: u64,
+}
+
+/// A bit for each slot, the lowest first, up to the last that is there: short, whichever they are.
+pub fn slot_bits(slots: &BTreeSet<Slot>) -> Vec<u8> {
+    let bytes = slots.last().map_or(0, |last| usize::from(last.get()) / 8 + 1);
+    let mut bits = vec![0; bytes];
+    for slot in slots.iter().map(|slot| usize::from(slot.get())) {
+        bits[slot / 8] |= 1 << (slot % 8);
+    }
+    bits
+}
+
+/// Those that there are.
+pub fn slots_of(bits: &[u8]) -> BTreeSet<Slot> {
+    let has = |slot: &Slot| {
+        let at = usize::from(slot.get());
+        bits.get(at / 8).is_some_and(|byte| byte & (1 << (at % 8)) != 0)
+    };
+    Slot::all().filter(has).collect()
 }
 
 /// No more than `keeps` is kept of all that was granted up to `number`.
@@ -125,8 +148,8 @@ pub struct Return {
     #[prost(message, repeated, tag = "2")]
     pub returned: Vec<Returned>,
     /// What [`RecalledSlots`] asked for.
-    #[prost(message, repeated, tag = "3")]
-    pub slots: Vec<Run>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub slots: Vec<u8>,
     #[prost(uint64, tag = "4")]
     pub grant: u64,
 }
@@ -192,7 +215,23 @@ impl Request for Return {
         if len > LEASES_MAX {
             return Err(Bad::TooLong { what: "leases", len, max: LEASES_MAX });
         }
-        in_order(&self.slots)?;
+        if self.slots.len() > SLOT_BYTES {
+            return Err(Bad::Range("slots"));
+        }
         self.returned.iter().try_for_each(|one| key(one.ino, &one.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_go_as_bits() {
+        for list in [vec![], vec![0], vec![7, 8], vec![0, 1, 4095]] {
+            let slots: BTreeSet<Slot> = list.into_iter().filter_map(Slot::new).collect();
+            assert_eq!(slots_of(&slot_bits(&slots)), slots);
+        }
+        assert_eq!(slots_of(&[0xff; 1000]).len(), SLOTS as usize, "what is beyond them is none");
     }
 }

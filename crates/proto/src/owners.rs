@@ -45,7 +45,7 @@ pub fn slots(runs: &[Run]) -> Vec<u16> {
     runs.iter().flat_map(of).filter_map(|slot| u16::try_from(slot).ok()).collect()
 }
 
-pub(crate) fn in_order(runs: &[Run]) -> Result<(), Bad> {
+fn in_order(runs: &[Run]) -> Result<(), Bad> {
     let mut next = 0;
     for run in runs {
         let end = run.first.checked_add(run.count).filter(|end| *end <= SLOTS);

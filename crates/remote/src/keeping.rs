@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use lease::coherence::rights::{Key, Rights};
 use proto::{
     Head, Request,
-    leases::{Look, Looked, Recalled, RecalledSlots, Return, Returned, keeps},
-    owners,
+    leases::{Look, Looked, Recalled, RecalledSlots, Return, Returned, keeps, slots_of},
 };
-use types::{Attr, Errno, Ino, Slot};
+use types::{Attr, Errno, Ino};
 use wire::frame::Body;
 
 use crate::{
@@ -208,7 +207,7 @@ impl Remote {
             recalls.iter().filter_map(|recalled| self.forget_recalled(at, recalled)).collect();
         let RecalledSlots { slots, grant, .. } = slots.unwrap_or_default();
         if !slots.is_empty() {
-            let slots = owners::slots(&slots).into_iter().filter_map(Slot::new).collect();
+            let slots = slots_of(&slots);
             self.kept.lock().recalled_slots(&slots, |dir, name| self.spreads.place(dir, name));
         }
         if returned.is_empty() && slots.is_empty() {
@@ -221,7 +220,7 @@ impl Remote {
         &self,
         session: &Session,
         at: Source,
-        (returned, slots, grant): (Vec<Returned>, Vec<owners::Run>, u64),
+        (returned, slots, grant): (Vec<Returned>, Vec<u8>, u64),
     ) -> Result<(), Stop> {
         let head = Some(Head { joined: at.joined, ..session.head() });
         let request = Return { head, returned, slots, grant };

@@ -18,10 +18,10 @@ use mds::Found;
 use parking_lot::{MutexGuard, RwLockReadGuard};
 use proto::{
     Bad, Head, Nothing,
-    leases::{Keep, Kept, Look, Looked, Return, Returned, keeps},
+    leases::{Keep, Kept, Look, Looked, Return, Returned, keeps, slots_of},
     metadata::DirEntry,
 };
-use types::{Attr, Errno, FileKind, Ino, Slot};
+use types::{Attr, Errno, FileKind, Ino};
 
 use super::{
     MetadataService,
@@ -299,7 +299,7 @@ impl MetadataService {
         let due = self.terms.returned(session.party(), &returned);
         self.carry_on(due);
         if !asked.slots.is_empty() {
-            let slots = proto::owners::slots(&asked.slots).into_iter().filter_map(Slot::new).collect();
+            let slots = slots_of(&asked.slots);
             let due = self.terms.returned_slots(session.party(), &slots, asked.grant);
             self.carry_on(due);
         }

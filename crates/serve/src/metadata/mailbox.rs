@@ -9,9 +9,8 @@ use lease::coherence::rights::{Key, Rights};
 use net::Reply;
 use proto::{
     BATCH_MAX,
-    leases::{LEASES_MAX, Recalled, RecalledSlots},
+    leases::{LEASES_MAX, Recalled, RecalledSlots, slot_bits},
     locks::{Locked, Telling, Told},
-    owners,
 };
 use types::Slot;
 
@@ -97,7 +96,7 @@ impl Mailbox {
         let slots = self.slots.as_ref().filter(|(number, ..)| *number <= floor);
         let slots = slots.map(|(number, slots, grant)| RecalledSlots {
             number: *number,
-            slots: owners::runs(slots.iter().map(|slot| slot.get())),
+            slots: slot_bits(slots),
             grant: *grant,
         });
         let told = Told { tellings, recalls, slots };
