@@ -82,9 +82,9 @@ impl MetadataService {
             // Programs' directories are what is kept, whatever is hidden.
             slots.clear();
         }
+        let _vacant = self.vacate_slots(&slots)?;
         let alone = self.parts.try_write_for(SPREADING_WAIT);
         let _alone = alone.ok_or_else(|| No::later("names are being changed"))?;
-        let _vacant = self.vacate_slots(&slots)?;
         run()
     }
 
