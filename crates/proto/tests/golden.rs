@@ -2,6 +2,8 @@
 //! of every message; one message beyond each bound; fuzzing of all methods.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use namespace::SetTime as Time1;
 use prost::Message;
 use proto::{
@@ -23,7 +25,7 @@ use proto::{
     untouched::GetUntouched,
     watch::*,
 };
-use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
+use types::{Errno, FileKind, Ino, ProjectId, Slot, Timestamp};
 
 const SESSION: SessionId = SessionId(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
 
@@ -435,9 +437,13 @@ fn locks() -> Vec<Golden> {
         ("found-lock", FoundLock { lock, own: true }.encode_to_vec()),
         ("cancel-lock", CancelLock { head: joined(), number: 4 }.encode_to_vec()),
         ("listen", Listen { head: joined(), heard: 2 }.encode_to_vec()),
-        ("told", Told { tellings: vec![telling], recalls: vec![] }.encode_to_vec()),
+        ("told", Told { tellings: vec![telling], recalls: vec![], slots: None }.encode_to_vec()),
         ("had-locks", HadLocks { locks: vec![held()] }.encode_to_vec()),
     ]
+}
+
+fn some_slots(numbers: impl IntoIterator<Item = u16>) -> BTreeSet<Slot> {
+    numbers.into_iter().filter_map(Slot::new).collect()
 }
 
 fn recalled(name: Vec<u8>) -> Recalled {
@@ -449,18 +455,27 @@ fn returned(name: Vec<u8>) -> Returned {
 }
 
 fn leases() -> Vec<Golden> {
-    let told = Told { tellings: vec![], recalls: vec![recalled(name()), recalled(vec![])] };
+    let told = Told { tellings: vec![], recalls: vec![recalled(name()), recalled(vec![])], slots: None };
+    let slots = RecalledSlots { number: 4, slots: slot_bits(&some_slots([1, 2, 9])), grant: 1 << 40 };
+    let told_slots = Told { slots: Some(slots.clone()), ..Told::default() };
+    let back = Return { head: joined(), slots: slots.slots, grant: slots.grant, ..Return::default() };
+    let elsewhere = Looked { keeps: 1, term_ms: 6000, ino: 5, ..Looked::default() };
+    let referring = Look { head: joined(), ino: 2, name: vec![], referring: true };
     let mut list = ReadDir { head: joined(), dir: 1, keeping: true, ..ReadDir::default() };
     list.attributes = true;
     let head = Some(Head { dropped: 5, dropped_too: 6, ..head().unwrap() });
     let kept = DirEntry { name: name(), ino: 2, kind: 1, cookie: 4, attr: None, keeps: 7 };
     vec![
-        ("look", Look { head: joined(), ino: 2, name: name() }.encode_to_vec()),
+        ("look", Look { head: joined(), ino: 2, name: name(), referring: false }.encode_to_vec()),
         ("keep", Keep { head: joined(), ino: 2 }.encode_to_vec()),
         ("kept", Kept { keeps: 4, term_ms: 6000 }.encode_to_vec()),
-        ("looked", Looked { attr: attr(), keeps: 7, term_ms: 6000 }.encode_to_vec()),
-        ("return", Return { head: joined(), returned: vec![returned(name())] }.encode_to_vec()),
+        ("looked", Looked { attr: attr(), keeps: 7, term_ms: 6000, ino: 0 }.encode_to_vec()),
+        ("return", Return { head: joined(), returned: vec![returned(name())], ..Return::default() }.encode_to_vec()),
         ("told-recalls", told.encode_to_vec()),
+        ("told-slots", told_slots.encode_to_vec()),
+        ("return-slots", back.encode_to_vec()),
+        ("looked-elsewhere", elsewhere.encode_to_vec()),
+        ("look-referring", referring.encode_to_vec()),
         ("read-dir-keeping", list.encode_to_vec()),
         ("listed-term", Listed { end: true, term_ms: 6000 }.encode_to_vec()),
         ("entries-kept", Entries { entries: vec![kept] }.encode_to_vec()),
@@ -808,14 +823,14 @@ fn what_is_beyond_a_bound_is_refused() {
     assert!(Lock { head: Some(Head::of(SESSION)), lock: Some(held()), wait: true }.check().is_err());
     let many = HadLocks { locks: vec![held(); LOCKS_MAX + 1] };
     assert_eq!(HadLocks::read(&many.encode_to_vec()).map(drop), too_long("locks", LOCKS_MAX + 1, LOCKS_MAX));
-    let many = Return { head, returned: vec![returned(vec![]); LEASES_MAX + 1] };
+    let many = Return { head, returned: vec![returned(vec![]); LEASES_MAX + 1], ..Return::default() };
     assert_eq!(many.check(), too_long("leases", LEASES_MAX + 1, LEASES_MAX));
     assert_eq!(
-        Return { head, returned: vec![returned(vec![b'x'; 256])] }.check(),
+        Return { head, returned: vec![returned(vec![b'x'; 256])], ..Return::default() }.check(),
         too_long("name", 256, 255)
     );
-    assert_eq!(Look { head, ino: 2, name: vec![b'x'; 256] }.check(), too_long("name", 256, 255));
-    assert_eq!(Look { head, ino: 0, name: vec![] }.check(), Err(Bad::Range("inode number")));
+    assert_eq!(Look { head, ino: 2, name: vec![b'x'; 256], referring: false }.check(), too_long("name", 256, 255));
+    assert_eq!(Look { head, ino: 0, name: vec![], referring: false }.check(), Err(Bad::Range("inode number")));
     for stripes in [vec![], vec![0], vec![1, 2, 1], vec![1; 65]] {
         assert!(Layout { generation: 1, unit: 4 << 20, stripes, moved: vec![] }.check().is_err());
     }
@@ -856,9 +871,14 @@ fn lists_fit_into_frames() {
     let told = Told {
         tellings: vec![Telling { number: u64::MAX, operation: u64::MAX, locked }; BATCH_MAX],
         recalls: vec![recall; LEASES_MAX],
+        slots: Some(RecalledSlots {
+            number: u64::MAX,
+            slots: slot_bits(&some_slots(0..4096)),
+            grant: u64::MAX,
+        }),
     };
     let back = Returned { ino: u64::MAX, name: longest, keeps: 7, number: u64::MAX };
-    let back = Return { head: head(), returned: vec![back; LEASES_MAX] };
+    let back = Return { head: head(), returned: vec![back; LEASES_MAX], slots: slot_bits(&some_slots(0..4096)), grant: u64::MAX };
     assert!(back.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     assert!(told.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let range = Range { from: u64::MAX, to: u64::MAX };

@@ -269,6 +269,8 @@ impl Remote {
             Some(came) if came.serial > session.serial => return Err(session_gone()),
             Some(_) | None => (),
         }
+        // Before the server takes us for somebody who keeps nothing.
+        self.kept.lock().leave(home.node);
         let had = self.locks.lock().held.had(session.id);
         let to = Coming { id: session.id, node: home.node, life: 0, before: 0 };
         let waits = Waits { able: self.options.patience, ..Waits::of(SLICE, self.options.patience) };
@@ -288,7 +290,7 @@ impl Remote {
 
     /// A server does not know the session as it came there. Is that because the server is a new one, and had nothing of it to lose? Then it comes
     /// again.
-    fn comes_again(&self, home: &Home, joined: u64) -> bool {
+    pub(crate) fn comes_again(&self, home: &Home, joined: u64) -> bool {
         if joined == 0 {
             // It could not even come.
             return false;
@@ -355,7 +357,7 @@ impl Remote {
             });
             match renewed {
                 Ok((answer, _)) => {
-                    self.kept.lock().heard(sent, Instant::now());
+                    self.kept.lock().heard(at, sent, Instant::now());
                     if answer.map_epoch > self.nodes.epoch() {
                         self.fetch_map_from(&home.control, patience);
                     }

@@ -2,7 +2,7 @@
 //! and leases are called by the metadata service; [`client`] is for clients that keep what they write, and is called by the simulation alone ([0029](../../../../docs/decisions/0029-bytes-at-clients.md)).
 //!
 //! - [`rights`] what can be leased, and which leases and operations go together; [`message`] what both sides say.
-//! - [`server`] who has what, recalls, sessions and how they come, within its [`limits`]; its [`table`] of leases. [`client`] what may be used until when.
+//! - [`server`] who has what, recalls, sessions and how they come, within its [`limits`]; its [`table`] of leases, and how slots are [`vacating`]. [`client`] what may be used until when.
 //! - [`locks`] of byte ranges and files, over the [`ranges`] of one inode; how they are `spoken` of. [`circles`] of processes that wait for each other
 //!   over several servers.
 //!
@@ -38,3 +38,4 @@ pub mod rights;
 pub mod server;
 mod spoken;
 pub mod table;
+pub mod vacating;

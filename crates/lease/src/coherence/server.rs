@@ -445,7 +445,7 @@ impl Server {
         self.effects.push_back(Effect::Lock { by, number, outcome });
     }
 
-    fn recall(&mut self, now: Time, session: SessionId, key: Key, keeps: Rights) {
+    pub(super) fn recall(&mut self, now: Time, session: SessionId, key: Key, keeps: Rights) {
         let again = now.saturating_add(self.limits.terms.beat_every);
         let deadline = now.saturating_add(self.limits.recall);
         let recall = Recall { keeps, again, deadline };
@@ -530,7 +530,7 @@ impl Server {
         }
     }
 
-    fn begin_waiting(&mut self, key: &Key) {
+    pub(super) fn begin_waiting(&mut self, key: &Key) {
         for (session, operation) in self.table.begin_waiting(key) {
             if session == Party::SERVER.session {
                 self.effects.push_back(Effect::Begun { by: Party::SERVER, operation });

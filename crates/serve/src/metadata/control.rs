@@ -93,6 +93,8 @@ impl MetadataService {
     }
 
     pub(super) fn renew(&self, session: &Session, asked: &Renew) -> Outcome {
+        // Its answer says that what we granted stands.
+        self.may_speak()?;
         asked.node.into_iter().for_each(|node| session.is_at(node));
         Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch(), bare: self.last_bare() }))
     }

@@ -27,6 +27,7 @@ mod locking;
 mod mailbox;
 mod moving;
 mod names;
+mod needing;
 mod opening;
 mod owners;
 mod placed;
@@ -40,6 +41,7 @@ mod tail;
 mod terms;
 mod truths;
 mod turns;
+mod vacating;
 mod verdicts;
 mod wishes;
 

@@ -36,6 +36,8 @@ use crate::{
 
 /// A message of a hand-over: more than what is inside of a slot may take.
 const WAIT: Duration = Duration::from_secs(10);
+/// The same, for a server that has clients give back what they keep in the slots.
+const LET_GO_WAIT: Duration = Duration::from_secs(20);
 /// What was brought for one operation goes back after so long: others of the kind may follow.
 const LENT_FOR: Duration = Duration::from_secs(1);
 /// Who comes while another hand-over is under way waits so long.
@@ -207,7 +209,7 @@ impl MetadataService {
         let peer = owners.peers.of(&self.nodes.map(), from)?;
         let let_go = LetGo { slots: owners::runs(slots.iter().copied()) };
         // Asked again it has the same answer.
-        let gone = peer.ask(&let_go, Vec::new(), WAIT).or_else(|_| peer.ask(&let_go, Vec::new(), WAIT));
+        let gone = peer.ask(&let_go, Vec::new(), LET_GO_WAIT).or_else(|_| peer.ask(&let_go, Vec::new(), WAIT));
         let (gone, _) = gone?;
         if gone.length > owners::STATE_BYTES_MAX {
             return Err(No::later("more is open in the slots than can go with them"));

@@ -15,7 +15,10 @@ use super::{
     following::{EVERY, Told},
     start::about,
 };
-use crate::{answer::No, metadata::MetadataService};
+use crate::{
+    answer::No,
+    metadata::{MetadataService, needing},
+};
 
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// Who is on duty may be handing that over.
@@ -97,6 +100,15 @@ impl MetadataService {
 impl Gather for MetadataService {
     fn gather(&self, slots: &[Slot]) -> Result<(), Errno> {
         let owners = self.shared().map_err(|no| no.errno())?;
+        if needing::note(slots) {
+            return Err(Errno::EAGAIN);
+        }
+        self.bring_needed(owners, slots)
+    }
+}
+
+impl MetadataService {
+    pub(in crate::metadata) fn bring_needed(&self, owners: &Owners, slots: &[Slot]) -> Result<(), Errno> {
         // Whoever waits for slots does not keep others from getting his.
         let brought = owners.gates.outside(|| self.get_slots(owners, slots));
         match brought {

@@ -56,6 +56,7 @@ impl MetadataService {
             // What sessions of an earlier life have in them is known when they have come back; the next owner would take it for closed.
             return Err(refused("slots are not let go", "clients of before the start may still come back"));
         }
+        let _vacant = self.vacate_slots(&slots)?;
         if !owners.gates.shut(&slots, SHUT_WAIT) {
             return Err(refused("slots are not let go", "they are in use"));
         }
@@ -65,6 +66,9 @@ impl MetadataService {
     }
 
     fn let_go_shut(&self, owners: &Owners, numbers: &[u16], slots: &[Slot]) -> Result<Vec<u8>, No> {
+        if slots.iter().any(|slot| !self.mds.serves(*slot)) {
+            return Err(refused("slots are not let go", "they went meanwhile"));
+        }
         self.mds
             .let_go(slots)
             .map_err(|errno| refused("slots are not let go", &format!("the engine: {errno}")))?;

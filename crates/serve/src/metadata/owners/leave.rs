@@ -240,6 +240,7 @@ impl MetadataService {
             self.begin_grace();
             let number = owners.bares.add(&used, answers);
             self.terms.unsettle(&used, number, self.options.sessions.silence);
+            self.terms.doubt(&used);
         }
     }
 

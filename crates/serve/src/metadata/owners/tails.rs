@@ -81,6 +81,15 @@ impl MetadataService {
         self.send_tail(tails, false);
     }
 
+    /// Another may go on in this one's place when not.
+    pub(in crate::metadata) fn may_speak(&self) -> Result<(), No> {
+        match self.tails() {
+            Some(tails) if tails.keeper.is_over() => Err(self.unsettled(Unsettled::Over)),
+            Some(tails) if !tails.keeper.may_act() => Err(self.unsettled(Unsettled::NotYet)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// A session is over.
     pub(in crate::metadata) fn forget_answers(&self, session: SessionId) {
         if let Some(tails) = self.tails() {
