@@ -113,8 +113,15 @@ fn pressure() -> Pressure {
 }
 
 fn node_reported() -> NodeReported {
-    let roster =
-        Roster { version: 10, first: 1, last: 5, there: vec![2, 4], earlier: true, given_up: vec![7] };
+    let roster = Roster {
+        version: 10,
+        first: 1,
+        last: 5,
+        there: vec![2, 4],
+        earlier: true,
+        given_up: vec![7],
+        ..Roster::default()
+    };
     NodeReported {
         map_epoch: 1,
         again_ms: 2000,
@@ -474,14 +481,25 @@ fn bytes() -> Vec<Golden> {
     vec![
         ("read", data::Read { object: one, offset: 2, length: 3 }.encode_to_vec()),
         ("read-done", data::ReadDone { size: 2 }.encode_to_vec()),
-        ("write", data::Write { object: one, offset: 2, sync: true, joined: 9 }.encode_to_vec()),
+        ("write", data::Write { object: one, offset: 2, sync: true, joined: 9, server: 0 }.encode_to_vec()),
+        (
+            "write-among",
+            data::Write { object: one, offset: 2, sync: true, joined: 9, server: 7 }.encode_to_vec(),
+        ),
         ("written", data::Written { bytes: 2 }.encode_to_vec()),
         ("sync", data::Sync { object: one }.encode_to_vec()),
         ("truncate", data::Truncate { object: one, size: 2, grow_only: true }.encode_to_vec()),
         (
             "allocate",
-            data::Allocate { object: one, mode: AllocateMode::Zero.into(), offset: 2, length: 3, joined: 9 }
-                .encode_to_vec(),
+            data::Allocate {
+                object: one,
+                mode: AllocateMode::Zero.into(),
+                offset: 2,
+                length: 3,
+                joined: 9,
+                server: 0,
+            }
+            .encode_to_vec(),
         ),
         ("seek", data::Seek { object: one, offset: 2, whence: Whence::Hole.into() }.encode_to_vec()),
         ("sought", data::Sought { offset: Some(0), size: 3 }.encode_to_vec()),

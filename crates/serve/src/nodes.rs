@@ -366,6 +366,17 @@ impl Nodes {
         without.map(|(node, _)| *node).collect()
     }
 
+    /// Each data server of the map was heard of, and keeps to this roster or a later one.
+    pub(crate) fn all_keep(&self, version: u64, patience: Duration) -> bool {
+        let state = self.state.lock();
+        let keeps = |known: &Known| {
+            let report = &known.report;
+            report.refuses && report.roster >= version && known.heard.elapsed() <= patience
+        };
+        let mut servers = state.map.nodes().filter(|node| node.roles.has(Roles::DS));
+        servers.all(|node| state.nodes.get(&node.id.0).is_some_and(keeps))
+    }
+
     pub fn status(&self) -> Vec<NodeStatus> {
         let state = self.state.lock();
         let status = |(node, known): (&u64, &Known)| NodeStatus {

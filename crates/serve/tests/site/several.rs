@@ -275,7 +275,8 @@ pub struct Several {
     hidden: Option<usize>,
     running: Vec<Option<Running>>,
     pub data: Vec<DataSite>,
-    reporters: Vec<Reporter>,
+    /// To which server, of which data server.
+    reporters: BTreeMap<(usize, usize), Reporter>,
 }
 
 impl Several {
@@ -297,23 +298,39 @@ impl Several {
             hidden: None,
             running: (0..servers).map(|_| None).collect(),
             data: (1..=data).map(DataSite::started).collect(),
-            reporters: Vec::new(),
+            reporters: BTreeMap::new(),
         };
         (0..servers).for_each(|n| site.start(n));
-        for n in 0..servers {
-            for data in &site.data {
-                let about = NodeReport {
-                    node: data.node,
-                    name: format!("data-{}", data.node),
-                    addresses: vec![data.address().to_string()],
-                    ..NodeReport::default()
-                };
-                let client = client_to(&site.address(n), Several::node(n), Lane::Control);
-                site.reporters.push(Reporter::start(data.service().clone(), client, about).unwrap());
-            }
-        }
+        (0..site.data.len()).for_each(|data| site.report(data));
         site.settled();
         site
+    }
+
+    /// A data server reports to all servers.
+    pub fn report(&mut self, data: usize) {
+        for n in 0..self.running.len() {
+            let of = &self.data[data];
+            let about = NodeReport {
+                node: of.node,
+                name: format!("data-{}", of.node),
+                addresses: vec![of.address().to_string()],
+                ..NodeReport::default()
+            };
+            let client = client_to(&self.address(n), Several::node(n), Lane::Control);
+            let reporter = Reporter::start(of.service().clone(), client, about).unwrap();
+            self.reporters.insert((n, data), reporter);
+        }
+    }
+
+    /// It goes on, and one server hears nothing of it.
+    pub fn cut_off_data(&mut self, data: usize, n: usize) {
+        self.reporters.remove(&(n, data));
+    }
+
+    /// A data server dies.
+    pub fn kill_data(&mut self, data: usize) {
+        self.reporters.retain(|(_, of), _| *of != data);
+        self.data[data].kill();
     }
 
     pub fn servers(&self) -> usize {
@@ -562,14 +579,16 @@ impl Several {
     pub fn session_as(&self, id: SessionId) -> Routed<'_> {
         let client = |n, lane| client_to(&self.address(n), Several::node(n), lane);
         let meta = (0..self.running.len()).map(|n| client(n, Lane::Metadata)).collect();
+        let mut joined = BTreeMap::new();
         for n in (0..self.running.len()).filter(|n| self.is_up(*n)) {
             let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node: 0, ..Mount::default() };
-            ask(&client(n, Lane::Control), &mount, &[], 0).unwrap();
+            joined.insert(n, ask(&client(n, Lane::Control), &mount, &[], 0).unwrap().0.joined);
         }
         Routed {
             site: self,
             id,
             meta,
+            joined,
             number: AtomicU64::new(FIRST_NUMBER.fetch_add(1 << 20, Ordering::Relaxed)),
         }
     }
@@ -591,6 +610,8 @@ pub struct Routed<'a> {
     pub site: &'a Several,
     pub id: SessionId,
     pub meta: Vec<Client>,
+    /// As which it came to each.
+    pub joined: BTreeMap<usize, u64>,
     number: AtomicU64,
 }
 

@@ -68,6 +68,7 @@ impl MetadataService {
         self.mds
             .let_go(slots)
             .map_err(|errno| refused("slots are not let go", &format!("the engine: {errno}")))?;
+        self.slots_changed(false);
         let state = self.take_state(slots);
         owners.bares.remove(slots);
         match owners.rights.release(numbers) {
@@ -130,6 +131,7 @@ impl MetadataService {
             }
             return Err(no);
         }
+        self.slots_changed(true);
         self.go_on_writing(&state.files);
         Ok(taken)
     }
