@@ -6,7 +6,7 @@ use crate::{
     Bad, Head, Method, Nothing, Request, SessionId,
     attr::Attr,
     metadata::{known, text},
-    owners::Run,
+    slots::Run,
 };
 
 /// Bytes of a host's or node's name.

@@ -19,6 +19,7 @@ use proto::{
     owners::*,
     spread::{FindSpread, GetAlone, Over, ReadDots, SpreadOver},
     tail::*,
+    taking_out::*,
     untouched::GetUntouched,
     watch::*,
 };
@@ -131,6 +132,11 @@ fn node_reported() -> NodeReported {
     }
 }
 
+fn node_reported_among() -> NodeReported {
+    let roster = Roster { version: 1, slots: runs([2, 3]), epochs: vec![5, 6], ..Roster::default() };
+    NodeReported { server: 7, roster: Some(roster), ..NodeReported::default() }
+}
+
 fn load() -> Load {
     Load { requests: 1, errors: 2, received: 3, sent: 4, micros: 5 }
 }
@@ -216,6 +222,7 @@ fn control() -> Vec<Golden> {
         ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
         ("node-report", report().encode_to_vec()),
         ("node-reported", node_reported().encode_to_vec()),
+        ("node-reported-among", node_reported_among().encode_to_vec()),
     ]
 }
 
@@ -245,12 +252,19 @@ fn owners() -> Vec<Golden> {
     };
     vec![
         ("join-metadata", joining.encode_to_vec()),
-        ("joined-metadata", JoinedMetadata { superblock: vec![1], incarnation: 2 }.encode_to_vec()),
+        (
+            "joined-metadata",
+            JoinedMetadata { superblock: vec![1], incarnation: 2, standings: None }.encode_to_vec(),
+        ),
         ("let-go", LetGo { slots: slots.clone() }.encode_to_vec()),
         ("gone", Gone { ticket: 1, length: 2 }.encode_to_vec()),
         ("state-part", StatePart { ticket: 1, offset: 2 }.encode_to_vec()),
         ("put-state", PutState { ticket: 1, offset: 2 }.encode_to_vec()),
-        ("take-on", TakeOn { slots: slots.clone(), ticket: 1, length: 2, next_ugsd: 3 }.encode_to_vec()),
+        (
+            "take-on",
+            TakeOn { slots: slots.clone(), ticket: 1, length: 2, next_ugsd: 3, standings: None }
+                .encode_to_vec(),
+        ),
         ("taken-on", TakenOn { epochs: vec![1, 2, 300] }.encode_to_vec()),
         ("bring", Bring { node: 1, slots, stay: true }.encode_to_vec()),
         ("slot-loads", SlotLoads {}.encode_to_vec()),
@@ -558,6 +572,22 @@ fn moving() -> Vec<Golden> {
     vec![
         ("drain-node", DrainNode { node: 2, undo: true }.encode_to_vec()),
         ("remove-node", RemoveNode { node: 2 }.encode_to_vec()),
+        (
+            "know-standings",
+            KnowStandings { version: 1, standings: vec![Standing { node: 2, ..Standing::default() }] }
+                .encode_to_vec(),
+        ),
+        ("look-at-drains", LookAtDrains {}.encode_to_vec()),
+        (
+            "drain-looks",
+            DrainLooks {
+                looks: vec![DrainLook {
+                    standing: Some(Standing { node: 2, ..Standing::default() }),
+                    slots: runs([3, 4]),
+                }],
+            }
+            .encode_to_vec(),
+        ),
         ("standings", Standings {}.encode_to_vec()),
         ("standing-list", StandingList { standings: vec![standing] }.encode_to_vec()),
         ("pull", pull.encode_to_vec()),
@@ -568,12 +598,12 @@ fn moving() -> Vec<Golden> {
         ("changed-ranges", ChangedRanges { ranges, size: 3, mtime: time(4) }.encode_to_vec()),
         ("hand-over", HandOver { object, attempt }.encode_to_vec()),
         ("handed-over", HandedOver { done: true }.encode_to_vec()),
-        ("copies", Copies {}.encode_to_vec()),
+        ("copies", Copies { after: 0 }.encode_to_vec()),
         ("copy-list", CopyList { copies: copies.clone() }.encode_to_vec()),
         ("judge", Judge { copies }.encode_to_vec()),
         ("moved-layout", moved.encode_to_vec()),
         ("moved", proto::fault::moved().encode_to_vec()),
-        ("coolest", Coolest {}.encode_to_vec()),
+        ("coolest", Coolest { slots: vec![] }.encode_to_vec()),
         ("cool-list", list.encode_to_vec()),
         ("pull-if-room", if_room.encode_to_vec()),
         ("node-report-of-a-full-one", pressed.encode_to_vec()),
@@ -636,6 +666,8 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::NodeReport => check::<NodeReport>(meta),
         Method::Counters => check::<Counters>(meta),
         Method::ClusterStatus => check::<ClusterStatus>(meta),
+        Method::KnowStandings => check::<KnowStandings>(meta),
+        Method::LookAtDrains => check::<LookAtDrains>(meta),
         Method::JoinMetadata => check::<JoinMetadata>(meta),
         Method::LetGo => check::<LetGo>(meta),
         Method::StatePart => check::<StatePart>(meta),

@@ -418,7 +418,8 @@ fn nothing_answered_is_lost_whoever_is_killed_meanwhile() {
     }
     // Copies that did not come to count are gone.
     until("no copy is left of which nothing is known", || {
-        let unjudged = |data: &DataSite| ask(&data.client(), &Copies {}, &[], 0).unwrap().0.copies.len();
+        let unjudged =
+            |data: &DataSite| ask(&data.client(), &Copies { after: 0 }, &[], 0).unwrap().0.copies.len();
         site.data.iter().map(unjudged).sum::<usize>() == 0
     });
     remove(&site, node).unwrap();

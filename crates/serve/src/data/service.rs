@@ -489,16 +489,13 @@ impl DataService {
             Method::Changed => self.changed(&decode(meta)?),
             Method::HandOver => self.hand_over(&decode(meta)?),
             Method::Copies => {
-                let _: proto::moving::Copies = decode(meta)?;
-                Ok(self.copies())
+                let proto::moving::Copies { after } = decode(meta)?;
+                Ok(self.copies(after))
             }
             Method::Judge => self.judge(&decode(meta)?),
             Method::Lend => self.lend(&decode(meta)?, incoming),
             Method::StoreTo => self.store_to(&decode(meta)?, incoming),
-            Method::Coolest => {
-                let _: proto::moving::Coolest = decode(meta)?;
-                self.coolest()
-            }
+            Method::Coolest => self.coolest(&decode(meta)?),
             Method::Read => self.read(&decode(meta)?, incoming),
             Method::Write => self.write(&decode(meta)?, incoming),
             Method::Sync => self.sync(&decode(meta)?),

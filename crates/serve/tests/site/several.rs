@@ -286,6 +286,11 @@ impl Several {
     }
 
     pub fn with(servers: usize, data: u64, options: MetadataOptions) -> Several {
+        Several::of(servers, (1..=data).map(DataSite::started).collect(), options)
+    }
+
+    /// With data servers that were started.
+    pub fn of(servers: usize, data: Vec<DataSite>, options: MetadataOptions) -> Several {
         let mut site = Several {
             dir: tempfile::tempdir().unwrap(),
             common: Arc::default(),
@@ -297,7 +302,7 @@ impl Several {
             options,
             hidden: None,
             running: (0..servers).map(|_| None).collect(),
-            data: (1..=data).map(DataSite::started).collect(),
+            data,
             reporters: BTreeMap::new(),
         };
         (0..servers).for_each(|n| site.start(n));
@@ -544,7 +549,7 @@ impl Several {
         }
     }
 
-    fn duty(&self) -> Client {
+    pub fn duty(&self) -> Client {
         let on_duty = self.owner(Ino::ROOT.get());
         client_to(&self.address(on_duty), Several::node(on_duty), Lane::Control)
     }
@@ -575,13 +580,23 @@ impl Several {
         self.session_as(SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed))))
     }
 
+    /// Of a client on a node: what it alone writes is put there.
+    pub fn session_at(&self, node: u64) -> Routed<'_> {
+        static LAST: AtomicU64 = AtomicU64::new(1);
+        self.session_on(SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed)) << 64), node)
+    }
+
     /// It may be known already where it was before.
     pub fn session_as(&self, id: SessionId) -> Routed<'_> {
+        self.session_on(id, 0)
+    }
+
+    fn session_on(&self, id: SessionId, node: u64) -> Routed<'_> {
         let client = |n, lane| client_to(&self.address(n), Several::node(n), lane);
         let meta = (0..self.running.len()).map(|n| client(n, Lane::Metadata)).collect();
         let mut joined = BTreeMap::new();
         for n in (0..self.running.len()).filter(|n| self.is_up(*n)) {
-            let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node: 0, ..Mount::default() };
+            let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node, ..Mount::default() };
             joined.insert(n, ask(&client(n, Lane::Control), &mount, &[], 0).unwrap().0.joined);
         }
         Routed {

@@ -185,6 +185,9 @@ impl MetadataService {
             // The answer was lost.
             return Ok(taken_on(&numbers, &owners.rights.ours()));
         }
+        if let Some(standings) = &asked.standings {
+            self.take_standings(standings)?;
+        }
         let state = self.coming(owners, asked.ticket, asked.length)?;
         let taken = self.take_on(owners, &numbers, &state, asked.next_ugsd)?;
         Ok(taken_on(&numbers, &taken))

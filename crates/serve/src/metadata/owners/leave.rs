@@ -203,6 +203,7 @@ impl MetadataService {
         })?;
         tracing::info!(epoch = map.epoch().0, "this metadata server is on duty");
         self.nodes.make_maps(map);
+        self.load_standings()?;
         owners.come_on_duty();
         Ok(())
     }
