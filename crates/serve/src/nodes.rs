@@ -339,8 +339,10 @@ impl Nodes {
     /// Just started, and not all data servers of the map have reported.
     pub(crate) fn is_early(&self) -> bool {
         let state = self.state.lock();
-        let mut servers = state.map.nodes().filter(|node| node.takes_data());
-        self.started.elapsed() < self.silence && servers.any(|node| !state.nodes.contains_key(&node.id.0))
+        let mut servers = state.map.nodes().filter(|node| node.takes_data()).peekable();
+        // Who makes the map hears of them one after the other.
+        let lacks = servers.peek().is_none() || servers.any(|node| !state.nodes.contains_key(&node.id.0));
+        self.started.elapsed() < self.silence && lacks
     }
 
     /// Of those that take new files now.
