@@ -86,6 +86,9 @@ pub struct Write {
     /// As which the session came to the metadata server: one that was given up is refused. 0: it does not say.
     #[prost(uint64, tag = "4")]
     pub joined: u64,
+    /// The node of that metadata server, where there are several: the owner of the file's slot. 0: there is one.
+    #[prost(uint64, tag = "25")]
+    pub server: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -136,6 +139,9 @@ pub struct Allocate {
     /// As in [`Write`].
     #[prost(uint64, tag = "5")]
     pub joined: u64,
+    /// As in [`Write`].
+    #[prost(uint64, tag = "25")]
+    pub server: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]

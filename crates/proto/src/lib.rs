@@ -33,8 +33,10 @@ pub mod method;
 mod modes;
 pub mod moving;
 pub mod owners;
+mod slots;
 pub mod spread;
 pub mod tail;
+pub mod taking_out;
 pub mod untouched;
 pub mod watch;
 

@@ -46,6 +46,9 @@ methods! {
     DrainNode = 22,
     RemoveNode = 23,
     Standings = 24,
+    // The same among metadata servers.
+    KnowStandings = 25,
+    LookAtDrains = 26,
     // Among metadata servers.
     JoinMetadata = 40,
     LetGo = 41,

@@ -11,6 +11,7 @@ use crate::{
     control::{ADDRESS_MAX, ADDRESSES_MAX, Pressure},
     data::Object,
     metadata::text,
+    slots::{Run, in_order},
 };
 
 /// Ranges in one message.
@@ -69,7 +70,7 @@ requests_of_anybody! {
     HandOver -> HandedOver, |it| object(it.object.as_ref()).and(attempt(it.attempt));
     Copies -> CopyList, |_it| Ok(());
     Judge -> Nothing, |it| judged(&it.copies);
-    Coolest -> CoolList, |_it| Ok(());
+    Coolest -> CoolList, |it| in_order(&it.slots);
 }
 
 /// Move everything off a data server; it gets nothing new from now on. Of a server's operator.
@@ -262,7 +263,11 @@ pub struct HandedOver {
 
 /// Which copies are there of which it is not known whether they count?
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Copies {}
+pub struct Copies {
+    /// Those with higher numbers: there may be more than one list takes.
+    #[prost(uint64, tag = "25")]
+    pub after: u64,
+}
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct CopyList {
@@ -291,8 +296,12 @@ pub struct Judge {
 }
 
 /// To a data server, from the metadata service: what would you be rid of?
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Coolest {}
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Coolest {
+    /// Of files in these; none: in all.
+    #[prost(message, repeated, tag = "25")]
+    pub slots: Vec<Run>,
+}
 
 /// Why an object is to leave.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]

@@ -22,6 +22,7 @@ use proto::{
     owners::*,
     spread::{FindSpread, GetAlone, Over, ReadDots, SpreadOver},
     tail::*,
+    taking_out::*,
     untouched::GetUntouched,
     watch::*,
 };
@@ -116,8 +117,15 @@ fn pressure() -> Pressure {
 }
 
 fn node_reported() -> NodeReported {
-    let roster =
-        Roster { version: 10, first: 1, last: 5, there: vec![2, 4], earlier: true, given_up: vec![7] };
+    let roster = Roster {
+        version: 10,
+        first: 1,
+        last: 5,
+        there: vec![2, 4],
+        earlier: true,
+        given_up: vec![7],
+        ..Roster::default()
+    };
     NodeReported {
         map_epoch: 1,
         again_ms: 2000,
@@ -125,6 +133,11 @@ fn node_reported() -> NodeReported {
         roster: Some(roster),
         ..NodeReported::default()
     }
+}
+
+fn node_reported_among() -> NodeReported {
+    let roster = Roster { version: 1, slots: runs([2, 3]), epochs: vec![5, 6], ..Roster::default() };
+    NodeReported { server: 7, roster: Some(roster), ..NodeReported::default() }
 }
 
 fn load() -> Load {
@@ -212,6 +225,7 @@ fn control() -> Vec<Golden> {
         ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
         ("node-report", report().encode_to_vec()),
         ("node-reported", node_reported().encode_to_vec()),
+        ("node-reported-among", node_reported_among().encode_to_vec()),
     ]
 }
 
@@ -241,12 +255,19 @@ fn owners() -> Vec<Golden> {
     };
     vec![
         ("join-metadata", joining.encode_to_vec()),
-        ("joined-metadata", JoinedMetadata { superblock: vec![1], incarnation: 2 }.encode_to_vec()),
+        (
+            "joined-metadata",
+            JoinedMetadata { superblock: vec![1], incarnation: 2, standings: None }.encode_to_vec(),
+        ),
         ("let-go", LetGo { slots: slots.clone() }.encode_to_vec()),
         ("gone", Gone { ticket: 1, length: 2 }.encode_to_vec()),
         ("state-part", StatePart { ticket: 1, offset: 2 }.encode_to_vec()),
         ("put-state", PutState { ticket: 1, offset: 2 }.encode_to_vec()),
-        ("take-on", TakeOn { slots: slots.clone(), ticket: 1, length: 2, next_ugsd: 3 }.encode_to_vec()),
+        (
+            "take-on",
+            TakeOn { slots: slots.clone(), ticket: 1, length: 2, next_ugsd: 3, standings: None }
+                .encode_to_vec(),
+        ),
         ("taken-on", TakenOn { epochs: vec![1, 2, 300] }.encode_to_vec()),
         ("bring", Bring { node: 1, slots, stay: true }.encode_to_vec()),
         ("slot-loads", SlotLoads {}.encode_to_vec()),
@@ -490,14 +511,25 @@ fn bytes() -> Vec<Golden> {
     vec![
         ("read", data::Read { object: one, offset: 2, length: 3 }.encode_to_vec()),
         ("read-done", data::ReadDone { size: 2 }.encode_to_vec()),
-        ("write", data::Write { object: one, offset: 2, sync: true, joined: 9 }.encode_to_vec()),
+        ("write", data::Write { object: one, offset: 2, sync: true, joined: 9, server: 0 }.encode_to_vec()),
+        (
+            "write-among",
+            data::Write { object: one, offset: 2, sync: true, joined: 9, server: 7 }.encode_to_vec(),
+        ),
         ("written", data::Written { bytes: 2 }.encode_to_vec()),
         ("sync", data::Sync { object: one }.encode_to_vec()),
         ("truncate", data::Truncate { object: one, size: 2, grow_only: true }.encode_to_vec()),
         (
             "allocate",
-            data::Allocate { object: one, mode: AllocateMode::Zero.into(), offset: 2, length: 3, joined: 9 }
-                .encode_to_vec(),
+            data::Allocate {
+                object: one,
+                mode: AllocateMode::Zero.into(),
+                offset: 2,
+                length: 3,
+                joined: 9,
+                server: 0,
+            }
+            .encode_to_vec(),
         ),
         ("seek", data::Seek { object: one, offset: 2, whence: Whence::Hole.into() }.encode_to_vec()),
         ("sought", data::Sought { offset: Some(0), size: 3 }.encode_to_vec()),
@@ -556,6 +588,22 @@ fn moving() -> Vec<Golden> {
     vec![
         ("drain-node", DrainNode { node: 2, undo: true }.encode_to_vec()),
         ("remove-node", RemoveNode { node: 2 }.encode_to_vec()),
+        (
+            "know-standings",
+            KnowStandings { version: 1, standings: vec![Standing { node: 2, ..Standing::default() }] }
+                .encode_to_vec(),
+        ),
+        ("look-at-drains", LookAtDrains {}.encode_to_vec()),
+        (
+            "drain-looks",
+            DrainLooks {
+                looks: vec![DrainLook {
+                    standing: Some(Standing { node: 2, ..Standing::default() }),
+                    slots: runs([3, 4]),
+                }],
+            }
+            .encode_to_vec(),
+        ),
         ("standings", Standings {}.encode_to_vec()),
         ("standing-list", StandingList { standings: vec![standing] }.encode_to_vec()),
         ("pull", pull.encode_to_vec()),
@@ -566,12 +614,12 @@ fn moving() -> Vec<Golden> {
         ("changed-ranges", ChangedRanges { ranges, size: 3, mtime: time(4) }.encode_to_vec()),
         ("hand-over", HandOver { object, attempt }.encode_to_vec()),
         ("handed-over", HandedOver { done: true }.encode_to_vec()),
-        ("copies", Copies {}.encode_to_vec()),
+        ("copies", Copies { after: 0 }.encode_to_vec()),
         ("copy-list", CopyList { copies: copies.clone() }.encode_to_vec()),
         ("judge", Judge { copies }.encode_to_vec()),
         ("moved-layout", moved.encode_to_vec()),
         ("moved", proto::fault::moved().encode_to_vec()),
-        ("coolest", Coolest {}.encode_to_vec()),
+        ("coolest", Coolest { slots: vec![] }.encode_to_vec()),
         ("cool-list", list.encode_to_vec()),
         ("pull-if-room", if_room.encode_to_vec()),
         ("node-report-of-a-full-one", pressed.encode_to_vec()),
@@ -654,6 +702,8 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::NodeReport => check::<NodeReport>(meta),
         Method::Counters => check::<Counters>(meta),
         Method::ClusterStatus => check::<ClusterStatus>(meta),
+        Method::KnowStandings => check::<KnowStandings>(meta),
+        Method::LookAtDrains => check::<LookAtDrains>(meta),
         Method::JoinMetadata => check::<JoinMetadata>(meta),
         Method::LetGo => check::<LetGo>(meta),
         Method::StatePart => check::<StatePart>(meta),

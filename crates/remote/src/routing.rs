@@ -87,7 +87,7 @@ impl Remote {
         if self.has_homes() { self.homes.at(node)?.joined_as(session.id) } else { Some(session.joined) }
     }
 
-    fn home_of(&self, ino: u64) -> Arc<Home> {
+    pub(crate) fn home_of(&self, ino: u64) -> Arc<Home> {
         // What is nobody's the one on duty takes.
         self.nodes.owner_of(ino).map_or_else(|| self.duty(), |owner| self.homes.of(&owner))
     }

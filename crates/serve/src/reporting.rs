@@ -80,13 +80,15 @@ type Said<'a> = (&'a (Mutex<bool>, Condvar), &'a Mutex<Option<Trouble>>);
 
 fn run((ended, trouble): Said<'_>, service: &DataService, to: &Client, mut about: NodeReport) {
     let mut over = ended.0.lock();
+    let mut server = 0;
     while !*over {
         let mut again = PERIOD;
         parking_lot::MutexGuard::unlocked(&mut over, || {
-            service.report(&mut about);
+            service.report(&mut about, server);
             let sent = Instant::now();
             match report(to, &about) {
                 Ok(reported) => {
+                    server = reported.server;
                     service.told(&reported);
                     again = Duration::from_millis(reported.again_ms.into()).clamp(PERIOD_MIN, PERIOD);
                     // Somebody waits to hear that this was taken.

@@ -184,7 +184,9 @@ impl MetadataService {
             ended: Arc::default(),
         });
         service.begin_among(&found)?;
-        service.nodes.know(standing::load(&service.notes).map_err(io::Error::other)?);
+        if service.owners.as_ref().is_none_or(Owners::is_on_duty) {
+            service.nodes.know(standing::load(service.standings_store()).map_err(io::Error::other)?);
+        }
         if service.owners.is_some() {
             let gatherer: Arc<dyn Gather> = service.clone();
             let set = service.mds.set_gatherer(&gatherer);
@@ -200,10 +202,9 @@ impl MetadataService {
             ("metadata-due", MetadataService::tend_files),
             ("metadata-clock", MetadataService::tend_terms),
         ];
-        if self.owners.is_none() {
-            clocks.push(("metadata-moves", MetadataService::tend_moves));
-            clocks.push(("metadata-full", MetadataService::tend_pressure));
-        } else {
+        clocks.push(("metadata-moves", MetadataService::tend_moves));
+        clocks.push(("metadata-full", MetadataService::tend_pressure));
+        if self.owners.is_some() {
             clocks.push(("metadata-slots", MetadataService::tend_slots));
             clocks.push(("metadata-map", MetadataService::follow));
             clocks.push(("metadata-circles", MetadataService::tend_circles));
@@ -370,6 +371,8 @@ impl MetadataService {
             Method::DrainNode => self.drain_node(meta),
             Method::RemoveNode => self.remove_node(meta),
             Method::Standings => self.standings(meta, most),
+            Method::KnowStandings => self.know_standings(meta),
+            Method::LookAtDrains => self.look_at_drains(meta),
             Method::JoinMetadata => self.join_metadata(meta),
             Method::LetGo => self.slots_let_go(meta),
             Method::StatePart => self.state_part(meta, most),
@@ -456,6 +459,8 @@ fn is_among_servers(method: Method) -> bool {
         method,
         Method::DrainNode
             | Method::RemoveNode
+            | Method::KnowStandings
+            | Method::LookAtDrains
             | Method::JoinMetadata
             | Method::LetGo
             | Method::StatePart
@@ -504,7 +509,11 @@ impl Handler for MetadataService {
             return self.listen(&incoming, reply);
         }
         // These may wait for others.
-        let waits = matches!(method, Some(Method::Unmount | Method::DrainNode | Method::RemoveNode));
+        let waits = match method {
+            Some(Method::Unmount | Method::DrainNode | Method::RemoveNode) => true,
+            Some(Method::Standings) => self.owners.is_some(),
+            Some(_) | None => false,
+        };
         let is_control = method.is_some_and(|method| method.lane() == wire::schema::Lane::Control) && !waits;
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
@@ -522,7 +531,8 @@ impl Handler for MetadataService {
                         | Method::TakeDuty
                         | Method::SlotLoads
                         | Method::LockWaits
-                        | Method::RefuseLock,
+                        | Method::RefuseLock
+                        | Method::KnowStandings,
                     ),
                     Some([slots, _]),
                 ) => slots,

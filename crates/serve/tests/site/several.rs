@@ -275,7 +275,8 @@ pub struct Several {
     hidden: Option<usize>,
     running: Vec<Option<Running>>,
     pub data: Vec<DataSite>,
-    reporters: Vec<Reporter>,
+    /// To which server, of which data server.
+    reporters: BTreeMap<(usize, usize), Reporter>,
 }
 
 impl Several {
@@ -285,6 +286,11 @@ impl Several {
     }
 
     pub fn with(servers: usize, data: u64, options: MetadataOptions) -> Several {
+        Several::of(servers, (1..=data).map(DataSite::started).collect(), options)
+    }
+
+    /// With data servers that were started.
+    pub fn of(servers: usize, data: Vec<DataSite>, options: MetadataOptions) -> Several {
         let mut site = Several {
             dir: tempfile::tempdir().unwrap(),
             common: Arc::default(),
@@ -296,24 +302,40 @@ impl Several {
             options,
             hidden: None,
             running: (0..servers).map(|_| None).collect(),
-            data: (1..=data).map(DataSite::started).collect(),
-            reporters: Vec::new(),
+            data,
+            reporters: BTreeMap::new(),
         };
         (0..servers).for_each(|n| site.start(n));
-        for n in 0..servers {
-            for data in &site.data {
-                let about = NodeReport {
-                    node: data.node,
-                    name: format!("data-{}", data.node),
-                    addresses: vec![data.address().to_string()],
-                    ..NodeReport::default()
-                };
-                let client = client_to(&site.address(n), Several::node(n), Lane::Control);
-                site.reporters.push(Reporter::start(data.service().clone(), client, about).unwrap());
-            }
-        }
+        (0..site.data.len()).for_each(|data| site.report(data));
         site.settled();
         site
+    }
+
+    /// A data server reports to all servers.
+    pub fn report(&mut self, data: usize) {
+        for n in 0..self.running.len() {
+            let of = &self.data[data];
+            let about = NodeReport {
+                node: of.node,
+                name: format!("data-{}", of.node),
+                addresses: vec![of.address().to_string()],
+                ..NodeReport::default()
+            };
+            let client = client_to(&self.address(n), Several::node(n), Lane::Control);
+            let reporter = Reporter::start(of.service().clone(), client, about).unwrap();
+            self.reporters.insert((n, data), reporter);
+        }
+    }
+
+    /// It goes on, and one server hears nothing of it.
+    pub fn cut_off_data(&mut self, data: usize, n: usize) {
+        self.reporters.remove(&(n, data));
+    }
+
+    /// A data server dies.
+    pub fn kill_data(&mut self, data: usize) {
+        self.reporters.retain(|(_, of), _| *of != data);
+        self.data[data].kill();
     }
 
     pub fn servers(&self) -> usize {
@@ -527,7 +549,7 @@ impl Several {
         }
     }
 
-    fn duty(&self) -> Client {
+    pub fn duty(&self) -> Client {
         let on_duty = self.owner(Ino::ROOT.get());
         client_to(&self.address(on_duty), Several::node(on_duty), Lane::Control)
     }
@@ -558,18 +580,30 @@ impl Several {
         self.session_as(SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed))))
     }
 
+    /// Of a client on a node: what it alone writes is put there.
+    pub fn session_at(&self, node: u64) -> Routed<'_> {
+        static LAST: AtomicU64 = AtomicU64::new(1);
+        self.session_on(SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed)) << 64), node)
+    }
+
     /// It may be known already where it was before.
     pub fn session_as(&self, id: SessionId) -> Routed<'_> {
+        self.session_on(id, 0)
+    }
+
+    fn session_on(&self, id: SessionId, node: u64) -> Routed<'_> {
         let client = |n, lane| client_to(&self.address(n), Several::node(n), lane);
         let meta = (0..self.running.len()).map(|n| client(n, Lane::Metadata)).collect();
+        let mut joined = BTreeMap::new();
         for n in (0..self.running.len()).filter(|n| self.is_up(*n)) {
-            let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node: 0, ..Mount::default() };
-            ask(&client(n, Lane::Control), &mount, &[], 0).unwrap();
+            let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node, ..Mount::default() };
+            joined.insert(n, ask(&client(n, Lane::Control), &mount, &[], 0).unwrap().0.joined);
         }
         Routed {
             site: self,
             id,
             meta,
+            joined,
             number: AtomicU64::new(FIRST_NUMBER.fetch_add(1 << 20, Ordering::Relaxed)),
         }
     }
@@ -591,6 +625,8 @@ pub struct Routed<'a> {
     pub site: &'a Several,
     pub id: SessionId,
     pub meta: Vec<Client>,
+    /// As which it came to each.
+    pub joined: BTreeMap<usize, u64>,
     number: AtomicU64,
 }
 

@@ -97,9 +97,14 @@ impl MetadataService {
         if !known {
             tracing::info!(%node, name = asked.name, slots = claims.len(), "a metadata server has come");
         }
-        let superblock =
-            if asked.fresh { self.mds.welcome()?.superblock.encode().to_vec() } else { Vec::new() };
-        let joined = JoinedMetadata { superblock, incarnation: self.incarnation };
+        let mut superblock = Vec::new();
+        if asked.fresh {
+            superblock = self.mds.welcome()?.superblock.encode().to_vec();
+            // Whoever goes on in our place does not give the number again.
+            self.settled_here()?;
+        }
+        let standings = Some(self.know_standings_now());
+        let joined = JoinedMetadata { superblock, incarnation: self.incarnation, standings };
         let map = self.nodes.map();
         let body = if map.epoch().0 == asked.epoch { Vec::new() } else { map.encode() };
         Ok(Done::with_body(&joined, body))
@@ -249,7 +254,13 @@ impl MetadataService {
             peer.ask(&PutState { ticket, offset }, part.to_vec(), WAIT)?;
         }
         let slots = owners::runs(slots.iter().copied());
-        let take_on = TakeOn { slots, ticket, length: state.len() as u64, next_ugsd };
+        let take_on = TakeOn {
+            slots,
+            ticket,
+            length: state.len() as u64,
+            next_ugsd,
+            standings: Some(self.know_standings_now()),
+        };
         let taken = peer.ask(&take_on, Vec::new(), WAIT)?;
         Ok(taken.0.epochs)
     }

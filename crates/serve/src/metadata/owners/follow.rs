@@ -54,6 +54,13 @@ impl MetadataService {
                 return;
             }
             let Ok((joined, body)) = peer.ask(&asked, Vec::new(), ANSWER_WAIT) else { continue };
+            // First: with the map places are chosen.
+            if let Some(standings) = &joined.standings
+                && let Err(no) = self.take_standings(standings)
+            {
+                tracing::error!(detail = no.0.detail, "which data servers are taken out is not known");
+                continue;
+            }
             if !body.is_empty() {
                 let Ok(map) = ClusterMap::decode(&body) else {
                     tracing::error!("the cluster map of the server on duty cannot be read");

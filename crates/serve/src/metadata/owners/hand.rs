@@ -72,6 +72,7 @@ impl MetadataService {
         self.mds
             .let_go(slots)
             .map_err(|errno| refused("slots are not let go", &format!("the engine: {errno}")))?;
+        self.slots_changed(false);
         let state = self.take_state(slots);
         owners.bares.remove(slots);
         match owners.rights.release(numbers) {
@@ -134,6 +135,7 @@ impl MetadataService {
             }
             return Err(no);
         }
+        self.slots_changed(true);
         self.go_on_writing(&state.files);
         Ok(taken)
     }
@@ -186,6 +188,9 @@ impl MetadataService {
         if numbers.iter().all(|slot| self.serves(*slot)) {
             // The answer was lost.
             return Ok(taken_on(&numbers, &owners.rights.ours()));
+        }
+        if let Some(standings) = &asked.standings {
+            self.take_standings(standings)?;
         }
         let state = self.coming(owners, asked.ticket, asked.length)?;
         let taken = self.take_on(owners, &numbers, &state, asked.next_ugsd)?;

@@ -203,6 +203,7 @@ impl MetadataService {
         })?;
         tracing::info!(epoch = map.epoch().0, "this metadata server is on duty");
         self.nodes.make_maps(map);
+        self.load_standings()?;
         owners.come_on_duty();
         Ok(())
     }
@@ -267,6 +268,10 @@ impl MetadataService {
         let (slots, due) = self.terms.overdue(spoke);
         if !slots.is_empty() {
             self.carry_on(due);
+            if !self.leaving.condemned.lock().is_empty() {
+                // What they may believe to have there is free when no data server carries out anything of them.
+                return;
+            }
             let due = self.terms.settle(&slots);
             self.carry_on(due);
         }

@@ -395,6 +395,7 @@ impl MetadataService {
             tails.anew.store(true, Ordering::Release);
             return;
         }
+        self.slots_changed(true);
         if owners.is_on_duty() {
             let epochs: Vec<u64> = slots.values().copied().collect();
             if let Err(no) = self.nodes.change(&own(&numbers, owners.me.id, &epochs)) {
