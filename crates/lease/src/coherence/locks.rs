@@ -197,16 +197,15 @@ impl Locks {
     /// Which processes wait for which, at most so many pairs.
     pub fn waits(&mut self, pairs_max: usize) -> Vec<Wait> {
         let (mut waits, mut left) = (self.pairs.begin(), (pairs_max, CONSIDERED_MAX));
-        for (ino, on) in &self.inodes {
-            for (arrival, Waiter { number, request }) in &on.waiting {
-                if request.owner.class != Class::Process {
-                    continue;
-                }
+        for (owner, places) in self.waits_of.iter().filter(|(owner, _)| owner.class == Class::Process) {
+            for (ino, arrival) in places {
+                let Some(on) = self.inodes.get(ino) else { continue };
+                let Some(Waiter { number, request }) = on.waiting.get(arrival) else { continue };
                 let Some(considered) = left.1.checked_sub(on.ranges.owners_len()) else { continue };
                 let behind: Vec<Owner> = on.blockers(request).map(|found| found.owner).collect();
                 let Some(pairs) = left.0.checked_sub(behind.len()) else { continue };
                 left = (pairs, considered);
-                waits.tell((*ino, *arrival), (request.owner, *number), behind);
+                waits.tell((*ino, *arrival), (*owner, *number), behind);
             }
         }
         self.pairs.end(waits)
