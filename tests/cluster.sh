@@ -38,13 +38,17 @@ mds() { "$onfs" mds "$@" --config "$scratch/n3.toml"; }
 slots_of() { mds list --json | jq -r ".[] | select(.node == $1) | .slots"; }
 # Both metadata servers have slots, and each has what the other has answered.
 shared() { mds list --json | jq -e '[.[] | select(.slots > 1500 and .standby.complete)] | length == 2' >/dev/null; }
-has_none() { [ "$(slots_of "$1")" = 0 ]; }
+has_none() { [ "$(mds list --json | jq "[.[] | select(.node == $1) | .slots] | add // 0")" = 0 ]; }
 node_of() { mds list "$1" --json | jq '.[0].node'; }
 until_true() { # SECONDS COMMAND...
     local end=$((SECONDS + $1))
     shift
     until "$@"; do
-        [ $SECONDS -lt $end ] || { echo "not within its time: $*"; return 1; }
+        if [ $SECONDS -ge $end ]; then
+            echo "not within its time: $*"
+            [ $several = no ] || mds list
+            return 1
+        fi
         sleep 0.1
     done
 }
