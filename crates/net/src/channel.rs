@@ -16,11 +16,12 @@ use wire::{
 
 use crate::{
     greet::Greeted,
-    link::{Answered, Link, Parts, Pending},
+    link::{Link, Parts, Pending},
     newest::Mark,
     reader::{Handler, Reader},
     trace,
     transport::{Transport, Waits},
+    waiter::Answered,
 };
 
 /// A side's settings. The defaults are for a network of one site.

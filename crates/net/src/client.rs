@@ -17,11 +17,11 @@ use crate::{
     address::Address,
     channel::{Call, CallError, Channel, Tuning},
     greet::{ConnectError, greet},
-    link::Answered,
     newest::Mark,
     reader::Handler,
     tls::Tls,
     transport::{SocketStream, Transport},
+    waiter::Answered,
 };
 
 /// Pauses between attempts. The longest is what a peer that came back waits at the most.

@@ -28,20 +28,11 @@ use crate::{
     outbox::Outbox,
     pool::Pool,
     transport::{Transport, is_wait_over},
-    waiter::{Slot, Then, Waiter, Woken},
+    waiter::{Answered, Slot, Then, Waiter, Woken},
 };
 
 /// After so many writes in a row for others a caller leaves the rest to the writer.
 const ROUNDS_MAX: u32 = 8;
-
-/// What came back.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answered {
-    pub header: Header,
-    pub meta: Vec<u8>,
-    /// The caller's buffer, as long as the answer's body.
-    pub body: Vec<u8>,
-}
 
 /// For the handler, in the order in which it came.
 pub(crate) enum News {

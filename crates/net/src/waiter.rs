@@ -3,9 +3,16 @@
 use std::{sync::Arc, time::Instant};
 
 use parking_lot::{Condvar, Mutex};
-use wire::connection::Failure;
+use wire::{connection::Failure, frame::Header};
 
-use crate::link::Answered;
+/// What came back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answered {
+    pub header: Header,
+    pub meta: Vec<u8>,
+    /// The caller's buffer, as long as the answer's body.
+    pub body: Vec<u8>,
+}
 
 /// Done with what came back, on the connection's reader thread: it must not wait for anything.
 pub(crate) type Then = Box<dyn FnOnce(Result<Answered, Failure>) + Send>;

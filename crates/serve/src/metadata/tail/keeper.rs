@@ -3,38 +3,29 @@
 //! One lock, held for moments, under which no other is taken: commits come under the journal's. What takes long (messages, the database,
 //! checkpoints) is done by others: records are sent by whoever has made one, answers given by whoever hears that they may be.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::{Duration, Instant},
-};
-
-use bytes::Bytes;
+use std::time::{Duration, Instant};
 
 use cluster::{
     NodeId,
     tail::{
         Terms,
-        owner::{Effect, Input, Owner, Says},
-        row::Change,
+        owner::{Input, Owner, Says},
     },
     tenure::Time,
 };
 use kv::{Follower, Lsn};
 use namespace::txn::KvError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use prost::Message as _;
-use proto::tail::{RECORDS_BYTES, TailAnswer, TailHas, TailOperation, TailRecord, TailStatus};
+use proto::tail::{TailAnswer, TailHas, TailOperation, TailRecord, TailStatus};
 
 use super::{
     clock::now,
     forming,
-    forming::Forming,
-    messages::{Job, Message, Messages, More},
-    waiting::{Then, Waiting},
+    messages::{Job, Message, More},
+    state::{Ready, State, WHOLE_WITHIN, Writing},
+    waiting::Unsettled,
 };
 
-/// An operation that is not answered for so long after its commit is let loose.
-const WHOLE_WITHIN: Duration = Duration::from_millis(20);
 /// A record is closed at this, whoever is not answered yet.
 const RECORD_BYTES: usize = 1 << 20;
 /// What is kept for a standby that is brought up to date or is slow: more, and the copy ends. Beside the number of records in [`Terms`].
@@ -43,49 +34,6 @@ const KEPT_BYTES: u64 = 256 << 20;
 const APPLY_WAIT: Duration = Duration::from_secs(5);
 /// Nobody who waits sleeps longer without a look at the clock.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// Its number, and what the row is to say.
-pub(crate) type Writing = (u64, Change<NodeId>);
-
-/// Nothing may be said now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unsettled {
-    /// The standby has not stored it, or the database does not say that there is none.
-    NotYet,
-    /// Another one goes on in this one's place.
-    Over,
-}
-
-struct State {
-    machine: Owner,
-    forming: Forming,
-    /// Since there is something in it.
-    formed: Time,
-    /// For the standby, as it stores them. Only what is above [`Owner::kept_above`].
-    kept: BTreeMap<u64, Bytes>,
-    kept_bytes: u64,
-    /// Of commits that the engine has not: their numbers in the journal, and those of their records.
-    commits: VecDeque<(u64, u64)>,
-    last: u64,
-    /// Up to here all may be answered.
-    ready: u64,
-    waiting: Waiting,
-    messages: Messages,
-    /// When the clock's thread looks again.
-    looks: Time,
-    write: Option<Writing>,
-    carry: bool,
-    /// The copy whose standby was told what is known of operations.
-    told: u64,
-    standby: Option<NodeId>,
-    fed: Option<NodeId>,
-    /// It was complete, or not, since then.
-    since: Instant,
-    complete: bool,
-    said: Vec<Says>,
-    over: bool,
-    stopped: bool,
-}
 
 pub(crate) struct Keeper {
     on: bool,
@@ -101,36 +49,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Of a store whose engine has commits up to `applied`, and its journal up to `last`. `copy`: the row had no higher number.
     pub(crate) fn new(terms: Terms, on: bool, copy: u64, (applied, last): (Lsn, Lsn)) -> Keeper {
-        let mut state = State {
-            machine: Owner::new(terms, copy, 0, now()),
-            forming: Forming::default(),
-            formed: Time::ZERO,
-            kept: BTreeMap::new(),
-            kept_bytes: 0,
-            commits: VecDeque::new(),
-            last: 0,
-            ready: 0,
-            waiting: Waiting::default(),
-            messages: Messages::default(),
-            looks: Time::ZERO,
-            write: None,
-            carry: false,
-            told: 0,
-            standby: None,
-            fed: None,
-            since: Instant::now(),
-            complete: false,
-            said: Vec::new(),
-            over: false,
-            stopped: false,
-        };
-        // From before there was anybody to be told: no copy begins before the engine has them.
-        for lsn in applied.0 + 1..=last.0 {
-            state.last += 1;
-            state.commits.push_back((lsn, state.last));
-            state.machine.handle(now(), Input::Added);
-        }
-        state.drain();
+        let state = State::new(Owner::new(terms, copy, 0, now()), (applied, last));
         let (answers, sending, writing, ticking) = Default::default();
         Keeper { on, state: Mutex::new(state), answers, sending, writing, ticking }
     }
@@ -513,141 +432,12 @@ impl Follower for Keeper {
     }
 }
 
-/// Answers, and what each is told.
-#[must_use]
-pub(crate) struct Ready {
-    answers: Vec<Then>,
-    settled: Result<(), Unsettled>,
-}
-
-impl Ready {
-    pub(crate) fn give(self) {
-        self.answers.into_iter().for_each(|answer| answer(self.settled));
-    }
-}
-
-impl State {
-    /// What is answered now waits for the standby to have this.
-    fn target(&self) -> u64 {
-        self.last + u64::from(!self.forming.is_empty())
-    }
-
-    /// Of what waits for this record. `None`: it waits.
-    fn settled(&self, target: u64) -> Option<Result<(), Unsettled>> {
-        if self.over {
-            Some(Err(Unsettled::Over))
-        } else if self.stopped {
-            Some(Err(Unsettled::NotYet))
-        } else {
-            (self.ready >= target && self.machine.may_answer(now())).then_some(Ok(()))
-        }
-    }
-
-    fn is_ready(&self) -> bool {
-        self.waiting.first().is_some_and(|target| self.settled(target).is_some())
-    }
-
-    fn take_ready(&mut self) -> Ready {
-        let settled = self.waiting.first().and_then(|target| self.settled(target));
-        let answers = match settled {
-            None => Vec::new(),
-            Some(Ok(())) => self.waiting.take_up_to(self.ready),
-            Some(Err(_)) => self.waiting.take_up_to(u64::MAX),
-        };
-        Ready { answers, settled: settled.unwrap_or(Ok(())) }
-    }
-
-    /// As much of them as a message takes: the first number and the last.
-    fn records(&self, from: u64, up_to: u64) -> (u64, u64, Vec<Bytes>) {
-        let (mut first, mut last, mut bytes, mut records) = (up_to + 1, up_to, 0, Vec::new());
-        for (number, record) in
-            self.kept.range(from..=up_to.max(from)).filter(|(number, _)| **number <= up_to)
-        {
-            if bytes >= RECORDS_BYTES {
-                break;
-            }
-            first = first.min(*number);
-            last = *number;
-            bytes += record.len();
-            records.push(record.clone());
-        }
-        (first, last, records)
-    }
-
-    /// The first of what is being made may have come now.
-    fn started(&mut self) {
-        if self.formed == Time::ZERO {
-            self.formed = now();
-        }
-    }
-
-    fn is_due(&self) -> bool {
-        self.forming.is_whole() || now() >= self.formed.saturating_add(WHOLE_WITHIN)
-    }
-
-    fn close(&mut self) {
-        let record = self.forming.take(0);
-        self.formed = Time::ZERO;
-        self.add(record);
-    }
-
-    fn add(&mut self, record: TailRecord) {
-        self.last += 1;
-        let record = TailRecord { number: self.last, ..record };
-        self.commits.extend(record.commits.iter().map(|commit| (commit.lsn, record.number)));
-        let stored = Bytes::from(record.encode_to_vec());
-        self.kept_bytes += stored.len() as u64;
-        self.kept.insert(self.last, stored);
-        self.machine.handle(now(), Input::Added);
-        self.drain();
-    }
-
-    /// The record that has this commit; 0: the engine has it. `None`: it is in none yet.
-    fn formed_number(&self, lsn: u64) -> Option<u64> {
-        let first = self.commits.front().map(|(first, _)| *first).or(self.forming.first_lsn());
-        if first.is_none_or(|first| lsn < first) {
-            return Some(0);
-        }
-        let at = self.commits.partition_point(|(one, _)| *one < lsn);
-        self.commits.get(at).map(|(_, number)| *number)
-    }
-
-    /// The engine has all records up to here.
-    fn applied(&self) -> u64 {
-        self.commits.front().map_or(self.last, |(_, number)| number - 1)
-    }
-
-    fn drain(&mut self) {
-        while let Some(effect) = self.machine.poll_effect() {
-            match effect {
-                Effect::Write { write, change } => self.write = Some((write, change)),
-                Effect::Carry => self.carry = true,
-                Effect::Begin { to, copy, beat, base } => {
-                    self.messages.put(Job::Begin { to, copy, beat, base });
-                }
-                Effect::Send { to, copy, beat, from, up_to, applied } => {
-                    self.messages.put(Job::More { to, copy, beat, from, up_to, applied });
-                }
-                Effect::Answer { up_to } => self.ready = self.ready.max(up_to),
-                Effect::Says(says) => self.said.push(says),
-                Effect::StepDown => self.over = true,
-            }
-        }
-        let complete = self.machine.is_complete() && !self.over;
-        if complete != self.complete {
-            (self.complete, self.since) = (complete, Instant::now());
-        }
-        let above = self.machine.kept_above();
-        while let Some(first) = self.kept.first_entry().filter(|first| *first.key() <= above) {
-            self.kept_bytes -= first.remove().len() as u64;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use cluster::tenure;
+    use cluster::{tail::row::Change, tenure};
     use proto::owners::AnswerState;
+
+    use prost::Message as _;
 
     use super::{super::forming::in_operation, *};
 

@@ -17,11 +17,13 @@ mod keeper;
 mod known;
 mod messages;
 mod rows;
+mod state;
 mod waiting;
 
 pub(crate) use copies::{Copies, Taking};
 pub(crate) use forming::{carried_out, in_operation, into_outcome, of_outcome};
-pub(crate) use keeper::{Keeper, Unsettled};
+pub(crate) use keeper::Keeper;
 pub(crate) use known::{ANSWERS, Known};
 pub(crate) use messages::{Message, More};
 pub use rows::{StandbyOptions, TailRows, TailTrouble, TailView};
+pub(crate) use waiting::Unsettled;

@@ -2,7 +2,14 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use super::Unsettled;
+/// Nothing may be said now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unsettled {
+    /// The standby has not stored it, or the database does not say that there is none.
+    NotYet,
+    /// Another one goes on in this one's place.
+    Over,
+}
 
 /// Gives an answer, and waits for nothing.
 pub(super) type Then = Box<dyn FnOnce(Result<(), Unsettled>) + Send>;
