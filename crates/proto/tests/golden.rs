@@ -491,7 +491,10 @@ fn leases() -> Vec<Golden> {
         ("keep", Keep { head: joined(), ino: 2 }.encode_to_vec()),
         ("kept", Kept { keeps: 4, term_ms: 6000 }.encode_to_vec()),
         ("looked", Looked { attr: attr(), keeps: 7, term_ms: 6000, ino: 0 }.encode_to_vec()),
-        ("return", Return { head: joined(), returned: vec![returned(name())], ..Return::default() }.encode_to_vec()),
+        (
+            "return",
+            Return { head: joined(), returned: vec![returned(name())], ..Return::default() }.encode_to_vec(),
+        ),
         ("told-recalls", told.encode_to_vec()),
         ("told-slots", told_slots.encode_to_vec()),
         ("return-slots", back.encode_to_vec()),
@@ -879,8 +882,14 @@ fn what_is_beyond_a_bound_is_refused() {
         Return { head, returned: vec![returned(vec![b'x'; 256])], ..Return::default() }.check(),
         too_long("name", 256, 255)
     );
-    assert_eq!(Look { head, ino: 2, name: vec![b'x'; 256], referring: false }.check(), too_long("name", 256, 255));
-    assert_eq!(Look { head, ino: 0, name: vec![], referring: false }.check(), Err(Bad::Range("inode number")));
+    assert_eq!(
+        Look { head, ino: 2, name: vec![b'x'; 256], referring: false }.check(),
+        too_long("name", 256, 255)
+    );
+    assert_eq!(
+        Look { head, ino: 0, name: vec![], referring: false }.check(),
+        Err(Bad::Range("inode number"))
+    );
     for stripes in [vec![], vec![0], vec![1, 2, 1], vec![1; 65]] {
         assert!(Layout { generation: 1, unit: 4 << 20, stripes, moved: vec![] }.check().is_err());
     }
@@ -928,7 +937,12 @@ fn lists_fit_into_frames() {
         }),
     };
     let back = Returned { ino: u64::MAX, name: longest, keeps: 7, number: u64::MAX };
-    let back = Return { head: head(), returned: vec![back; LEASES_MAX], slots: slot_bits(&some_slots(0..4096)), grant: u64::MAX };
+    let back = Return {
+        head: head(),
+        returned: vec![back; LEASES_MAX],
+        slots: slot_bits(&some_slots(0..4096)),
+        grant: u64::MAX,
+    };
     assert!(back.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     assert!(told.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let range = Range { from: u64::MAX, to: u64::MAX };

@@ -243,9 +243,10 @@ impl Kept {
         let number = at.ticket.number;
         number > self.floor
             && self.touched_slots.get(&slot).is_none_or(|at| *at < number)
-            && self.granters.get(&at.from.node).is_some_and(|granter| {
-                granter.joined == at.from.joined && number > granter.floor
-            })
+            && self
+                .granters
+                .get(&at.from.node)
+                .is_some_and(|granter| granter.joined == at.from.joined && number > granter.floor)
     }
 
     /// `None`: there is no such name. `granted`: in which directory, or which part of it, the server knows the name.

@@ -152,7 +152,8 @@ fn what_another_changes_is_seen_while_slots_move() {
     let (a, b, c) = (client(&site, 900), client(&site, 901), client(&site, 902));
     let dirs = dirs(&site, &a, 4);
     let files: Vec<Ino> = dirs.iter().map(|dir| make(&a, at(*dir, "f"), b"1")).collect();
-    let (ended, answered): (AtomicBool, Vec<AtomicU32>) = (AtomicBool::new(false), dirs.iter().map(|_| AtomicU32::new(0)).collect());
+    let (ended, answered): (AtomicBool, Vec<AtomicU32>) =
+        (AtomicBool::new(false), dirs.iter().map(|_| AtomicU32::new(0)).collect());
     thread::scope(|scope| {
         let (ended, answered, dirs, files) = (&ended, &answered, &dirs, &files);
         let changer = scope.spawn(move || {
@@ -180,7 +181,11 @@ fn what_another_changes_is_seen_while_slots_move() {
                         let attr = client.lookup(at(*dir, "f")).unwrap();
                         assert!(attr.mode & 0o777 >= least || least == 0, "{:o} after {least:o}", attr.mode);
                         let again = client.getattr(files[which]).unwrap();
-                        assert!(again.mode & 0o777 >= least || least == 0, "{:o} after {least:o}", again.mode);
+                        assert!(
+                            again.mode & 0o777 >= least || least == 0,
+                            "{:o} after {least:o}",
+                            again.mode
+                        );
                         if least > 0 {
                             let gone = client.lookup(at(*dir, &format!("n{least}")));
                             assert_eq!(gone.map(|attr| attr.ino), Err(Errno::ENOENT), "n{least}");
@@ -211,7 +216,8 @@ fn what_a_rename_replaces_is_not_kept() {
     let dirs = dirs(&site, &a, 4);
     for (n, from) in dirs.iter().enumerate() {
         for (m, to) in dirs.iter().enumerate().filter(|(m, _)| *m != n) {
-            let (new, over, other) = (format!("new-{n}-{m}"), format!("over-{n}-{m}"), format!("other-{n}-{m}"));
+            let (new, over, other) =
+                (format!("new-{n}-{m}"), format!("over-{n}-{m}"), format!("other-{n}-{m}"));
             // The replaced is of the directory that the new one comes from.
             let replaced = make(&a, at(*from, &over), b"12");
             a.link(replaced, at(*to, &over)).unwrap();

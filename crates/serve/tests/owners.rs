@@ -138,7 +138,10 @@ fn the_server_on_duty_is_started_again() {
     let mut site = Several::new(2, 0);
     let (dir, before) = {
         let session = site.session();
+        let share = || session.map(0).slots_of(NodeId(Several::node(1))).count();
+        let at_first = share();
         let dirs = dirs(&session, 4);
+        until("what was lent has gone back", || share() == at_first);
         (*dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap(), session.map(0))
     };
     site.stop(0);

@@ -131,7 +131,8 @@ impl Table {
         let entry = |ugsd: UgsdId| Key::Entry { dir: Ino::new(ugsd, LocalId::TOP), name: [].into() };
         let kinds: [&dyn Fn(UgsdId) -> Key; 2] = [&inode, &entry];
         for first_of in kinds {
-            let is_kind = |key: &Key| matches!(key, Key::Inode(_)) == matches!(first_of(UgsdId::ROOT), Key::Inode(_));
+            let is_kind =
+                |key: &Key| matches!(key, Key::Inode(_)) == matches!(first_of(UgsdId::ROOT), Key::Inode(_));
             let mut from = Some(UgsdId::ROOT);
             while let Some(at) = from {
                 let mut rest = self.records.range(first_of(at)..).map(|(key, _)| key);

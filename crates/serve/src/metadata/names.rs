@@ -13,11 +13,7 @@ use proto::{
 };
 use types::{Attr, Errno, FileKind, Ino, MODE_MASK};
 
-use super::{
-    MetadataService,
-    keeping::EntryGrant,
-    session::Session,
-};
+use super::{MetadataService, keeping::EntryGrant, session::Session};
 use crate::answer::{Done, No, Outcome};
 
 /// What an entry takes beside its name, and its attributes.
@@ -119,7 +115,8 @@ impl MetadataService {
             .collect();
         let found: Vec<Result<Found, No>> =
             entries.iter().map(|entry| Ok(self.mds.find(proto::attr::ino(entry.ino)?)?)).collect();
-        let written: Vec<bool> = found.iter().map(|found| found.as_ref().is_ok_and(|found| self.is_theirs(found))).collect();
+        let written: Vec<bool> =
+            found.iter().map(|found| found.as_ref().is_ok_and(|found| self.is_theirs(found))).collect();
         let attrs = self.complete_all(found);
         for (((entry, attr), grant), written) in entries.iter_mut().zip(attrs).zip(grants).zip(written) {
             let Ok(attr) = attr else { continue };

@@ -164,7 +164,8 @@ impl MetadataService {
     }
 
     pub(super) fn opened_elsewhere(&self, openings: &[(SessionId, u64, Ino)]) {
-        let as_claims = |(session, number, ino): &(SessionId, u64, Ino)| (*session, of_opening(*number), *ino);
+        let as_claims =
+            |(session, number, ino): &(SessionId, u64, Ino)| (*session, of_opening(*number), *ino);
         let openings: Vec<_> = openings.iter().map(as_claims).collect();
         self.terms.put_openings(&openings);
     }

@@ -214,7 +214,8 @@ impl MetadataService {
         let peer = owners.peers.of(&self.nodes.map(), from)?;
         let let_go = LetGo { slots: owners::runs(slots.iter().copied()) };
         // Asked again it has the same answer.
-        let gone = peer.ask(&let_go, Vec::new(), LET_GO_WAIT).or_else(|_| peer.ask(&let_go, Vec::new(), WAIT));
+        let gone =
+            peer.ask(&let_go, Vec::new(), LET_GO_WAIT).or_else(|_| peer.ask(&let_go, Vec::new(), WAIT));
         let (gone, _) = gone?;
         if gone.length > owners::STATE_BYTES_MAX {
             return Err(No::later("more is open in the slots than can go with them"));
