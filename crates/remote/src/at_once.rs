@@ -8,11 +8,12 @@ use proto::{Head, Request};
 use types::Errno;
 use wire::frame::Verdict;
 
-use crate::{Remote, homes::Home, line::Asking};
+use crate::{Remote, held::Source, homes::Home, line::Asking};
 
 /// A look that is under way.
 pub(crate) struct Begun {
     home: Arc<Home>,
+    from: Source,
     asking: Asking,
     sent: Instant,
     pending: Pending,
@@ -29,7 +30,8 @@ impl Remote {
         let channel = home.metadata.open_channel()?;
         let pending = channel.begin(asking.call(Instant::now() + self.options.longest)).ok()?;
         let sent = home.metadata.begin();
-        Some(Begun { home, asking, sent, pending })
+        let from = Source { node: home.node, joined };
+        Some(Begun { home, from, asking, sent, pending })
     }
 
     /// Waits for it. What did not come so is asked for as anything else, wherever it is by then.
@@ -44,11 +46,11 @@ impl Remote {
         }
     }
 
-    fn ended<R: Request>(&self, Begun { home, asking, sent, pending }: Begun) -> Option<R::Answer> {
+    fn ended<R: Request>(&self, Begun { home, from, asking, sent, pending }: Begun) -> Option<R::Answer> {
         let answered: Result<Answered, Errno> = pending.wait().map_err(|_| Errno::EIO);
         home.metadata.end(&asking, sent, answered.as_ref().map_err(|errno| *errno));
         let answered = answered.ok().filter(|answered| answered.header.verdict == Verdict::Done)?;
-        self.kept.lock().heard(sent, Instant::now());
+        self.kept.lock().heard(from, sent, Instant::now());
         R::Answer::decode(answered.meta.as_slice()).ok()
     }
 }
