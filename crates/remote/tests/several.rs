@@ -257,7 +257,7 @@ fn regression_names_go_to_the_root_from_any_server() {
     let dir = a.mkdir(CALLER, at(Ino::ROOT, "dir"), 0o755).unwrap().ino;
     let other = 1 - site.owner(Ino::ROOT.get());
     until("it has gone", || site.try_bring(dir.get(), other).is_ok() && site.owner(dir.get()) == other);
-    for n in 0..5 {
+    for n in 0..2 {
         let (here, there) = (format!("here{n}"), format!("there{n}"));
         let file = create(&a, dir, &here);
         a.close(file.number);
@@ -273,7 +273,7 @@ fn regression_names_go_to_the_root_from_any_server() {
         assert_eq!(b.lookup(at(Ino::ROOT, &there)).unwrap().ino, file.ino);
         until("it is the other's again", || site.owner(dir.get()) == other);
     }
-    assert_eq!(names(&b, dir).len(), 5);
+    assert_eq!(names(&b, dir).len(), 2);
     a.shutdown();
     b.shutdown();
 }
