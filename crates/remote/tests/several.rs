@@ -248,6 +248,36 @@ fn go_on(client: &Remote, dirs: &[Ino], ended: &AtomicBool) -> (Vec<(usize, Stri
     (made, lines)
 }
 
+/// Goal: what needs the root's slot, which stays with the server on duty, is also done in directories of others. Method: names go into the
+/// root, are exchanged with names there and come back, from a directory that is the other server's for good; each time it is that again.
+#[test]
+fn regression_names_go_to_the_root_from_any_server() {
+    let site = Several::new(2, 2);
+    let (a, b) = (client(&site, 900, 0), client(&site, 901, 1));
+    let dir = a.mkdir(CALLER, at(Ino::ROOT, "dir"), 0o755).unwrap().ino;
+    let other = 1 - site.owner(Ino::ROOT.get());
+    until("it has gone", || site.try_bring(dir.get(), other).is_ok() && site.owner(dir.get()) == other);
+    for n in 0..2 {
+        let (here, there) = (format!("here{n}"), format!("there{n}"));
+        let file = create(&a, dir, &here);
+        a.close(file.number);
+        let below = b.mkdir(CALLER, at(Ino::ROOT, &there), 0o755).unwrap();
+        a.rename(at(dir, &here), at(Ino::ROOT, &here), 0).unwrap();
+        assert_eq!(b.lookup(at(Ino::ROOT, &here)).unwrap().ino, file.ino);
+        assert_eq!(b.lookup(at(dir, &here)), Err(Errno::ENOENT));
+        until("it is the other's again", || site.owner(dir.get()) == other);
+        b.rename(at(Ino::ROOT, &here), at(dir, &here), 0).unwrap();
+        until("it is the other's again", || site.owner(dir.get()) == other);
+        a.rename(at(dir, &here), at(Ino::ROOT, &there), 2).unwrap();
+        assert_eq!(b.lookup(at(dir, &here)).unwrap().ino, below.ino);
+        assert_eq!(b.lookup(at(Ino::ROOT, &there)).unwrap().ino, file.ino);
+        until("it is the other's again", || site.owner(dir.get()) == other);
+    }
+    assert_eq!(names(&b, dir).len(), 2);
+    a.shutdown();
+    b.shutdown();
+}
+
 /// Also when the test fails.
 struct Ends<'a>(&'a AtomicBool);
 

@@ -89,7 +89,7 @@ impl MetadataService {
         }
     }
 
-    /// Slots that an operation needs beside its home.
+    /// Slots that an operation needs beside its home. The root's stays with whoever is on duty: the others go there, and the operation after them.
     pub(super) fn get_slots(&self, owners: &Owners, slots: &[Slot]) -> Result<(), No> {
         let numbers: Vec<u16> = slots.iter().map(|slot| slot.get()).collect();
         if owners.is_on_duty() {
@@ -98,7 +98,10 @@ impl MetadataService {
         let map = self.nodes.map();
         let on_duty = map.slot(UgsdId::ROOT.slot()).owner;
         let on_duty = on_duty.ok_or_else(|| No::later("nobody on duty is known"))?;
-        let bring = Bring { node: owners.me.id.0, slots: runs(numbers), stay: false };
+        let root = UgsdId::ROOT.slot().get();
+        let to = if numbers.contains(&root) { on_duty } else { owners.me.id };
+        let brought = numbers.into_iter().filter(|slot| *slot != root);
+        let bring = Bring { node: to.0, slots: runs(brought), stay: false };
         owners.peers.of(&map, on_duty)?.ask(&bring, Vec::new(), BRING_WAIT).map(|_| ())
     }
 }
