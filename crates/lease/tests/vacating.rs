@@ -63,7 +63,13 @@ impl World {
             server.handle(Duration::ZERO, Input::Said { by: Party { session, joined: Joined(0) }, saying });
             let joined = std::iter::from_fn(|| server.poll_effect()).find_map(|effect| match effect {
                 Effect::Tell { telling: Telling::Joined { joined, .. }, .. } => Some(joined),
-                _ => None,
+                Effect::Tell { .. }
+                | Effect::Begun { .. }
+                | Effect::NotBegun { .. }
+                | Effect::Lock { .. }
+                | Effect::Fence(_)
+                | Effect::Over(_)
+                | Effect::EndGrace => None,
             });
             Party { session, joined: joined.unwrap() }
         });
@@ -83,7 +89,12 @@ impl World {
                     granted = (!rights.is_empty()).then_some(number);
                 }
                 Effect::Fence(_) => self.fenced += 1,
-                _ => {}
+                Effect::Tell { .. }
+                | Effect::Begun { .. }
+                | Effect::NotBegun { .. }
+                | Effect::Lock { .. }
+                | Effect::Over(_)
+                | Effect::EndGrace => {}
             }
         }
         granted

@@ -67,6 +67,9 @@ impl<K: Hash + Eq, V> Table<K, V> {
     }
 }
 
+/// In a directory.
+type Name = (Ino, Box<[u8]>);
+
 /// A question whose answer may be kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
@@ -125,7 +128,7 @@ pub(crate) struct Kept {
     doubtful: HashMap<Key, Instant>,
     /// With the node that granted it.
     inodes: Table<Ino, (Attr, u64)>,
-    names: Table<(Ino, Box<[u8]>), (Option<Ino>, u64)>,
+    names: Table<Name, (Option<Ino>, u64)>,
     /// The leases of bytes.
     files: Table<Ino, (u64, u64)>,
     /// Of files whose bytes were asked back since the oldest open ticket, and when.

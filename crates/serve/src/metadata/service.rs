@@ -11,7 +11,7 @@ use cluster::Node;
 use kv::MetaStore;
 use mds::{Gather, Mds};
 use net::{Credentials, Handler, Incoming, Reply};
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use proto::{Head, Method, Request};
 use types::{Errno, Ino, Slot};
 use wire::handshake::Roles;
@@ -81,8 +81,6 @@ pub struct MetadataService {
     pub(super) terms: Terms,
     pub(super) leaving: Leaving,
     pub(super) turns: Turns,
-    /// Who spreads or gathers a directory has it alone; changes of names share it.
-    pub(super) parts: RwLock<()>,
     pub(super) files: Files,
     pub(super) options: MetadataOptions,
     /// What nobody waits for: files to be settled, data servers to be told.
@@ -161,7 +159,6 @@ impl MetadataService {
             terms: Terms::new(&options.sessions, (before.past, before.present), begun),
             leaving: Leaving::new(life, before.given_up),
             turns: Turns::default(),
-            parts: RwLock::default(),
             files: Files::default(),
             due: Mutex::default(),
             dying: Mutex::default(),

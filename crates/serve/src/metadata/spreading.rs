@@ -61,7 +61,7 @@ impl MetadataService {
 
     /// No directory is spread or gathered until this is dropped.
     pub(super) fn not_spreading(&self) -> Result<RwLockReadGuard<'_, ()>, No> {
-        let guard = self.parts.try_read_for(SPREADING_WAIT);
+        let guard = self.turns.parts.try_read_for(SPREADING_WAIT);
         guard.ok_or_else(|| No::later("a directory is being spread"))
     }
 
@@ -83,7 +83,7 @@ impl MetadataService {
             slots.clear();
         }
         let _vacant = self.vacate_slots(&slots)?;
-        let alone = self.parts.try_write_for(SPREADING_WAIT);
+        let alone = self.turns.parts.try_write_for(SPREADING_WAIT);
         let _alone = alone.ok_or_else(|| No::later("names are being changed"))?;
         run()
     }
