@@ -1,7 +1,7 @@
 //! Messages about data servers that are taken out, and about stripes that move from one to another: who decides what, `cluster::moving` says.
 //!
 //! None of them needs a session; those of the data lane go between servers alone. An attempt has a number that is higher than those of all
-//! earlier attempts of its metadata server: what comes late of an earlier one is not carried out.
+//! earlier attempts at its file, by whichever metadata server: what comes late of an earlier one is not carried out.
 
 use prost::{Enumeration, Message};
 

@@ -345,23 +345,27 @@ impl Nodes {
         self.started.elapsed() < self.silence && lacks
     }
 
-    /// Of those that take new files now.
+    /// Of those that are there.
     pub fn measures(&self) -> Measures {
         let state = self.state.lock();
-        // The map may be told later than who is drained.
-        let here = state
-            .nodes
-            .iter()
-            .filter(|(node, known)| !self.is_away(known) && state.kind(**node) == StandingKind::In);
+        let here = state.nodes.iter().filter(|(_, known)| !self.is_away(known));
         here.map(|(node, known)| {
             (NodeId(*node), Measure { free: known.report.free, busy: known.report.busy })
         })
         .collect()
     }
 
+    /// The same without those that are taken out: the map may be told later than who that is.
+    pub(crate) fn measures_of_takers(&self) -> Measures {
+        let mut measures = self.measures();
+        let state = self.state.lock();
+        measures.retain(|node, _| state.kind(node.0) == StandingKind::In);
+        measures
+    }
+
     /// The same without those that are full, unless all are: what went there would soon have to leave.
     pub fn measures_for_new(&self) -> Measures {
-        let mut measures = self.measures();
+        let mut measures = self.measures_of_takers();
         let full: Vec<NodeId> = {
             let state = self.state.lock();
             let forced = |known: &Known| known.report.pressure.is_some_and(|pressure| pressure.forced);

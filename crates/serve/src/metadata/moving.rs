@@ -195,7 +195,9 @@ impl MetadataService {
     ) -> Option<NodeId> {
         let (map, file) = (self.nodes.map(), (&layout.stripes[..], ino.get()));
         match cause {
-            Cause::Drain => refuge(&map, &self.nodes.measures(), file, NodeId(from), bytes.max(layout.unit)),
+            Cause::Drain => {
+                refuge(&map, &self.nodes.measures_of_takers(), file, NodeId(from), bytes.max(layout.unit))
+            }
             Cause::Press(why, _) => outlet(&map, &self.peers(), file, NodeId(from), (bytes, why)),
         }
     }

@@ -181,9 +181,7 @@ impl MetadataService {
             ended: Arc::default(),
         });
         service.begin_among(&found)?;
-        if service.owners.as_ref().is_none_or(Owners::is_on_duty) {
-            service.nodes.know(standing::load(service.standings_store()).map_err(io::Error::other)?);
-        }
+        service.begin_standings()?;
         if service.owners.is_some() {
             let gatherer: Arc<dyn Gather> = service.clone();
             let set = service.mds.set_gatherer(&gatherer);
@@ -191,6 +189,14 @@ impl MetadataService {
         }
         service.start_clocks()?;
         Ok(service)
+    }
+
+    /// Who is not on duty is told which data servers are taken out.
+    fn begin_standings(&self) -> io::Result<()> {
+        if self.owners.as_ref().is_none_or(Owners::is_on_duty) {
+            self.nodes.know(standing::load(self.standings_store()).map_err(io::Error::other)?);
+        }
+        Ok(())
     }
 
     fn start_clocks(self: &Arc<Self>) -> io::Result<()> {
