@@ -28,6 +28,7 @@ use crate::{
     held::{Change, Holder, Source},
     line::{Asking, Stop, Waits},
     remote::{RECOVERIES_MAX, Want},
+    routing::Lost,
     session::Session,
     waiting::{Answer, LockWish, Next},
 };
@@ -347,9 +348,11 @@ fn listen(remote: &Weak<Remote>, node: u64) {
                 let gone =
                     matches!(&stop, Stop::Fault { fault, .. } if Reason::of(fault) == Reason::SessionGone);
                 let gone = gone && !*remote.stopping.lock();
-                let comes =
-                    gone && remote.has_homes() && remote.comes_again(&remote.home_at(node), at.joined);
-                let made = gone && !comes && remote.recover(&session, at).is_ok();
+                let lost = match gone && remote.has_homes() {
+                    true => remote.what_is_lost(&remote.home_at(node), at.joined),
+                    false => Lost::All,
+                };
+                let made = gone && matches!(lost, Lost::All) && remote.recover(&session, at).is_ok();
                 if !made {
                     remote.ask_moved_locks(node);
                     thread::sleep(LISTEN_PAUSE);

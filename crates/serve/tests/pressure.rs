@@ -284,11 +284,11 @@ fn what_was_closed_in_memory_leaves_it_in_time_with_its_whole_group() {
 }
 
 #[test]
-#[ignore = "in one of three runs a write finds no room for 20 s after there is some; not explained yet (decision 0032, gaps)"]
 fn without_room_anywhere_it_is_an_error_and_with_room_again_it_goes_on() {
     let mut full = memory(1, 32);
     full.kill();
-    full.options.patience = Duration::from_millis(300);
+    // More than a movement takes on a busy machine.
+    full.options.patience = Duration::from_secs(5);
     full.start();
     let site = Site::of(vec![full, disk(2, 64)], options());
     let session = session_on(&site, 1);

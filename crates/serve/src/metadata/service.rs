@@ -266,9 +266,18 @@ impl MetadataService {
         Instant::now() < *self.grace.lock()
     }
 
-    /// Sessions may come back from now on, as after a start.
-    pub(super) fn begin_grace(&self) {
-        *self.grace.lock() = Instant::now() + self.options.sessions.silence;
+    /// Sessions may come back from now on, as after a start. Returns until when they could before, and can now.
+    pub(super) fn begin_grace(&self) -> [Instant; 2] {
+        let until = Instant::now() + self.options.sessions.silence;
+        [std::mem::replace(&mut *self.grace.lock(), until), until]
+    }
+
+    /// What it was begun for did not come.
+    pub(super) fn undo_grace(&self, [before, until]: [Instant; 2]) {
+        let mut grace = self.grace.lock();
+        if *grace == until {
+            *grace = before;
+        }
     }
 
     /// Where there are others: who makes the map, and what operations need of the others' slots.

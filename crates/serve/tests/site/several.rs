@@ -60,12 +60,16 @@ static FIRST_NUMBER: AtomicU64 = AtomicU64::new(1 << 20);
 /// The rows, as one of them sees them.
 struct Rows {
     common: Arc<Common>,
+    refuse: Arc<AtomicBool>,
     epochs: Arc<Mutex<BTreeMap<u16, u64>>>,
     me: usize,
 }
 
 impl SlotRights for Rows {
     fn take_free(&self, slots: &[u16]) -> Result<BTreeMap<u16, u64>, String> {
+        if self.refuse.load(Ordering::SeqCst) {
+            return Err("the database does not answer".to_owned());
+        }
         let (mut owners, mut epochs) = (self.common.owners.lock(), self.epochs.lock());
         for slot in slots {
             if !owners.contains_key(slot) {
@@ -270,6 +274,8 @@ pub struct Several {
     applied: Vec<Arc<Mutex<Lsn>>>,
     tails: Arc<Mutex<Vec<TailOf>>>,
     pub standby: bool,
+    /// Nobody gets a row.
+    pub refuse: Arc<AtomicBool>,
     notes: Vec<State>,
     pub options: MetadataOptions,
     hidden: Option<usize>,
@@ -298,6 +304,7 @@ impl Several {
             applied: (0..servers).map(|_| Arc::new(Mutex::new(Lsn(0)))).collect(),
             tails: Arc::new(Mutex::new((0..servers).map(|_| TailOf::default()).collect())),
             standby: true,
+            refuse: Arc::default(),
             notes: (0..servers).map(|_| State::new()).collect(),
             options,
             hidden: None,
@@ -403,7 +410,8 @@ impl Several {
     }
 
     fn rows(&self, me: usize) -> Rows {
-        Rows { common: self.common.clone(), epochs: self.epochs.clone(), me }
+        let (common, refuse, epochs) = (self.common.clone(), self.refuse.clone(), self.epochs.clone());
+        Rows { common, refuse, epochs, me }
     }
 
     fn store(&self, n: usize, life: &Life) -> Arc<MetaStore> {

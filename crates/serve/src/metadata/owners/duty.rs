@@ -94,6 +94,7 @@ impl MetadataService {
             changes.extend(lost.map(Change::Release));
         }
         self.nodes.change(&changes)?;
+        self.doubt_strays(duty, node, &claims);
         if !known {
             tracing::info!(%node, name = asked.name, slots = claims.len(), "a metadata server has come");
         }
@@ -108,6 +109,23 @@ impl MetadataService {
         let map = self.nodes.map();
         let body = if map.epoch().0 == asked.epoch { Vec::new() } else { map.encode() };
         Ok(Done::with_body(&joined, body))
+    }
+
+    /// Slots that a server has and the map says nobody has: it got them just when it came anew, and said then that it has none. They come to us.
+    fn doubt_strays(&self, duty: &Duty, node: NodeId, claims: &BTreeMap<u16, u64>) {
+        let map = self.nodes.map();
+        let stray = |(number, epoch): (&u16, &u64)| {
+            let entry = map.slot(Slot::new(*number)?);
+            (entry.owner.is_none() && entry.epoch == SlotEpoch(*epoch)).then_some(*number)
+        };
+        let strays: Vec<u16> = claims.iter().filter_map(stray).collect();
+        if strays.is_empty() {
+            return;
+        }
+        // Else the next time: they may be on their way just now.
+        if let Some(mut turn) = duty.turn.try_lock().filter(|turn| !turn.knows_any(&strays)) {
+            turn.doubtful.push((strays, node));
+        }
     }
 
     pub(in crate::metadata) fn bring_slots(&self, meta: &[u8]) -> Outcome {
@@ -268,19 +286,7 @@ impl MetadataService {
 
     /// Takes slots that are nobody's, for whoever needs them or because somebody has to.
     fn adopt(&self, owners: &Owners, turn: &mut Turn, slots: &[u16]) -> Result<(), No> {
-        let (adrift, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut turn.adrift)
-            .into_iter()
-            .partition(|(some, _)| some.iter().any(|slot| slots.contains(slot)));
-        turn.adrift = rest;
-        for (some, state) in adrift {
-            match self.give(owners, turn, &some, &state, owners.me.id) {
-                Ok(epochs) => self.nodes.change(&own(&some, owners.me.id, &epochs))?,
-                Err(no) => {
-                    turn.adrift.push((some, state));
-                    return Err(no);
-                }
-            }
-        }
+        self.take_adrift(owners, turn, &|some| some.iter().any(|slot| slots.contains(slot)))?;
         let map = self.nodes.map();
         let free = as_slots(slots).into_iter().filter(|slot| map.slot(*slot).owner.is_none());
         let free: Vec<u16> = free.map(Slot::get).collect();
@@ -290,12 +296,45 @@ impl MetadataService {
         self.take_bare(owners, &free)
     }
 
+    /// Those that were let go and taken by nobody, with what sessions have in them.
+    fn take_adrift(
+        &self,
+        owners: &Owners,
+        turn: &mut Turn,
+        wanted: &dyn Fn(&[u16]) -> bool,
+    ) -> Result<(), No> {
+        let map = self.nodes.map();
+        let nobodys = |some: &[u16]| as_slots(some).iter().any(|slot| map.slot(*slot).owner.is_none());
+        let mut failed = Ok(());
+        for (some, state) in std::mem::take(&mut turn.adrift) {
+            if !nobodys(&some) {
+                // Whoever was to take them had, and only his answer was lost.
+                continue;
+            }
+            if failed.is_err() || !wanted(&some) {
+                turn.adrift.push((some, state));
+                continue;
+            }
+            let taken = self.give(owners, turn, &some, &state, owners.me.id);
+            failed = taken.and_then(|epochs| self.nodes.change(&own(&some, owners.me.id, &epochs)));
+            if failed.is_err() {
+                turn.adrift.push((some, state));
+            }
+        }
+        failed
+    }
+
     /// What is due by itself.
     pub(in crate::metadata) fn tend_slots(&self) {
         let Ok((owners, duty)) = self.on_duty() else { return };
         let Some(mut turn) = duty.turn.try_lock() else { return };
         self.choose_standbys();
         self.settle_doubts(owners, &mut turn);
+        if turn.looked.elapsed() >= LOOK
+            && let Err(no) = self.take_adrift(owners, &mut turn, &|_| true)
+        {
+            tracing::warn!(detail = no.0.detail, "slots are adrift still");
+        }
         if owners.is_leaving() {
             return;
         }
@@ -344,9 +383,15 @@ impl MetadataService {
     /// What sessions have in them nobody could say.
     fn take_bare(&self, owners: &Owners, numbers: &[u16]) -> Result<(), No> {
         let slots = as_slots(numbers);
-        self.expect_sessions(owners, &slots, false);
-        let taken = self.take_on(owners, numbers, &SlotState::default(), self.mds.next_ugsd()?);
-        let taken = taken.inspect_err(|_| self.do_not_expect(owners, &slots))?;
+        let next_ugsd = self.mds.next_ugsd()?;
+        let expected = self.expect_sessions(owners, &slots, false);
+        let taken = match self.take_on(owners, numbers, &SlotState::default(), next_ugsd) {
+            Ok(taken) => taken,
+            Err(no) => {
+                self.do_not_expect(owners, expected);
+                return Err(no);
+            }
+        };
         self.nodes.change(&own(numbers, owners.me.id, &epochs_of(&taken, numbers)))
     }
 

@@ -40,6 +40,12 @@ const TURN_WAIT: Duration = Duration::from_secs(15);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// Slots of which sessions are to say what they have in them.
+pub(in crate::metadata) struct Expected {
+    slots: Vec<Slot>,
+    grace: [Instant; 2],
+}
+
 impl MetadataService {
     /// Before an end in order: hands all slots to other servers, and the duty. Returns how many are left after `patience`, which wait for this
     /// server's next start; `None`: it is the only metadata server.
@@ -222,9 +228,9 @@ impl MetadataService {
             return;
         }
         if !self.mds.serves(root) {
-            self.expect_sessions(owners, &[root], false);
+            let expected = self.expect_sessions(owners, &[root], false);
             if let Err(no) = self.take_on(owners, &[root.get()], &SlotState::default(), 0) {
-                self.do_not_expect(owners, &[root]);
+                self.do_not_expect(owners, expected);
                 return tracing::warn!(detail = no.0.detail, "the root's slot is not served");
             }
         }
@@ -235,14 +241,21 @@ impl MetadataService {
 
     /// Slots are taken of which it is not known what sessions have in them: they say it before they ask for anything there, and for as long as they
     /// may come nothing is removed. `answers`: what was answered there is known, so that operations that are asked again are not carried out twice.
-    pub(in crate::metadata) fn expect_sessions(&self, owners: &Owners, slots: &[Slot], answers: bool) {
+    pub(in crate::metadata) fn expect_sessions(
+        &self,
+        owners: &Owners,
+        slots: &[Slot],
+        answers: bool,
+    ) -> Option<Expected> {
         let used: Vec<Slot> = slots.iter().copied().filter(|slot| self.is_used(*slot)).collect();
-        if !used.is_empty() {
-            self.begin_grace();
-            let number = owners.bares.add(&used, answers);
-            self.terms.unsettle(&used, number, self.options.sessions.silence);
-            self.terms.doubt(&used);
+        if used.is_empty() {
+            return None;
         }
+        let grace = self.begin_grace();
+        let number = owners.bares.add(&used, answers);
+        self.terms.unsettle(&used, number, self.options.sessions.silence);
+        self.terms.doubt(&used);
+        Some(Expected { slots: used, grace })
     }
 
     /// Of a server in whose place an earlier life went on sessions have said nothing yet, or to that life.
@@ -254,9 +267,11 @@ impl MetadataService {
     }
 
     /// They did not come.
-    pub(super) fn do_not_expect(&self, owners: &Owners, slots: &[Slot]) {
-        owners.bares.remove(slots);
-        self.terms.not_taken(slots);
+    pub(in crate::metadata) fn do_not_expect(&self, owners: &Owners, expected: Option<Expected>) {
+        let Some(Expected { slots, grace }) = expected else { return };
+        owners.bares.remove(&slots);
+        self.terms.not_taken(&slots);
+        self.undo_grace(grace);
     }
 
     /// Who has which lock in slots that were taken is known when those who may have some have said so.

@@ -46,6 +46,12 @@ pub(crate) struct Heard {
 }
 
 impl Turn {
+    /// Are some of these adrift, or in doubt?
+    pub(crate) fn knows_any(&self, slots: &[u16]) -> bool {
+        let of = |some: &[u16]| some.iter().any(|slot| slots.contains(slot));
+        self.adrift.iter().any(|(some, _)| of(some)) || self.doubtful.iter().any(|(some, _)| of(some))
+    }
+
     /// They do not go back.
     pub(crate) fn keep(&mut self, slots: &[u16]) {
         as_slots(slots).iter().for_each(|slot| {
