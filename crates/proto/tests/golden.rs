@@ -225,6 +225,7 @@ fn owners() -> Vec<Golden> {
         locks: vec![held()],
         silent_ms: 9,
     };
+    let only = JoinMetadata { node: 2, name: "n2".into(), standby_only: true, ..JoinMetadata::default() };
     let joining = JoinMetadata {
         node: 2,
         name: "n2".into(),
@@ -235,9 +236,11 @@ fn owners() -> Vec<Golden> {
         epochs: vec![4, 5, 600],
         fresh: true,
         epoch: 8,
+        standby_only: false,
     };
     vec![
         ("join-metadata", joining.encode_to_vec()),
+        ("join-metadata-standby", only.encode_to_vec()),
         ("joined-metadata", JoinedMetadata { superblock: vec![1], incarnation: 2 }.encode_to_vec()),
         ("let-go", LetGo { slots: slots.clone() }.encode_to_vec()),
         ("gone", Gone { ticket: 1, length: 2 }.encode_to_vec()),

@@ -36,7 +36,7 @@ use proto::{
 use serve::{
     MetadataService,
     metadata::{Joining, MetadataOptions, SlotRights, StandbyOptions, TailRows, TailTrouble, TailView, join},
-    reporting::Reporter,
+    reporters::{Reporters, Servers},
 };
 use types::{Errno, Ino, Slot};
 use wire::{
@@ -272,10 +272,25 @@ pub struct Several {
     pub standby: bool,
     notes: Vec<State>,
     pub options: MetadataOptions,
+    /// Those that only keep copies.
+    pub standbys: BTreeSet<usize>,
+    /// So many are in everybody's configuration.
+    configured: usize,
     hidden: Option<usize>,
     running: Vec<Option<Running>>,
     pub data: Vec<DataSite>,
-    reporters: Vec<Reporter>,
+    reporters: Vec<Reporters>,
+}
+
+/// What a site begins with.
+pub struct Begin {
+    /// All that there will be.
+    pub servers: usize,
+    /// Those that are started, and that everybody is told of.
+    pub first: usize,
+    pub standbys: BTreeSet<usize>,
+    pub data: u64,
+    pub options: MetadataOptions,
 }
 
 impl Several {
@@ -285,6 +300,11 @@ impl Several {
     }
 
     pub fn with(servers: usize, data: u64, options: MetadataOptions) -> Several {
+        Several::begun(Begin { servers, first: servers, standbys: BTreeSet::new(), data, options })
+    }
+
+    pub fn begun(begin: Begin) -> Several {
+        let Begin { servers, first, standbys, data, options } = begin;
         let mut site = Several {
             dir: tempfile::tempdir().unwrap(),
             common: Arc::default(),
@@ -294,26 +314,31 @@ impl Several {
             standby: true,
             notes: (0..servers).map(|_| State::new()).collect(),
             options,
+            standbys,
+            configured: first,
             hidden: None,
             running: (0..servers).map(|_| None).collect(),
             data: (1..=data).map(DataSite::started).collect(),
             reporters: Vec::new(),
         };
-        (0..servers).for_each(|n| site.start(n));
-        for n in 0..servers {
-            for data in &site.data {
-                let about = NodeReport {
-                    node: data.node,
-                    name: format!("data-{}", data.node),
-                    addresses: vec![data.address().to_string()],
-                    ..NodeReport::default()
-                };
-                let client = client_to(&site.address(n), Several::node(n), Lane::Control);
-                site.reporters.push(Reporter::start(data.service().clone(), client, about).unwrap());
-            }
+        (0..first).for_each(|n| site.start(n));
+        for data in &site.data {
+            let about = NodeReport {
+                node: data.node,
+                name: format!("data-{}", data.node),
+                addresses: vec![data.address().to_string()],
+                ..NodeReport::default()
+            };
+            let servers = Servers { addresses: site.addresses(), credentials: credentials(data.node) };
+            site.reporters.push(Reporters::start(data.service().clone(), servers, about).unwrap());
         }
         site.settled();
         site
+    }
+
+    /// In everybody's configuration.
+    fn addresses(&self) -> Vec<Address> {
+        (0..self.configured).map(|n| self.address(n)).collect()
     }
 
     pub fn servers(&self) -> usize {
@@ -324,12 +349,16 @@ impl Several {
         FIRST + n as u64
     }
 
+    fn up(&self) -> Vec<usize> {
+        (0..self.running.len()).filter(|n| self.is_up(*n)).collect()
+    }
+
     /// All have slots, all have the same map, and the data servers are in it.
     pub fn settled(&self) {
-        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
+        let up = self.up();
         until("the servers share the slots", || {
             let map = self.map(self.owner(Ino::ROOT.get()));
-            let nodes = up.iter().map(|n| NodeId(Several::node(*n)));
+            let nodes = up.iter().filter(|n| !self.standbys.contains(n)).map(|n| NodeId(Several::node(*n)));
             nodes.into_iter().all(|node| map.slots_of(node).next().is_some())
                 && map.slots().all(|(_, entry)| entry.owner.is_some())
                 && self.data.iter().all(|data| map.node(NodeId(data.node)).is_some())
@@ -340,7 +369,7 @@ impl Several {
 
     /// All that are up have slots, whatever goes on.
     pub fn shared(&self) {
-        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
+        let up = self.up();
         until("all have slots", || {
             let map = self.map(self.owner(Ino::ROOT.get()));
             up.iter().all(|n| map.slots_of(NodeId(Several::node(*n))).next().is_some())
@@ -422,14 +451,14 @@ impl Several {
             id: NodeId(node),
             name: format!("meta-{node}"),
             addresses: vec![self.address(n).to_string()],
-            roles: Roles::MDS,
+            roles: if self.standbys.contains(&n) { Roles::MDS.and(Roles::STANDBY_ONLY) } else { Roles::MDS },
             labels: BTreeMap::new(),
             state: NodeState::Up,
             joined: Epoch(1),
         };
         let joining = Joining {
             me,
-            servers: (0..self.running.len()).map(|n| self.address(n)).collect(),
+            servers: self.addresses(),
             credentials: credentials(node),
             rights: Arc::new(self.rows(n)),
             patience: Duration::from_secs(20),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use cluster::{
-    NodeId,
+    Epoch, NodeId,
     relief::{Relief, Settings},
 };
 use parking_lot::Mutex;
@@ -22,6 +22,8 @@ pub(crate) struct Turn {
     pub relief: Relief,
     pub relieved: Instant,
     pub looked: Instant,
+    /// Slots of a server that only keeps copies.
+    pub handed_back: Option<Instant>,
     pub tickets: u64,
 }
 
@@ -33,9 +35,25 @@ pub(crate) struct Duty {
 pub(crate) struct Heard {
     pub at: Instant,
     pub incarnation: u64,
+    /// Of the map that it has.
+    pub epoch: Epoch,
 }
 
 impl Turn {
+    pub(crate) fn new(relief: Settings) -> Turn {
+        let now = Instant::now();
+        Turn {
+            lent: BTreeMap::new(),
+            adrift: Vec::new(),
+            doubtful: Vec::new(),
+            relief: Relief::new(relief),
+            relieved: now,
+            looked: now,
+            handed_back: None,
+            tickets: 0,
+        }
+    }
+
     /// They do not go back.
     pub(crate) fn keep(&mut self, slots: &[u16]) {
         as_slots(slots).iter().for_each(|slot| {
@@ -46,16 +64,6 @@ impl Turn {
 
 impl Duty {
     pub(crate) fn new(relief: Settings) -> Duty {
-        let now = Instant::now();
-        let turn = Turn {
-            lent: BTreeMap::new(),
-            adrift: Vec::new(),
-            doubtful: Vec::new(),
-            relief: Relief::new(relief),
-            relieved: now,
-            looked: now,
-            tickets: 0,
-        };
-        Duty { turn: Mutex::new(turn), heard: Mutex::default() }
+        Duty { turn: Mutex::new(Turn::new(relief)), heard: Mutex::default() }
     }
 }
