@@ -45,6 +45,9 @@ pub struct JoinMetadata {
     /// Of the map that it has.
     #[prost(uint64, tag = "9")]
     pub epoch: u64,
+    /// It keeps copies, and is to be given no slots.
+    #[prost(bool, tag = "10")]
+    pub standby_only: bool,
 }
 
 /// The map is in the body, if it is another one than the asker's.

@@ -242,6 +242,7 @@ fn owners() -> Vec<Golden> {
         locks: vec![held()],
         silent_ms: 9,
     };
+    let only = JoinMetadata { node: 2, name: "n2".into(), standby_only: true, ..JoinMetadata::default() };
     let joining = JoinMetadata {
         node: 2,
         name: "n2".into(),
@@ -252,9 +253,11 @@ fn owners() -> Vec<Golden> {
         epochs: vec![4, 5, 600],
         fresh: true,
         epoch: 8,
+        standby_only: false,
     };
     vec![
         ("join-metadata", joining.encode_to_vec()),
+        ("join-metadata-standby", only.encode_to_vec()),
         (
             "joined-metadata",
             JoinedMetadata { superblock: vec![1], incarnation: 2, standings: None }.encode_to_vec(),

@@ -108,7 +108,7 @@ impl State {
         if gone && !there.roles.has(Roles::MDS) {
             return vec![Change::Remove(there.id)];
         }
-        let roles = if gone { Roles::MDS } else { there.roles };
+        let roles = if gone { there.roles.without(Roles::DS) } else { there.roles };
         // A metadata server's node stays one.
         let state = if gone { NodeState::Up } else { self.kind_in_map(node) };
         vec![Change::Put(Node { roles, state, ..there.clone() })]

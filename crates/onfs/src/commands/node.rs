@@ -189,7 +189,7 @@ fn pressure_report(standing: &Standing) -> Option<PressureReport> {
 }
 
 fn report(node: &Node) -> NodeReport {
-    let roles = [(Roles::MDS, "metadata"), (Roles::DS, "data")];
+    let roles = [(Roles::MDS, "metadata"), (Roles::STANDBY_ONLY, "standby only"), (Roles::DS, "data")];
     NodeReport {
         node: node.id.0,
         name: node.name.clone(),

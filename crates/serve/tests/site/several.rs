@@ -36,7 +36,7 @@ use proto::{
 use serve::{
     MetadataService,
     metadata::{Joining, MetadataOptions, SlotRights, StandbyOptions, TailRows, TailTrouble, TailView, join},
-    reporting::Reporter,
+    reporters::{Reporters, Servers},
 };
 use types::{Errno, Ino, Slot};
 use wire::{
@@ -278,11 +278,28 @@ pub struct Several {
     pub refuse: Arc<AtomicBool>,
     notes: Vec<State>,
     pub options: MetadataOptions,
+    /// Those that only keep copies.
+    pub standbys: BTreeSet<usize>,
+    /// So many are in everybody's configuration.
+    configured: usize,
     hidden: Option<usize>,
     running: Vec<Option<Running>>,
     pub data: Vec<DataSite>,
     /// To which server, of which data server.
     reporters: BTreeMap<(usize, usize), Reporter>,
+    /// Of those that find the servers by the map.
+    following: Vec<Reporters>,
+}
+
+/// What a site begins with.
+pub struct Begin {
+    /// All that there will be.
+    pub servers: usize,
+    /// Those that are started, and that everybody is told of.
+    pub first: usize,
+    pub standbys: BTreeSet<usize>,
+    pub data: Vec<DataSite>,
+    pub options: MetadataOptions,
 }
 
 impl Several {
@@ -292,11 +309,17 @@ impl Several {
     }
 
     pub fn with(servers: usize, data: u64, options: MetadataOptions) -> Several {
-        Several::of(servers, (1..=data).map(DataSite::started).collect(), options)
+        let data = (1..=data).map(DataSite::started).collect();
+        Several::of(servers, data, options)
     }
 
     /// With data servers that were started.
     pub fn of(servers: usize, data: Vec<DataSite>, options: MetadataOptions) -> Several {
+        Several::begun(Begin { servers, first: servers, standbys: BTreeSet::new(), data, options })
+    }
+
+    pub fn begun(begin: Begin) -> Several {
+        let Begin { servers, first, standbys, data, options } = begin;
         let mut site = Several {
             dir: tempfile::tempdir().unwrap(),
             common: Arc::default(),
@@ -307,13 +330,20 @@ impl Several {
             refuse: Arc::default(),
             notes: (0..servers).map(|_| State::new()).collect(),
             options,
+            standbys,
+            configured: first,
             hidden: None,
             running: (0..servers).map(|_| None).collect(),
             data,
             reporters: BTreeMap::new(),
+            following: Vec::new(),
         };
-        (0..servers).for_each(|n| site.start(n));
-        (0..site.data.len()).for_each(|data| site.report(data));
+        (0..first).for_each(|n| site.start(n));
+        if first == servers {
+            (0..site.data.len()).for_each(|data| site.report(data));
+        } else {
+            site.following = site.data.iter().map(|data| site.reports_by_the_map(data)).collect();
+        }
         site.settled();
         site
     }
@@ -345,6 +375,23 @@ impl Several {
         self.data[data].kill();
     }
 
+    /// A data server that knows of the first servers alone.
+    fn reports_by_the_map(&self, data: &DataSite) -> Reporters {
+        let about = NodeReport {
+            node: data.node,
+            name: format!("data-{}", data.node),
+            addresses: vec![data.address().to_string()],
+            ..NodeReport::default()
+        };
+        let servers = Servers { addresses: self.addresses(), credentials: credentials(data.node) };
+        Reporters::start(data.service().clone(), servers, about).unwrap()
+    }
+
+    /// In everybody's configuration.
+    fn addresses(&self) -> Vec<Address> {
+        (0..self.configured).map(|n| self.address(n)).collect()
+    }
+
     pub fn servers(&self) -> usize {
         self.running.len()
     }
@@ -353,12 +400,16 @@ impl Several {
         FIRST + n as u64
     }
 
+    fn up(&self) -> Vec<usize> {
+        (0..self.running.len()).filter(|n| self.is_up(*n)).collect()
+    }
+
     /// All have slots, all have the same map, and the data servers are in it.
     pub fn settled(&self) {
-        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
+        let up = self.up();
         until("the servers share the slots", || {
             let map = self.map(self.owner(Ino::ROOT.get()));
-            let nodes = up.iter().map(|n| NodeId(Several::node(*n)));
+            let nodes = up.iter().filter(|n| !self.standbys.contains(n)).map(|n| NodeId(Several::node(*n)));
             nodes.into_iter().all(|node| map.slots_of(node).next().is_some())
                 && map.slots().all(|(_, entry)| entry.owner.is_some())
                 && self.data.iter().all(|data| map.node(NodeId(data.node)).is_some())
@@ -369,7 +420,7 @@ impl Several {
 
     /// All that are up have slots, whatever goes on.
     pub fn shared(&self) {
-        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
+        let up = self.up();
         until("all have slots", || {
             let map = self.map(self.owner(Ino::ROOT.get()));
             up.iter().all(|n| map.slots_of(NodeId(Several::node(*n))).next().is_some())
@@ -452,14 +503,14 @@ impl Several {
             id: NodeId(node),
             name: format!("meta-{node}"),
             addresses: vec![self.address(n).to_string()],
-            roles: Roles::MDS,
+            roles: if self.standbys.contains(&n) { Roles::MDS.and(Roles::STANDBY_ONLY) } else { Roles::MDS },
             labels: BTreeMap::new(),
             state: NodeState::Up,
             joined: Epoch(1),
         };
         let joining = Joining {
             me,
-            servers: (0..self.running.len()).map(|n| self.address(n)).collect(),
+            servers: self.addresses(),
             credentials: credentials(node),
             rights: Arc::new(self.rows(n)),
             patience: Duration::from_secs(20),
@@ -620,6 +671,7 @@ impl Several {
 impl Drop for Several {
     fn drop(&mut self) {
         self.reporters.clear();
+        self.following.clear();
         for n in 0..self.running.len() {
             if self.running[n].is_some() {
                 self.stop(n);

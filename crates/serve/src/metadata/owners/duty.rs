@@ -72,7 +72,8 @@ impl MetadataService {
         let node = NodeId(asked.node);
         let known = {
             let mut heard = duty.heard.lock();
-            let now = Heard { at: Instant::now(), incarnation: asked.incarnation };
+            let (incarnation, epoch) = (asked.incarnation, cluster::Epoch(asked.epoch));
+            let now = Heard { at: Instant::now(), incarnation, epoch };
             heard.insert(node, now).is_some_and(|before| before.incarnation == asked.incarnation)
         };
         let map = self.nodes.map();
@@ -137,10 +138,7 @@ impl MetadataService {
     /// Gives them all to one server, for an operation or so that they stay there.
     pub(super) fn bring(&self, numbers: &[u16], (to, stay): (NodeId, bool)) -> Result<(), No> {
         let (owners, duty) = self.on_duty()?;
-        if !self.nodes.map().node(to).is_some_and(Node::takes_slots) {
-            let why = format!("{to} is no metadata server that is up");
-            return Err(No::new(Errno::ENXIO, Retry::Never, Reason::None, why));
-        }
+        may_be_given(&self.nodes.map(), to, stay)?;
         let turn = duty.turn.try_lock_for(TURN_WAIT);
         let mut turn = turn.ok_or_else(|| No::later("slots are on their way for long"))?;
         for (from, slots) in by_owner(&self.nodes.map(), numbers) {
@@ -225,6 +223,16 @@ impl MetadataService {
         let Ok((owners, duty)) = self.on_duty() else { return false };
         let heard = duty.heard.lock();
         node == owners.me.id || heard.get(&node).is_some_and(|heard| heard.at.elapsed() < SILENCE)
+    }
+
+    /// Has each server that is heard a map with all of them? Else it might not find who is on duty next.
+    pub(super) fn all_know_all(&self, duty: &Duty) -> bool {
+        let map = self.nodes.map();
+        let servers = map.nodes().filter(|node| node.roles.has(Roles::MDS));
+        let last = servers.map(|node| node.joined).max();
+        let heard = duty.heard.lock();
+        let mut heard = heard.values().filter(|heard| heard.at.elapsed() < SILENCE);
+        heard.all(|heard| Some(heard.epoch) >= last)
     }
 
     /// What sessions had in slots that another has let go at our word.
@@ -340,6 +348,7 @@ impl MetadataService {
         }
         self.return_lent(owners, &mut turn);
         self.share_with_newcomers(owners, &mut turn);
+        self.hand_back(owners, &mut turn);
         if turn.relieved.elapsed() >= PERIOD {
             turn.relieved = Instant::now();
             self.relieve(owners, &mut turn);
@@ -457,7 +466,7 @@ impl MetadataService {
     fn relieve(&self, owners: &Owners, turn: &mut Turn) {
         let map = self.nodes.map();
         let mut measured: Vec<(Slot, u32)> = owners.gates.take_requests();
-        for node in map.nodes().filter(|node| node.takes_slots() && node.id != owners.me.id) {
+        for node in map.nodes().filter(|node| node.may_serve() && node.id != owners.me.id) {
             let Ok(peer) = owners.peers.of(&map, node.id) else { continue };
             if let (true, Ok((loads, _))) =
                 (self.is_heard(node.id), peer.ask(&owners::SlotLoads {}, Vec::new(), SILENCE))
@@ -502,15 +511,28 @@ fn by_owner(map: &ClusterMap, numbers: &[u16]) -> BTreeMap<Option<NodeId>, Vec<u
     all
 }
 
+/// What stays with a server is its own; an operation may need slots at any that serves some.
+fn may_be_given(map: &ClusterMap, to: NodeId, stay: bool) -> Result<(), No> {
+    let why = match map.node(to) {
+        Some(node) if stay && node.may_serve() && node.is_standby_only() => {
+            format!("{to} only keeps copies (metadata.standby_only): it is given nothing")
+        }
+        Some(node) if node.may_serve() => return Ok(()),
+        Some(_) | None => format!("{to} is no metadata server that is up"),
+    };
+    Err(No::new(Errno::ENXIO, Retry::Never, Reason::None, why))
+}
+
 fn as_node(asked: &JoinMetadata, map: &ClusterMap) -> Result<Node, No> {
     let epoch = map.epoch().0.checked_add(1).ok_or(Errno::EOVERFLOW)?;
     let before = map.node(NodeId(asked.node));
     let rack = (!asked.rack.is_empty()).then(|| (RACK.to_owned(), asked.rack.clone()));
+    let roles = before.map_or(Roles::MDS, |node| node.roles.and(Roles::MDS)).without(Roles::STANDBY_ONLY);
     Ok(Node {
         id: NodeId(asked.node),
         name: asked.name.clone(),
         addresses: asked.addresses.clone(),
-        roles: before.map_or(Roles::MDS, |node| node.roles.and(Roles::MDS)),
+        roles: if asked.standby_only { roles.and(Roles::STANDBY_ONLY) } else { roles },
         labels: rack.into_iter().collect(),
         state: NodeState::Up,
         joined: cluster::Epoch(epoch),

@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 use cluster::ClusterMap;
 use mds::Gather;
 use proto::{
-    control::MapSince,
+    control::{Hello, MapSince},
     owners::{Bring, runs},
 };
 use types::{Errno, Slot, UgsdId};
+use wire::handshake::Roles;
 
 use super::{
     Owners,
     following::{EVERY, Told},
+    peers::Peer,
     start::about,
 };
 use crate::{
@@ -42,9 +44,12 @@ impl MetadataService {
         let map = self.nodes.map();
         let asked = about(&following.joining, (self.incarnation, map.epoch().0), false);
         let on_duty = map.slot(UgsdId::ROOT.slot()).owner;
-        let known = on_duty.and_then(|node| owners.peers.of(&map, node).ok());
-        let peers = known.iter().map(|peer| &**peer).chain(&following.servers);
-        for peer in peers {
+        let peer = |node| owners.peers.of(&map, node).ok();
+        let known = on_duty.and_then(peer);
+        // Who came later is in no configuration of ours.
+        let others = map.nodes().filter(|node| node.roles.has(Roles::MDS) && node.id != owners.me.id);
+        let others = others.filter(|node| Some(node.id) != on_duty).filter_map(|node| peer(node.id));
+        for peer in known.into_iter().chain(following.servers.iter().cloned()).chain(others) {
             if owners.is_leaving() {
                 // For clients that ask; whoever joins gets slots.
                 let since = MapSince { epoch: map.epoch().0 };
@@ -53,7 +58,15 @@ impl MetadataService {
                 following.told.lock().at = Some(Instant::now());
                 return;
             }
-            let Ok((joined, body)) = peer.ask(&asked, Vec::new(), ANSWER_WAIT) else { continue };
+            let (joined, body) = match peer.ask(&asked, Vec::new(), ANSWER_WAIT) {
+                Ok(joined) => joined,
+                Err(no) => {
+                    if no.errno() == Errno::EREMOTE {
+                        self.learn_from(&peer);
+                    }
+                    continue;
+                }
+            };
             // First: with the map places are chosen.
             if let Some(standings) = &joined.standings
                 && let Err(no) = self.take_standings(standings)
@@ -87,6 +100,12 @@ impl MetadataService {
             drop(told);
             self.try_duty(owners);
         }
+    }
+
+    /// Another that is not on duty may know who is.
+    fn learn_from(&self, peer: &Peer) {
+        let Ok((_, body)) = peer.ask(&Hello {}, Vec::new(), ANSWER_WAIT) else { return };
+        ClusterMap::decode(&body).into_iter().for_each(|map| self.nodes.adopt(map));
     }
 
     /// Slots that an operation needs beside its home. The root's stays with whoever is on duty: the others go there, and the operation after them.

@@ -120,8 +120,8 @@ impl MetadataService {
     }
 
     /// Without the servers that are silent.
-    fn hearable(&self, map: &ClusterMap) -> ClusterMap {
-        let silent = map.nodes().filter(|node| node.takes_slots() && !self.is_heard(node.id));
+    pub(super) fn hearable(&self, map: &ClusterMap) -> ClusterMap {
+        let silent = map.nodes().filter(|node| node.may_serve() && !self.is_heard(node.id));
         let changes: Vec<Change> =
             silent.map(|node| Change::State { node: node.id, state: NodeState::Draining }).collect();
         map.next(&changes).unwrap_or_else(|_| map.clone())
@@ -134,16 +134,20 @@ impl MetadataService {
         if map.slots_of(owners.me.id).count() > 1 || !turn.doubtful.is_empty() || !turn.adrift.is_empty() {
             return Err(No::later("not all slots have gone yet"));
         }
-        let heard = map.nodes().filter(|node| node.takes_slots() && self.is_heard(node.id));
+        let heard = map.nodes().filter(|node| node.may_serve() && self.is_heard(node.id));
         // The one with the least to do.
-        let Some(to) = heard.min_by_key(|node| map.slots_of(node.id).count()) else {
+        let key = |node: &&Node| (node.is_standby_only(), map.slots_of(node.id).count());
+        let Some(to) = heard.min_by_key(key) else {
             return Err(No::later("no other metadata server is heard"));
         };
         self.hand_duty(owners, to)
     }
 
     /// The root's slot goes, and with it the duty.
-    fn hand_duty(&self, owners: &Owners, to: &Node) -> Result<(), No> {
+    pub(super) fn hand_duty(&self, owners: &Owners, to: &Node) -> Result<(), No> {
+        if !owners.duty().is_some_and(|duty| self.all_know_all(duty)) {
+            return Err(No::later("not all metadata servers have heard of each other"));
+        }
         let root = UgsdId::ROOT.slot().get();
         let next_ugsd = self.mds.next_ugsd()?;
         let map = self.nodes.map();

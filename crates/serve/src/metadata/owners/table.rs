@@ -77,6 +77,10 @@ impl Owners {
         self.resigned.store(true, Ordering::Release);
     }
 
+    pub(super) fn relief(&self) -> Settings {
+        self.relief
+    }
+
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use cluster::{
-    NodeId,
+    Epoch, NodeId,
     relief::{Relief, Settings},
 };
 use lease::coherence::circles::Search;
@@ -23,6 +23,8 @@ pub(crate) struct Turn {
     pub relief: Relief,
     pub relieved: Instant,
     pub looked: Instant,
+    /// Slots of a server that only keeps copies.
+    pub handed_back: Option<Instant>,
     pub tickets: u64,
 }
 
@@ -43,6 +45,8 @@ pub(crate) struct Looks {
 pub(crate) struct Heard {
     pub at: Instant,
     pub incarnation: u64,
+    /// Of the map that it has.
+    pub epoch: Epoch,
 }
 
 impl Turn {
@@ -50,6 +54,20 @@ impl Turn {
     pub(crate) fn knows_any(&self, slots: &[u16]) -> bool {
         let of = |some: &[u16]| some.iter().any(|slot| slots.contains(slot));
         self.adrift.iter().any(|(some, _)| of(some)) || self.doubtful.iter().any(|(some, _)| of(some))
+    }
+
+    pub(crate) fn new(relief: Settings) -> Turn {
+        let now = Instant::now();
+        Turn {
+            lent: BTreeMap::new(),
+            adrift: Vec::new(),
+            doubtful: Vec::new(),
+            relief: Relief::new(relief),
+            relieved: now,
+            looked: now,
+            handed_back: None,
+            tickets: 0,
+        }
     }
 
     /// They do not go back.
@@ -62,16 +80,6 @@ impl Turn {
 
 impl Duty {
     pub(crate) fn new(relief: Settings) -> Duty {
-        let now = Instant::now();
-        let turn = Turn {
-            lent: BTreeMap::new(),
-            adrift: Vec::new(),
-            doubtful: Vec::new(),
-            relief: Relief::new(relief),
-            relieved: now,
-            looked: now,
-            tickets: 0,
-        };
-        Duty { turn: Mutex::new(turn), heard: Mutex::default(), looks: Mutex::default() }
+        Duty { turn: Mutex::new(Turn::new(relief)), heard: Mutex::default(), looks: Mutex::default() }
     }
 }
