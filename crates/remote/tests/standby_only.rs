@@ -11,6 +11,7 @@ use proto::attr::Caller;
 use remote::{Access, Place, Remote, RemoteOptions, WriteHow};
 use serve::metadata::{MetadataOptions, SessionLimits};
 use site::{
+    DataSite,
     cluster::options,
     credentials,
     several::{Begin, Several},

@@ -9,6 +9,7 @@ use cluster::NodeId;
 use proto::metadata::{BeginWrite, GetAttr};
 use serve::metadata::{MetadataOptions, SessionLimits};
 use site::{
+    DataSite,
     cluster::options,
     several::{Begin, Several},
     until,
@@ -17,6 +18,7 @@ use site::{
 fn begun(servers: usize, first: usize, data: u64) -> Several {
     let sessions = SessionLimits { silence: Duration::from_secs(2), ..SessionLimits::default() };
     let options = MetadataOptions { sessions, ..options() };
+    let data = (1..=data).map(DataSite::started).collect();
     Several::begun(Begin { servers, first, standbys: BTreeSet::new(), data, options })
 }
 

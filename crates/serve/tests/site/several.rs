@@ -37,6 +37,7 @@ use serve::{
     MetadataService,
     metadata::{Joining, MetadataOptions, SlotRights, StandbyOptions, TailRows, TailTrouble, TailView, join},
     reporters::{Reporters, Servers},
+    reporting::Reporter,
 };
 use types::{Errno, Ino, Slot};
 use wire::{

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     /// A commit of a MiB, by an operation that was answered, or only begun.
-    fn record(n: u64) -> TailRecord {
+    fn record(n: u64) -> CopyRecord {
         let (key, value) = (n.to_be_bytes(), vec![n as u8; 1 << 20]);
         let lens = [&1_u32.to_le_bytes()[..], &8_u16.to_le_bytes(), &(value.len() as u32).to_le_bytes()];
         let commits = vec![TailCommit { lsn: n, body: [&lens.concat()[..], &key, &value].concat() }];
@@ -381,12 +381,12 @@ mod tests {
         let answered = TailAnswer { operation, acknowledged: 0, answer };
         let is_answered = n.is_multiple_of(2);
         let begun = if is_answered { Vec::new() } else { vec![operation] };
-        TailRecord {
+        to_keep(&TailRecord {
             number: n,
             commits,
             answers: is_answered.then_some(answered).into_iter().collect(),
             begun,
-        }
+        })
     }
 
     fn lsns(commits: &Commits) -> Vec<u64> {
