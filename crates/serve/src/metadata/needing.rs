@@ -7,7 +7,7 @@
 
 use std::{cell::RefCell, collections::BTreeSet};
 
-use types::{Errno, Ino, Slot};
+use types::{Errno, Ino, Slot, UgsdId};
 
 use super::{MetadataService, owners::Inside};
 use crate::answer::{No, Outcome};
@@ -43,8 +43,10 @@ impl MetadataService {
                 return outcome;
             }
             needed.extend(lacks);
-            let missing: Vec<Slot> = needed.iter().copied().filter(|slot| !self.mds.serves(*slot)).collect();
-            self.bring_needed(owners, &missing)?;
+            // With the root's slot all go to whoever is on duty, also those that are here.
+            let with_root = needed.contains(&UgsdId::ROOT.slot());
+            let brought = needed.iter().copied().filter(|slot| with_root || !self.mds.serves(*slot));
+            self.bring_needed(owners, &brought.collect::<Vec<_>>())?;
         }
         Err(Errno::EAGAIN.into())
     }
@@ -55,9 +57,9 @@ impl MetadataService {
             return Ok(None);
         }
         let dirs: Vec<Ino> = dirs.collect();
-        let slots = dirs.iter().map(|dir| dir.ugsd().slot());
-        let missing: Vec<Slot> = slots.filter(|slot| !self.mds.serves(*slot)).collect();
-        if !missing.is_empty() && note(&missing) {
+        let slots: Vec<Slot> = dirs.iter().map(|dir| dir.ugsd().slot()).collect();
+        let all_are_here = slots.iter().all(|slot| self.mds.serves(*slot));
+        if !all_are_here && note(&slots) {
             return Err(Errno::EAGAIN.into());
         }
         self.enter(dirs)
