@@ -118,8 +118,9 @@ impl Kept {
     }
 
     /// How often the server should hear of us, if something is kept.
-    pub(crate) fn renew_every(&self) -> Option<Duration> {
-        (!self.is_empty()).then(|| self.term / 3)
+    pub(crate) fn renew_every(&self, writes: bool) -> Option<Duration> {
+        let keeps = !self.is_empty() || (writes && !self.term.is_zero());
+        keeps.then(|| self.term / 3)
     }
 
     pub(crate) fn ask(&mut self, now: Instant) -> Ticket {
@@ -264,6 +265,16 @@ impl Kept {
         found.copied()
     }
 
+    /// May what is written to it from now on be kept back, by the answer to that ticket?
+    pub(crate) fn may_write(&self, ticket: Ticket, ino: Ino) -> bool {
+        ticket.number > self.floor && self.touched.get(&Key::Inode(ino)).is_none_or(|at| *at < ticket.number)
+    }
+
+    /// Was nothing forgotten since that was asked, and is the server heard?
+    pub(crate) fn stands(&self, ticket: Ticket, now: Instant) -> bool {
+        self.lives(now) && ticket.number > self.floor
+    }
+
     /// Bytes of it were to be changed by a request without an answer, which may be carried out until then.
     pub(crate) fn doubt_bytes(&mut self, ino: Ino, now: Instant, until: Instant) {
         self.files.remove(&ino);
@@ -351,7 +362,7 @@ mod tests {
         let late = start + TERM * 3;
         kept.heard(late, late);
         assert_eq!(kept.attr(late, Ino::ROOT), None);
-        assert_eq!((kept.counts().lapsed, kept.counts().inodes, kept.renew_every()), (1, 0, None));
+        assert_eq!((kept.counts().lapsed, kept.counts().inodes, kept.renew_every(false)), (1, 0, None));
         let ticket = kept.ask(late);
         keep(&mut kept, ticket, late, 2);
         assert_eq!(kept.attr(late, Ino::ROOT), Some(attr(2)));
@@ -414,7 +425,7 @@ mod tests {
         let ticket = kept.ask(now);
         keep(&mut kept, ticket, now, 1);
         let first = kept.bytes(now, Ino::ROOT);
-        assert!(first.is_some() && kept.renew_every().is_some());
+        assert!(first.is_some() && kept.renew_every(false).is_some());
         // Attributes that are asked back, or changed here, are no bytes.
         kept.recalled(&key(), true);
         kept.begin_change(&key());

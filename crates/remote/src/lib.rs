@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod back;
 mod borrowing;
 mod bringing;
 mod cache;
@@ -26,10 +27,12 @@ mod dirs;
 mod droppers;
 mod dropping;
 mod duty;
+mod extents;
 mod finding;
 mod held;
 mod homes;
 mod keeping;
+mod keeping_back;
 mod kept;
 mod kernel;
 mod keys;
@@ -62,6 +65,7 @@ mod writing;
 mod xattr;
 
 pub use access::Access;
+pub use back::BackCounts;
 pub use dirs::{Listed, Page};
 pub use held::Holder;
 pub use kept::KeptCounts;

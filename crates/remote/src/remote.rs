@@ -27,6 +27,7 @@ use crate::{
     finding::find_duty,
     held::Source,
     homes::{Home, Homes},
+    keeping_back::KeepingBack,
     kept::Kept,
     line::{Common, Line, Stop, Waits},
     nodes::Nodes,
@@ -101,6 +102,7 @@ pub struct Remote {
     pub(crate) caching: Caching,
     /// The server knows nothing of bytes that are kept.
     pub(crate) keeps_none: AtomicBool,
+    pub(crate) keeping_back: KeepingBack,
     pub(crate) dropping: Arc<Dropping>,
     pub(crate) openings: Openings,
     pub(crate) closes: Arc<Closes>,
@@ -149,6 +151,7 @@ impl Remote {
             kept: Mutex::default(),
             caching: Caching::new(options.cache),
             keeps_none: AtomicBool::new(false),
+            keeping_back: KeepingBack::new(options.write_back),
             dropping: Arc::default(),
             openings: Openings::default(),
             closes: Arc::default(),
@@ -185,6 +188,7 @@ impl Remote {
             std::thread::Builder::new().name("remote-keep".into()).spawn(move || keep(&remote))?
         };
         *remote.keeper.lock() = Some(keeper);
+        remote.begin_keeping_back()?;
         let closer = {
             let (remote, closes) = (Arc::downgrade(&remote), remote.closes.clone());
             std::thread::Builder::new()
@@ -210,6 +214,7 @@ impl Remote {
         {
             tracing::error!("the thread that keeps the session ended with a panic");
         }
+        self.end_keeping_back(END_PATIENCE);
         self.end_locks();
         self.dropping.end();
         self.pool.shutdown();
@@ -333,7 +338,11 @@ impl Remote {
         self.pay_locks();
         // Copied: making a session in place of a lost one sets it.
         let every = *self.renew.read();
-        let every = self.kept.lock().renew_every().map_or(every, |kept| kept.min(every));
+        let every = self
+            .kept
+            .lock()
+            .renew_every(self.keeping_back.has_rights())
+            .map_or(every, |kept| kept.min(every));
         let node = self.own_node();
         let is_told = self.told_node.load(Ordering::Relaxed) == node;
         // One that has come, or is no more, is told at once; if that fails, as often as all else.

@@ -32,6 +32,7 @@ impl Remote {
         if i64::try_from(end).is_err() {
             return Err(Errno::EFBIG);
         }
+        let _direct = self.go_past(file.ino)?;
         let placed = self.begin_write(file)?;
         let mut changing = self.change_bytes(file.ino, None);
         let done = self.allocate_placed(file, (placed, args), (mode, grows));
@@ -72,6 +73,7 @@ impl Remote {
             SEEK_HOLE => data::Whence::Hole,
             _ => return Err(Errno::EINVAL),
         };
+        self.write_out(file.ino)?;
         let placed = match self.placed(file)? {
             Ok(placed) => placed,
             // All of it is a hole.

@@ -33,6 +33,7 @@ use types::Slot;
 use super::{
     mailbox::{Heard, Listener, Mailbox},
     session::SessionLimits,
+    verdicts::Presence,
 };
 
 /// Programs' threads that wait for locks.
@@ -172,7 +173,7 @@ impl Terms {
     /// `begun`: where there are several metadata servers, the slots of this one.
     pub(super) fn new(
         sessions: &SessionLimits,
-        (past, present): (Past, Option<BTreeMap<SessionId, bool>>),
+        (past, present): (Past, Option<BTreeMap<SessionId, Presence>>),
         begun: Option<HashSet<Slot>>,
     ) -> Terms {
         let (life, lapse) = (past.life, lapse(sessions));
@@ -183,9 +184,12 @@ impl Terms {
             Server::new(limits(sessions), past, Duration::ZERO)
         };
         if let Some(present) = present {
-            let keeping = present.iter().filter(|(_, keeping)| **keeping).map(|(session, _)| *session);
-            let keeping = keeping.collect();
-            server.expect(Expected { sessions: present.into_keys().collect(), keeping, lapsed: lapse });
+            let those = |least: Presence| {
+                present.iter().filter(|(_, has)| **has >= least).map(|(session, _)| *session).collect()
+            };
+            let (keeping, writing) = (those(Presence::Keeping), those(Presence::Writing));
+            let sessions = present.keys().copied().collect();
+            server.expect(Expected { sessions, keeping, lapsed: lapse, writing });
         }
         let machine = Machine {
             server,
@@ -248,7 +252,7 @@ impl Terms {
         let mut due = Due::default();
         let mut machine = self.machine.lock();
         for (session, _) in silent.filter(|(_, silent)| *silent > self.lapse) {
-            if machine.server.table().has_leases(session) {
+            if machine.server.table().lapsing(session).next().is_some() {
                 machine.counts.lapsed += 1;
                 machine.server.handle(self.started.elapsed(), Input::Lapsed(session));
                 machine.drain(&Asked::Nothing, &mut due);
@@ -321,6 +325,34 @@ impl Terms {
 
     pub(super) fn end(&self, by: Party, operation: u64) {
         self.machine.lock().server.handle(self.started.elapsed(), Input::End { by, operation });
+    }
+
+    /// May others have kept back what they wrote?
+    pub(super) fn may_be_kept_back(&self, by: Party, key: &Key) -> bool {
+        self.machine.lock().server.may_be_kept_back(by.session, key)
+    }
+
+    /// An opening for writing was closed, before which all was written that was kept back of it: with the last one of its session the right to do so
+    /// ends.
+    pub(super) fn end_opening(&self, by: Party, operation: u64) -> Due {
+        let (now, mut due) = (self.started.elapsed(), Due::default());
+        let mut machine = self.machine.lock();
+        let keys = machine.server.table().last_modified_by(by.session, operation);
+        machine.server.handle(now, Input::End { by, operation });
+        for key in keys {
+            let holding = machine.server.table().holding(by.session, &key).copied();
+            let Some(holding) = holding.filter(|one| one.rights.contains(Rights::WRITE_BACK)) else {
+                continue;
+            };
+            let (number, keeps) = (holding.number, holding.rights.without(Rights::WRITE_BACK));
+            let saying = Saying::Returned { key, number, keeps };
+            machine.server.handle(now, Input::Said { by, saying });
+            machine.drain(&Asked::Nothing, &mut due);
+        }
+        machine.speak(&mut due);
+        drop(machine);
+        self.begun.notify_all();
+        due
     }
 
     /// A session gives leases back.
