@@ -161,7 +161,7 @@ impl Remote {
     /// What can be answered without waiting for anybody; the kernel asks through that handle.
     pub(crate) fn find_now(&self, ino: Ino, handle: u64, offset: u64, len: usize) -> Option<Answers> {
         let file = self.openings.get(handle)?;
-        if self.keeping_back.has(ino) {
+        if self.backlog.has(ino) {
             return None;
         }
         let pages = self.caching.pages.as_ref()?;

@@ -57,7 +57,8 @@ impl Remote {
     /// told to the kernel goes to [`Remote::untold`].
     pub fn list(&self, dir: Ino, cookie: u64, at_most: usize, attributes: bool) -> Result<Page, Errno> {
         if attributes {
-            self.write_all_out()?;
+            // What cannot be sent is of files that could not be looked at before, either.
+            let _ = self.write_all_out();
         }
         self.list_spread(dir, &Wish { cookie, at_most, attributes })
     }

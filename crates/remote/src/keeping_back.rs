@@ -4,16 +4,12 @@
 //! and before anybody looks at the file, here or elsewhere. What could not be sent is an error of the next `fsync` or `close` of each opening that wrote.
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+    sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use prost::Message;
 use proto::{
     data,
@@ -25,7 +21,7 @@ use wire::frame::Body;
 
 use crate::{
     Remote,
-    back::{At, Back, BackCounts, Batch, Found, Right, Step, Wrote},
+    back::{At, Back, Batch, Found, Right, Step, Wrote},
     openings::{OpenFile, Placed},
     pages::Piece,
     reading::{Answers, asking, object},
@@ -47,45 +43,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Stripes that move meanwhile.
 const MOVES_MAX: usize = 64;
 
-/// The table for all threads.
-pub(crate) struct KeepingBack {
-    /// `None`: nothing is kept back.
-    back: Option<Mutex<Back>>,
-    /// Somebody has sent what he had to.
-    sent: Condvar,
-    /// The server knows nothing of it.
-    unknown: AtomicBool,
-    ended: Mutex<bool>,
-    end: Condvar,
-    sender: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl KeepingBack {
-    pub(crate) fn new(bytes: u64) -> KeepingBack {
-        KeepingBack {
-            back: (bytes > 0).then(|| Mutex::new(Back::new(bytes))),
-            sent: Condvar::new(),
-            unknown: AtomicBool::new(false),
-            ended: Mutex::new(false),
-            end: Condvar::new(),
-            sender: Mutex::default(),
-        }
-    }
-
-    pub(crate) fn counts(&self) -> BackCounts {
-        self.back.as_ref().map(|back| back.lock().counts()).unwrap_or_default()
-    }
-
-    pub(crate) fn has_rights(&self) -> bool {
-        self.back.as_ref().is_some_and(|back| back.lock().has_rights())
-    }
-
-    /// Is something of the file kept back?
-    pub(crate) fn has(&self, ino: Ino) -> bool {
-        self.back.as_ref().is_some_and(|back| back.lock().has(ino))
-    }
-}
-
 /// A change of a file that goes past what is kept back; it ends when this is dropped.
 pub(crate) struct Direct<'a> {
     remote: &'a Remote,
@@ -102,7 +59,7 @@ impl Direct<'_> {
 
 impl Drop for Direct<'_> {
     fn drop(&mut self) {
-        if let Some(back) = &self.remote.keeping_back.back {
+        if let Some(back) = &self.remote.backlog.back {
             back.lock().end_direct(self.ino, self.end);
         }
     }
@@ -110,27 +67,27 @@ impl Drop for Direct<'_> {
 
 impl Remote {
     pub(crate) fn begin_keeping_back(&self) -> std::io::Result<()> {
-        if self.keeping_back.back.is_none() {
+        if self.backlog.back.is_none() {
             return Ok(());
         }
         let this = self.this.clone();
         let sender = std::thread::Builder::new().name("remote-back".into()).spawn(move || send_due(&this))?;
-        *self.keeping_back.sender.lock() = Some(sender);
+        *self.backlog.sender.lock() = Some(sender);
         Ok(())
     }
 
     /// All is sent, as far as that goes within `patience`.
     pub(crate) fn end_keeping_back(&self, patience: Duration) {
-        let keeping = &self.keeping_back;
-        *keeping.ended.lock() = true;
-        keeping.end.notify_all();
-        if let Some(sender) = keeping.sender.lock().take()
+        let backlog = &self.backlog;
+        *backlog.ended.lock() = true;
+        backlog.end.notify_all();
+        if let Some(sender) = backlog.sender.lock().take()
             && sender.thread().id() != std::thread::current().id()
             && sender.join().is_err()
         {
             tracing::error!("the thread that sends what was kept back ended with a panic");
         }
-        let Some(back) = &keeping.back else { return };
+        let Some(back) = &backlog.back else { return };
         back.lock().stop_all();
         let (all, end) = (back.lock().all(), Instant::now() + patience);
         all.into_iter().for_each(|ino| self.write_out_or_lose(ino, end));
@@ -143,11 +100,11 @@ impl Remote {
         (offset, bytes): (u64, &[u8]),
         how: WriteHow,
     ) -> Result<bool, Errno> {
-        let Some(back) = &self.keeping_back.back else { return Ok(false) };
+        let Some(back) = &self.backlog.back else { return Ok(false) };
         let small = bytes.len() < LARGE && !how.sync;
         // Growth under a quota is asked for, pages of mappings are the kernel's, and so are reads of files that were lent.
         let past = file.reserved.is_some() || self.dropping.has(file.ino) || self.through.has(file.ino);
-        if !small || past || self.keeping_back.unknown.load(Ordering::Relaxed) || !self.keeps() {
+        if !small || past || self.backlog.unknown.load(Ordering::Relaxed) || !self.keeps() {
             return Ok(false);
         }
         if file.small_writes.fetch_add(1, Ordering::Relaxed) < FEW {
@@ -190,7 +147,7 @@ impl Remote {
     }
 
     fn ask_right(&self, ino: Ino, number: u64) {
-        let Some(back) = &self.keeping_back.back else { return };
+        let Some(back) = &self.backlog.back else { return };
         let since = Instant::now();
         let asked = self.asked_to_keep();
         // After that: of a session that is made meanwhile the answer does not count.
@@ -209,7 +166,7 @@ impl Remote {
                 back.answered(ino, right.filter(|_| self.openings.get(number).is_some()));
             }
             Err(error) => {
-                self.keeping_back.unknown.fetch_or(error == Errno::ENOSYS, Ordering::Relaxed);
+                self.backlog.unknown.fetch_or(error == Errno::ENOSYS, Ordering::Relaxed);
                 back.lock().answered(ino, None);
             }
         }
@@ -218,7 +175,7 @@ impl Remote {
     fn send_soon(&self, ino: Ino) {
         let this = self.this.clone();
         let done = move |this: &Remote| {
-            if let Some(back) = &this.keeping_back.back {
+            if let Some(back) = &this.backlog.back {
                 back.lock().unqueue(ino);
             }
         };
@@ -235,7 +192,7 @@ impl Remote {
 
     /// Before a change of the file that is not kept back.
     pub(crate) fn go_past(&self, ino: Ino) -> Result<Direct<'_>, Errno> {
-        if let Some(back) = &self.keeping_back.back {
+        if let Some(back) = &self.backlog.back {
             back.lock().begin_direct(ino);
         }
         let direct = Direct { remote: self, ino, end: None };
@@ -245,7 +202,7 @@ impl Remote {
 
     /// A range, as it was written here last; `None`: its data servers have it.
     pub(crate) fn find_back(&self, ino: Ino, offset: u64, len: usize) -> Result<Option<Answers>, Errno> {
-        let Some(back) = &self.keeping_back.back else { return Ok(None) };
+        let Some(back) = &self.backlog.back else { return Ok(None) };
         let found = back.lock().find(ino, offset, len);
         match found {
             Found::Nothing => Ok(None),
@@ -259,7 +216,7 @@ impl Remote {
 
     /// What was kept back of the file so far is at its data servers when this returns, or is an error.
     pub(crate) fn write_out(&self, ino: Ino) -> Result<(), Errno> {
-        let Some(back) = &self.keeping_back.back else { return Ok(()) };
+        let Some(back) = &self.backlog.back else { return Ok(()) };
         let Some((until, _)) = back.lock().until_now(ino) else { return Ok(()) };
         for _ in 0..MOVES_MAX {
             let Some((_, through)) = back.lock().until_now(ino) else { return Ok(()) };
@@ -286,9 +243,9 @@ impl Remote {
 
     /// Of all files.
     pub(crate) fn write_all_out(&self) -> Result<(), Errno> {
-        let Some(back) = &self.keeping_back.back else { return Ok(()) };
+        let Some(back) = &self.backlog.back else { return Ok(()) };
         let all = back.lock().all();
-        all.into_iter().try_for_each(|ino| self.write_out(ino))
+        all.into_iter().map(|ino| self.write_out(ino)).fold(Ok(()), Result::and)
     }
 
     /// As often as it takes until then; what could not be sent is lost.
@@ -304,13 +261,13 @@ impl Remote {
 
     /// Asks data servers alone: who makes a session anew may wait for it.
     fn send_until(&self, file: &OpenFile, placed: &Placed, until: u64) -> Result<(), Errno> {
-        let Some(back) = &self.keeping_back.back else { return Ok(()) };
+        let Some(back) = &self.backlog.back else { return Ok(()) };
         loop {
             let mut table = back.lock();
             match table.step(file.ino, until) {
                 Step::Done => return Ok(()),
                 Step::Wait => {
-                    if self.keeping_back.sent.wait_for(&mut table, self.options.longest).timed_out() {
+                    if self.backlog.sent.wait_for(&mut table, self.options.longest).timed_out() {
                         return Err(Errno::EIO);
                     }
                 }
@@ -322,7 +279,7 @@ impl Remote {
                         Ok(()) => table.sent(file.ino),
                         Err(_) => table.failed(file.ino),
                     }
-                    self.keeping_back.sent.notify_all();
+                    self.backlog.sent.notify_all();
                     sent?;
                 }
             }
@@ -377,9 +334,11 @@ impl Remote {
 
     /// What can be sent later is kept for as long as a server is waited for.
     fn not_sent(&self, ino: Ino, error: Errno) -> Result<(), Errno> {
-        let Some(back) = &self.keeping_back.back else { return Ok(()) };
+        let Some(back) = &self.backlog.back else { return Ok(()) };
+        // Its session is gone there.
+        let error = if error == Errno::ESTALE { Errno::EIO } else { error };
         let since = back.lock().failed_for(Instant::now(), ino);
-        let waits = matches!(error, Errno::EIO | Errno::ESTALE | Errno::EAGAIN | Errno::EINTR);
+        let waits = matches!(error, Errno::EIO | Errno::EAGAIN | Errno::EINTR);
         if !waits || since >= self.options.patience {
             self.lose_back(ino, error);
         }
@@ -387,10 +346,10 @@ impl Remote {
     }
 
     fn lose_back(&self, ino: Ino, error: Errno) {
-        let Some(back) = &self.keeping_back.back else { return };
+        let Some(back) = &self.backlog.back else { return };
         let mut table = back.lock();
         while table.is_sending(ino) {
-            if self.keeping_back.sent.wait_for(&mut table, self.options.longest).timed_out() {
+            if self.backlog.sent.wait_for(&mut table, self.options.longest).timed_out() {
                 break;
             }
         }
@@ -416,16 +375,16 @@ impl Remote {
         }
     }
 
-    /// It may have kept something back, or have an error to tell.
-    pub(crate) fn has_back(&self, ino: Ino, handle: u64) -> bool {
-        self.keeping_back.back.is_some()
-            && (self.keeping_back.has(ino)
-                || self.openings.get(handle).is_some_and(|file| file.late_error.lock().is_some()))
+    /// A close of a descriptor has nothing to wait for, and nothing to say.
+    pub(crate) fn is_flushed(&self, node: u64, handle: u64, lock_owner: u64) -> bool {
+        let tells = || self.openings.get(handle).is_some_and(|file| file.late_error.lock().is_some());
+        let back = self.backlog.has_number(node) || (self.backlog.back.is_some() && tells());
+        !back && !self.may_have_locks(node, lock_owner)
     }
 
     /// Before an opening is closed.
     pub(crate) fn leave_back(&self, file: &OpenFile, patience: Duration) {
-        let Some(back) = &self.keeping_back.back else { return };
+        let Some(back) = &self.backlog.back else { return };
         if file.access.write && back.lock().stop(file.ino) {
             self.write_out_or_lose(file.ino, Instant::now() + patience);
         }
@@ -433,14 +392,14 @@ impl Remote {
 
     /// It is not among the openings any more.
     pub(crate) fn left_back(&self, file: &OpenFile) {
-        if let Some(back) = self.keeping_back.back.as_ref().filter(|_| file.access.write) {
+        if let Some(back) = self.backlog.back.as_ref().filter(|_| file.access.write) {
             back.lock().forget(file.ino);
         }
     }
 
     /// The file was asked back. True: it is given back later, when what was kept back is written.
     pub(crate) fn recalled_back(&self, ino: Ino, session: &Session, returned: &Returned, then: Then) -> bool {
-        let Some(back) = &self.keeping_back.back else { return false };
+        let Some(back) = &self.backlog.back else { return false };
         if !back.lock().stop(ino) {
             return false;
         }
@@ -463,7 +422,7 @@ impl Remote {
     /// The session is gone at its server: what was kept back is sent under the number that it had, which data servers take as long as nobody else got
     /// what it had; or it is lost. No metadata server is asked.
     pub(crate) fn save_back(&self) {
-        let Some(back) = &self.keeping_back.back else { return };
+        let Some(back) = &self.backlog.back else { return };
         back.lock().stop_all();
         let all = back.lock().all();
         for ino in all {
@@ -477,8 +436,8 @@ impl Remote {
                 Some((file, placed)) => self.send_until(&file, &placed, until),
                 None => Err(Errno::EIO),
             };
-            if let Err(error) = sent {
-                self.lose_back(ino, error);
+            if sent.is_err() {
+                self.lose_back(ino, Errno::EIO);
             }
         }
     }
@@ -491,15 +450,15 @@ fn send_due(remote: &Weak<Remote>) {
     loop {
         let Some(this) = remote.upgrade() else { return };
         {
-            let mut ended = this.keeping_back.ended.lock();
+            let mut ended = this.backlog.ended.lock();
             if !*ended {
-                let _ = this.keeping_back.end.wait_for(&mut ended, LOOK);
+                let _ = this.backlog.end.wait_for(&mut ended, LOOK);
             }
             if *ended {
                 return;
             }
         }
-        let due = this.keeping_back.back.as_ref().map(|back| back.lock().queue_due(Instant::now()));
+        let due = this.backlog.back.as_ref().map(|back| back.lock().queue_due(Instant::now()));
         due.into_iter().flatten().for_each(|ino| this.send_soon(ino));
     }
 }

@@ -97,25 +97,18 @@ impl Filesystem for Remote {
                 }
             }
             Ok(Operation::Getattr { .. } | Operation::Statx { .. }) => {
-                let ino = Ino::from_raw(header.node);
-                match ino.and_then(|ino| self.kept_attr(ino)) {
+                match Ino::from_raw(header.node).and_then(|ino| self.kept_attr(ino)) {
                     Some(attr) => return reply_attr(call, attr),
-                    None => ino.is_some_and(|ino| self.keeping_back.has(ino)),
+                    None => self.backlog.has_number(header.node),
                 }
             }
             Ok(Operation::Setlk(args)) => return self.serve_lock(call, args, false),
             Ok(Operation::Setlkw(args)) => return self.serve_lock(call, args, true),
             // Most who close a file have no lock on it.
-            Ok(Operation::Flush { fh, lock_owner }) => {
-                let back = Ino::from_raw(header.node).is_some_and(|ino| self.has_back(ino, fh));
-                if !back && !self.may_have_locks(header.node, lock_owner) {
-                    return call.reply_ok();
-                }
-                back
+            Ok(Operation::Flush { fh, lock_owner }) if self.is_flushed(header.node, fh, lock_owner) => {
+                return call.reply_ok();
             }
-            Ok(Operation::Release(args)) => {
-                Ino::from_raw(header.node).is_some_and(|ino| self.has_back(ino, args.fh))
-            }
+            Ok(Operation::Flush { .. } | Operation::Release(_)) => self.backlog.has_number(header.node),
             Ok(Operation::Destroy | Operation::Releasedir(_)) => {
                 return call.reply_ok();
             }

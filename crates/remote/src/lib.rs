@@ -17,6 +17,7 @@
 
 mod access;
 mod back;
+mod backlog;
 mod borrowing;
 mod bringing;
 mod cache;

@@ -25,7 +25,7 @@ pub struct Place<'a> {
 impl Remote {
     pub fn lookup(&self, at: Place<'_>) -> Result<Attr, Errno> {
         let attr = self.lookup_there(at)?;
-        if !self.keeping_back.has(attr.ino) {
+        if !self.backlog.has(attr.ino) {
             return Ok(attr);
         }
         // What is there is not all.

@@ -21,13 +21,13 @@ use wire::frame::Body;
 use wire::schema::Fault;
 
 use crate::{
+    backlog::Backlog,
     cache::Caching,
     closes::Closes,
     droppers::Dropping,
     finding::find_duty,
     held::Source,
     homes::{Home, Homes},
-    keeping_back::KeepingBack,
     kept::Kept,
     line::{Common, Line, Stop, Waits},
     nodes::Nodes,
@@ -102,7 +102,7 @@ pub struct Remote {
     pub(crate) caching: Caching,
     /// The server knows nothing of bytes that are kept.
     pub(crate) keeps_none: AtomicBool,
-    pub(crate) keeping_back: KeepingBack,
+    pub(crate) backlog: Backlog,
     pub(crate) dropping: Arc<Dropping>,
     pub(crate) openings: Openings,
     pub(crate) closes: Arc<Closes>,
@@ -151,7 +151,7 @@ impl Remote {
             kept: Mutex::default(),
             caching: Caching::new(options.cache),
             keeps_none: AtomicBool::new(false),
-            keeping_back: KeepingBack::new(options.write_back),
+            backlog: Backlog::new(options.write_back),
             dropping: Arc::default(),
             openings: Openings::default(),
             closes: Arc::default(),
@@ -338,11 +338,8 @@ impl Remote {
         self.pay_locks();
         // Copied: making a session in place of a lost one sets it.
         let every = *self.renew.read();
-        let every = self
-            .kept
-            .lock()
-            .renew_every(self.keeping_back.has_rights())
-            .map_or(every, |kept| kept.min(every));
+        let every =
+            self.kept.lock().renew_every(self.backlog.has_rights()).map_or(every, |kept| kept.min(every));
         let node = self.own_node();
         let is_told = self.told_node.load(Ordering::Relaxed) == node;
         // One that has come, or is no more, is told at once; if that fails, as often as all else.

@@ -111,7 +111,7 @@ impl Remote {
             kept: self.kept(),
             own: self.own_status(),
             cache: self.caching.counts(),
-            back: self.keeping_back.counts(),
+            back: self.backlog.counts(),
             mapped: self.dropping.counts(),
             metadata: self.metadata_servers(),
             data: data.collect(),

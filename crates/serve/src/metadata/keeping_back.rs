@@ -5,9 +5,13 @@
 //! - I-BACK-2: who may have kept something back is not passed over because he is silent: he is given up first, and data servers refuse him then. So
 //!   nothing that was kept back lands after what came later.
 
-use lease::coherence::rights::{Claim, Key, Rights};
+use lease::coherence::{
+    message::Party,
+    rights::{Claim, Key, Rights},
+};
 use mds::Found;
 use proto::{
+    leases::Returned,
     metadata::Open,
     writes::{KeepWrites, WritesKept},
 };
@@ -18,12 +22,39 @@ use super::{
     files::State,
     keeping::{Claimed, is_written},
     session::{Opening, Session},
+    terms::{Due, Terms},
     verdicts::Presence,
 };
 use crate::answer::{Done, No, Outcome};
 
 /// What is kept back has to find room when it comes: of each data server of the file this part is free, one in so many.
 const FREE_ONE_IN: u64 = 4;
+
+impl Terms {
+    /// May others have kept back what they wrote?
+    fn may_be_kept_back(&self, by: Party, key: &Key) -> bool {
+        self.machine.lock().server.may_be_kept_back(by.session, key)
+    }
+
+    /// An opening for writing was closed, before which all was written that was kept back of it: with the last one of its session the right to do so
+    /// ends.
+    pub(super) fn end_opening(&self, by: Party, operation: u64) -> Due {
+        let returned = {
+            let machine = self.machine.lock();
+            let table = machine.server.table();
+            let given_up = |key: Key| {
+                let holding = table.holding(by.session, &key)?;
+                let keeps = holding.rights.without(Rights::WRITE_BACK);
+                let one =
+                    Returned { number: holding.number, keeps: keeps.bits().into(), ..Returned::default() };
+                (keeps != holding.rights).then_some((key, one))
+            };
+            table.last_modified_by(by.session, operation).into_iter().filter_map(given_up).collect::<Vec<_>>()
+        };
+        self.end(by, operation);
+        self.returned(by, &returned)
+    }
+}
 
 impl MetadataService {
     pub(super) fn keep_writes(&self, session: &Session, asked: &KeepWrites) -> Outcome {

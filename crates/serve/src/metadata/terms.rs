@@ -327,34 +327,6 @@ impl Terms {
         self.machine.lock().server.handle(self.started.elapsed(), Input::End { by, operation });
     }
 
-    /// May others have kept back what they wrote?
-    pub(super) fn may_be_kept_back(&self, by: Party, key: &Key) -> bool {
-        self.machine.lock().server.may_be_kept_back(by.session, key)
-    }
-
-    /// An opening for writing was closed, before which all was written that was kept back of it: with the last one of its session the right to do so
-    /// ends.
-    pub(super) fn end_opening(&self, by: Party, operation: u64) -> Due {
-        let (now, mut due) = (self.started.elapsed(), Due::default());
-        let mut machine = self.machine.lock();
-        let keys = machine.server.table().last_modified_by(by.session, operation);
-        machine.server.handle(now, Input::End { by, operation });
-        for key in keys {
-            let holding = machine.server.table().holding(by.session, &key).copied();
-            let Some(holding) = holding.filter(|one| one.rights.contains(Rights::WRITE_BACK)) else {
-                continue;
-            };
-            let (number, keeps) = (holding.number, holding.rights.without(Rights::WRITE_BACK));
-            let saying = Saying::Returned { key, number, keeps };
-            machine.server.handle(now, Input::Said { by, saying });
-            machine.drain(&Asked::Nothing, &mut due);
-        }
-        machine.speak(&mut due);
-        drop(machine);
-        self.begun.notify_all();
-        due
-    }
-
     /// A session gives leases back.
     pub(super) fn returned(&self, by: Party, returned: &[(Key, Returned)]) -> Due {
         let now = self.started.elapsed();
