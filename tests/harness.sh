@@ -3,7 +3,8 @@
 #
 # A suite: `suite NAME "$@"`, `place`, then `check CASE SECONDS COMMAND...`, and `finish` as its last line.
 # Options of every suite: --dir DIR (no ONFS: test this directory), --quick, --full, --case PATTERN, --keep; of pjdfstest, fsx
-# and model also --cluster (on two mounts of a cluster, $mnt and $second_mnt).
+# and model also --cluster (on two mounts of a cluster, $mnt and $second_mnt), and of them and coherence --several (the same with two
+# metadata servers: one has $mnt, the other $second_mnt, and $spread_mnt is spread over both).
 #
 # SUITES_MOUNT_OPTIONS: words for every `onfs mount`, such as $older_kernel.
 # Variables for a suite: $mnt the directory under test, $scratch a private directory on a disk, $onfs the binary,
@@ -16,18 +17,19 @@ build=${CARGO_TARGET_DIR:-$repo/target}
 tools=${SUITES_TOOLS:-$repo/target/tools}
 onfs=${SUITES_ONFS:-$build/release/onfs}
 programs=${SUITES_PROGRAMS:-$build/release}
-size=${SUITES_SIZE:-normal} dir= cluster=no keep=no case_filter='*' failures=0 plain=no
+size=${SUITES_SIZE:-normal} dir= cluster=no several=no keep=no case_filter='*' failures=0 plain=no
 export LC_ALL=C
 # As on Debian 12's kernel.
 older_kernel='--set mount.kernel_features=6.1'
 
 suite() {
-    suite=$1
+    suite=$1 program=$1
     shift
     while [ $# -gt 0 ]; do
         case $1 in
             --dir) dir=$2 plain=yes; shift ;;
             --cluster) cluster=yes suite=$suite-cluster ;;
+            --several) cluster=yes several=yes suite=$suite-several ;;
             --quick) size=quick ;;
             --full) size=full ;;
             --case) case_filter=$2; shift ;;
@@ -38,7 +40,7 @@ suite() {
     done
     mkdir -p "${SUITES_ROOT:-/var/tmp}"
     # Short: a socket's path has at most 107 bytes.
-    scratch=$(mktemp -d "${SUITES_ROOT:-/var/tmp}/onfs-${suite%-cluster}-XXXXXX")
+    scratch=$(mktemp -d "${SUITES_ROOT:-/var/tmp}/onfs-$program-XXXXXX")
     chmod 755 "$scratch"
     logs=${SUITES_LOGS:-$repo/target/test-logs}/$suite
     mkdir -p "$logs"
@@ -62,9 +64,11 @@ place() {
     if [ $cluster = yes ]; then
         [ "$(id -u)" = 0 ] || { echo "skip $suite/all: needs root"; exit 0; }
         . "$repo/tests/cluster.sh"
+        if [ $several = yes ] && why=$(no_database); then echo "skip $suite/all: $why"; exit 0; fi
         mnt=$A second_mnt=$B
-        begin_cluster >>"$logs/mount.log" 2>&1 ||
+        { begin_cluster && { [ $several = no ] || begin_places; }; } >>"$logs/mount.log" 2>&1 ||
             { echo "FAIL $suite/mount: see $logs/mount.log and servers.log"; tail -5 "$logs/mount.log"; exit 1; }
+        [ $several = no ] || mnt=$A/of1 second_mnt=$B/of2 spread_mnt=$A/spread
         return
     fi
     mkdir -p "$scratch"/{ssd,nearline,state,mnt}

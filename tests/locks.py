@@ -43,7 +43,7 @@ def interrupted(*_):
 
 
 def hold(path):
-    """Reads lines "HOW KIND WAIT START LENGTH", "open", "close N", "find KIND", "alarm S", "fork", and says what came of each."""
+    """Reads lines "HOW KIND WAIT START LENGTH", "open", "open PATH", "close N", "find KIND", "alarm S", "fork", and says what came of each."""
     fds = [os.open(path, os.O_RDWR | os.O_CREAT, 0o644)]
     for number in (signal.SIGUSR1, signal.SIGALRM):
         signal.signal(number, interrupted)
@@ -51,7 +51,7 @@ def hold(path):
         words = line.split()
         try:
             if words[0] == "open":
-                fds.append(os.open(path, os.O_RDWR))
+                fds.append(os.open(words[1] if len(words) > 1 else path, os.O_RDWR))
             elif words[0] == "close":
                 os.close(fds[int(words[1])])
             elif words[0] == "alarm":
@@ -217,6 +217,22 @@ def deadlock(a, b):
     two.say(wait("fcntl", "w", 0, 1))
     time.sleep(0.5)
     ready = select.select([one.process.stdout, two.process.stdout], [], [], 20)[0]
+    expect("one of them", len(ready), 1)
+    told, other = (one, two) if ready[0] is one.process.stdout else (two, one)
+    expect("is told", told.answer(), "EDEADLK")
+    told.end()
+    expect("and the other goes on", other.answer(), "ok")
+
+
+def over_servers(a, b):
+    """The directories d1 and d2 are of different metadata servers."""
+    first, second = [f"{a}/over", f"{b}/over"], [f"{a}/../d2/over", f"{b}/../d2/over"]
+    one, two = Holder(first[0]), Holder(second[1])
+    expect("both", (one.ask(now("fcntl", "w")), two.ask(now("fcntl", "w"))), ("ok", "ok"))
+    expect("opened", (one.ask(f"open {second[0]}"), two.ask(f"open {first[1]}")), ("ok", "ok"))
+    one.say(wait("fcntl", "w"))
+    two.say(wait("fcntl", "w"))
+    ready = select.select([one.process.stdout, two.process.stdout], [], [])[0]
     expect("one of them", len(ready), 1)
     told, other = (one, two) if ready[0] is one.process.stdout else (two, one)
     expect("is told", told.answer(), "EDEADLK")

@@ -4,6 +4,7 @@
 //! - I-SLOT-2: nothing moves without need: between servers that stay nothing moves when another comes or goes.
 //! - I-SLOT-3: who was given slots has no more than the others but for one slot's weight (and, where slots were taken from
 //!   servers that stay, for a fiftieth of the mean: the last few are not worth their moves).
+//! - I-SLOT-4: a server that only keeps copies gets no slot while another one is up, but those of a dead server whose standby it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use crate::{
     change::Change,
     load::{Loads, takers},
     map::ClusterMap,
-    node::NodeId,
+    node::{Node, NodeId},
     plan::{Move, Plan},
 };
 
@@ -31,7 +32,7 @@ pub fn assign(map: &ClusterMap, loads: &Loads) -> Result<Plan, NoServer> {
     hand_out(map, loads, free.collect(), None)
 }
 
-/// A server is drained or was removed: its slots go to the others, and nothing else moves.
+/// A server is drained, was removed, or only keeps copies: its slots go to the others, and nothing else moves.
 pub fn vacate(map: &ClusterMap, leaving: NodeId, loads: &Loads) -> Result<Plan, NoServer> {
     hand_out(map, loads, map.slots_of(leaving).collect(), Some(leaving))
 }
@@ -39,7 +40,7 @@ pub fn vacate(map: &ClusterMap, leaving: NodeId, loads: &Loads) -> Result<Plan, 
 /// A server died: its standby has the end of its journal, so it takes all of its slots, whatever that weighs; without a standby as in
 /// [`vacate`]. Whether its lease has ended is for [`members`](crate::members) to know.
 pub fn fail_over(map: &ClusterMap, dead: NodeId, loads: &Loads) -> Result<Plan, NoServer> {
-    let standby = map.standby_of(dead).filter(|by| takers(map).any(|node| node == *by));
+    let standby = map.standby_of(dead).filter(|by| map.node(*by).is_some_and(Node::may_serve));
     let Some(to) = standby else { return vacate(map, dead, loads) };
     let moves = map.slots_of(dead).map(|slot| (slot, Move { from: Some(dead), to }));
     Ok(Plan { moves: moves.collect() })

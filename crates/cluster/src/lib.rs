@@ -4,7 +4,8 @@
 //!   [`route`] which server is asked, and what a stale client gets; [`schema`] the bytes.
 //! - [`assignment`] who gets which slots, by [`load`]; [`relief`] of a hot server; a [`plan`] is what both come to.
 //! - [`members`] and [`membership`], the coordinator's and a node's side of who is in, with rights that run out ([`tenure`]).
-//! - [`tail`] the end of a metadata server's journal, kept by its standby, and when that may go on in its place. Not called yet.
+//! - [`tail`] the end of a metadata server's journal, kept by its standby, and when that may go on in its place.
+//! - [`replica`] an object on two data servers. Not called yet.
 //! - [`placement`] where a file's data go; [`striping`] which byte of it is where; [`moving`] a stripe to another server while it is in use.
 //!
 //! Pure: no clock, file, socket, thread or random number of its own. The rows in the database rule who may commit in a slot
@@ -27,6 +28,7 @@ pub mod placement;
 pub mod plan;
 pub mod pressure;
 pub mod relief;
+pub mod replica;
 pub mod route;
 mod rule;
 pub mod schema;

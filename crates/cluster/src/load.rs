@@ -37,8 +37,7 @@ impl Loads {
 
     /// Of each server that may have slots or has some: the load of its slots.
     pub fn by_server(&self, map: &ClusterMap) -> BTreeMap<NodeId, u64> {
-        let may = map.nodes().filter(|node| node.takes_slots());
-        let mut servers: BTreeMap<NodeId, u64> = may.map(|node| (node.id, 0)).collect();
+        let mut servers: BTreeMap<NodeId, u64> = takers(map).map(|node| (node, 0)).collect();
         for (slot, entry) in map.slots() {
             if let Some(owner) = entry.owner {
                 *servers.entry(owner).or_default() += self.slot(slot);
@@ -61,7 +60,9 @@ impl Loads {
     }
 }
 
-/// The servers that may be given slots.
+/// The servers that may be given slots: those that only keep copies if there is no other.
 pub(crate) fn takers(map: &ClusterMap) -> impl Iterator<Item = NodeId> {
-    map.nodes().filter(|node| node.takes_slots()).map(|node: &Node| node.id)
+    let none_else = !map.nodes().any(Node::takes_slots);
+    let may = move |node: &&Node| if none_else { node.may_serve() } else { node.takes_slots() };
+    map.nodes().filter(may).map(|node| node.id)
 }

@@ -52,7 +52,17 @@ impl Node {
 
     /// May it be given a slot?
     pub fn takes_slots(&self) -> bool {
+        self.may_serve() && !self.is_standby_only()
+    }
+
+    /// Is it a metadata server that is up? It may keep another's copy, go on for it, and carry out operations in what it took.
+    pub fn may_serve(&self) -> bool {
         self.roles.has(Roles::MDS) && self.state == NodeState::Up
+    }
+
+    /// It keeps copies, and gets slots only when it goes on for a dead server, or no other one is up.
+    pub fn is_standby_only(&self) -> bool {
+        self.roles.has(Roles::STANDBY_ONLY)
     }
 
     /// May it be given data?

@@ -100,6 +100,29 @@ fn a_standby_takes_all_when_it_is_up() {
     assert!(plan.moves.values().all(|one| one.to == NodeId(3)) && plan.moves.len() == 1366);
 }
 
+#[test]
+fn who_only_keeps_copies_has_slots_of_a_dead_server_alone() {
+    let none = Loads::none();
+    let only = Node { roles: Roles::MDS.and(Roles::STANDBY_ONLY), ..mds(3) };
+    let map = with_servers(&ClusterMap::first([1; 16]), 1..=2).next(&[Change::Put(only)]).expect("a map");
+    let map = carried_out(&map, &assign(&map, &none).expect("servers"));
+    assert_eq!(map.slots_of(NodeId(3)).count(), 0);
+    assert!(vacate(&map, NodeId(1), &none).expect("servers").moves.values().all(|one| one.to == NodeId(2)));
+    assert!(grow(&map, &[NodeId(3)].into(), &none).is_empty());
+    let dead = Change::State { node: NodeId(1), state: NodeState::Down };
+    let standby = Change::Standby { of: NodeId(1), by: Some(NodeId(3)) };
+    let map = map.next(&[dead, standby]).expect("a map");
+    let plan = fail_over(&map, NodeId(1), &none).expect("servers");
+    let map = map.next(&plan.changes(&map)).expect("a map");
+    assert_eq!(map.slots_of(NodeId(3)).count(), 2048);
+    // What it took goes to the one that is up, and the other one gets its share of that one.
+    let map = carried_out(&map, &vacate(&map, NodeId(3), &none).expect("servers"));
+    assert_eq!((map.slots_of(NodeId(2)).count(), map.slots_of(NodeId(3)).count()), (4096, 0));
+    let alone = map.next(&[Change::State { node: NodeId(2), state: NodeState::Draining }]).expect("a map");
+    let plan = vacate(&alone, NodeId(2), &none).expect("no other one is up");
+    assert!(plan.moves.len() == 4096 && plan.moves.values().all(|one| one.to == NodeId(3)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 

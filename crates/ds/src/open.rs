@@ -315,18 +315,31 @@ impl DataServer {
             self.forget_failed(&object);
         }
         let files = self.driver.with(|core, _| core.files(ino));
-        for tier in files.unwrap_or(self.present()).iter() {
-            if let Some(store) = &self.stores[tier.index()] {
-                store.remove(ino)?;
+        let mut freed = Vec::new();
+        let removed: Result<(), Errno> = files.unwrap_or(self.present()).iter().try_for_each(|tier| {
+            let Some(store) = &self.stores[tier.index()] else { return Ok(()) };
+            let took = store.bytes_of(ino)?.unwrap_or(0);
+            store.remove(ino)?;
+            freed.push((tier, took));
+            Ok(())
+        });
+        self.driver.with(|core, now| {
+            if core.object_bytes(ino).is_none() {
+                // Of what nobody uses and cannot move the core keeps no record: only what all objects take.
+                for (tier, took) in freed {
+                    core.handle(now, Input::Stored { ino, tier, delta: -(took as i64) });
+                }
+            } else if removed.is_ok() {
+                core.handle(now, Input::Removed { ino });
             }
-        }
+        });
+        removed?;
         self.maps.drop_chunks(ino)?;
         self.policies.lock().remove(&ino);
         drop(self.table.take_compared(ino));
         if self.pins.lock().remove(&ino).is_some() {
             self.maps.save_pin(ino, None)?;
         }
-        self.driver.tell(Input::Removed { ino });
         Ok(())
     }
 }

@@ -216,6 +216,28 @@ fn regression_a_movement_does_not_bring_back_what_was_removed() {
 }
 
 #[test]
+fn regression_what_nobody_uses_frees_its_room_when_it_is_removed() {
+    // The core keeps no record of a closed object that is in the slowest tier alone. Removed, it still counted there until a restart.
+    let mut site = Site::new(64 << 20);
+    site.start();
+    let used = |site: &Site| site.server().tiers().last().unwrap().report.used;
+    let before = used(&site);
+    for n in 2..6 {
+        drop(write_file(&site, n, &[n as u8; 2 * MIB]));
+        site.server().migrate(ino(n), TierId::Nearline, None).unwrap();
+    }
+    let all = used(&site) - before;
+    assert!(all >= 8 * MIB as u64, "{all}");
+    for n in 2..6 {
+        site.server().remove(ino(n)).unwrap();
+        assert_eq!((used(&site) - before) * 4, all * (5 - n), "after {n}");
+    }
+    // Asked for twice it is said once.
+    site.server().remove(ino(2)).unwrap();
+    assert_eq!(used(&site), before);
+}
+
+#[test]
 fn regression_flushing_what_is_gone_leaves_no_record() {
     // An unmount flushes what the memory tier held a moment ago; some of it is removed by now, its record too.
     let mut site = Site::new(64 << 20);

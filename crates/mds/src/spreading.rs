@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use namespace::{DirEntry, Found, Spread, inode, parts, readdir};
-use types::{Errno, Ino, LocalId};
+use types::{Errno, Ino, LocalId, UgsdId};
 
 use crate::{server::Mds, slots::SlotSet};
 
@@ -21,7 +21,8 @@ impl Mds {
         if let Some(spread) = self.read(|reader| parts::spread_already(reader, dir, bits))? {
             return Ok(spread);
         }
-        let over = self.change(SlotSet::root(), |txn, _| parts::reserve(txn, bits))?;
+        let with_root = SlotSet::of(dir).with(UgsdId::ROOT.slot());
+        let over = self.change(with_root, |txn, _| parts::reserve(txn, bits))?;
         self.store.wait_synced(self.store.last_lsn()).map_err(|error| self.errno(error.into()))?;
         self.change(SlotSet::of(dir), |txn, env| parts::spread(txn, env, dir, over, SPREAD_ENTRIES_MAX))
     }

@@ -85,17 +85,30 @@ fn main() -> Result<()> {
         ["serve-bare", message, answer, buffers] => {
             serve_bare(message.parse()?, answer.parse()?, buffers.parse()?)
         }
-        ["serve-wire"] => serve_wire(None),
-        ["serve-wire", certificates] => serve_wire(Some(Path::new(certificates))),
-        [rounds, seconds] => compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), "", false),
-        [rounds, seconds, only] => {
-            compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), only, false)
+        ["serve-wire", listen] => serve_wire(listen, None),
+        ["serve-wire", listen, certificates] => serve_wire(listen, Some(Path::new(certificates))),
+        [rounds, seconds, ref more @ ..] => {
+            let (only, beside) = match *more {
+                [] => ("", None),
+                [only] => (only, None),
+                [only, "--tls"] => (only, Some(Way::Tls)),
+                [only, "--unix"] => (only, Some(Way::Unix)),
+                _ => bail!(USAGE),
+            };
+            compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), only, beside)
         }
-        [rounds, seconds, only, "--tls"] => {
-            compare(rounds.parse()?, Duration::from_secs_f64(seconds.parse()?), only, true)
-        }
-        _ => bail!("wirebench ROUNDS SECONDS [PART OF A ROW'S NAME [--tls]]"),
+        _ => bail!(USAGE),
     }
+}
+
+const USAGE: &str = "wirebench ROUNDS SECONDS [PART OF A ROW'S NAME [--tls|--unix]]";
+
+/// What calls go over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Tcp,
+    Tls,
+    Unix,
 }
 
 /// Of one row: seconds of wall and of processor time for a message.
@@ -105,33 +118,37 @@ struct Cost {
     cpu: f64,
 }
 
-/// With `tls` each row of calls is measured in clear and in TLS, in turn.
-fn compare(rounds: u32, time: Duration, only: &str, tls: bool) -> Result<()> {
+/// `beside`: each row of calls is measured over TCP in clear and over this, in turn.
+fn compare(rounds: u32, time: Duration, only: &str, beside: Option<Way>) -> Result<()> {
     let mut costs: BTreeMap<&str, Vec<Cost>> = BTreeMap::new();
-    let mut in_tls: BTreeMap<&str, Vec<Cost>> = BTreeMap::new();
-    let certificates = tempfile::tempdir()?;
-    tls::create_authority(certificates.path(), "wirebench")?;
+    let mut others: BTreeMap<&str, Vec<Cost>> = BTreeMap::new();
+    let dir = tempfile::tempdir()?;
+    tls::create_authority(dir.path(), "wirebench")?;
     let wanted = Wanted {
         names: vec!["127.0.0.1".to_owned()],
         purpose: Purpose::Server,
         holds: Duration::from_secs(24 * 3600),
         renew: false,
     };
-    tls::sign(certificates.path(), &wanted)?;
+    tls::sign(dir.path(), &wanted)?;
     for _ in 0..rounds {
         // The bare rows are what the others are compared with.
         for row in ROWS.iter().filter(|r| r.to.is_empty() || r.name.contains(only)) {
-            costs.entry(row.name).or_default().push(measure(row, time, None).context(row.name)?);
-            if tls && !row.to.is_empty() {
-                let cost = measure(row, time, Some(certificates.path())).context(row.name)?;
-                in_tls.entry(row.name).or_default().push(cost);
+            costs
+                .entry(row.name)
+                .or_default()
+                .push(measure(row, time, (Way::Tcp, dir.path())).context(row.name)?);
+            if let Some(way) = beside.filter(|_| !row.to.is_empty()) {
+                let cost = measure(row, time, (way, dir.path())).context(row.name)?;
+                others.entry(row.name).or_default().push(cost);
             }
         }
     }
-    if tls {
-        return show_tls(&costs, &in_tls);
+    match beside {
+        None | Some(Way::Tcp) => show(&costs),
+        Some(Way::Tls) => show_both("TLS", &costs, &others),
+        Some(Way::Unix) => show_both("Unix", &costs, &others),
     }
-    show(&costs)
 }
 
 fn median(costs: &BTreeMap<&str, Vec<Cost>>, name: &str, of: fn(&Cost) -> f64) -> f64 {
@@ -140,16 +157,16 @@ fn median(costs: &BTreeMap<&str, Vec<Cost>>, name: &str, of: fn(&Cost) -> f64) -
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn show_tls(clear: &BTreeMap<&str, Vec<Cost>>, tls: &BTreeMap<&str, Vec<Cost>>) -> Result<()> {
-    println!("| | clear: MB/s | CPU µs each | TLS: MB/s | CPU µs each | rate of clear | CPU of clear |");
+fn show_both(name: &str, clear: &BTreeMap<&str, Vec<Cost>>, other: &BTreeMap<&str, Vec<Cost>>) -> Result<()> {
+    println!("| | TCP: MB/s | CPU µs each | {name}: MB/s | CPU µs each | rate of TCP | CPU of TCP |");
     println!("|---|---|---|---|---|---|---|");
-    for row in ROWS.iter().filter(|r| tls.contains_key(r.name)) {
-        let both = [clear, tls]
+    for row in ROWS.iter().filter(|r| other.contains_key(r.name)) {
+        let both = [clear, other]
             .map(|costs| (median(costs, row.name, |c| c.wall), median(costs, row.name, |c| c.cpu)));
         let shown =
             both.map(|(wall, cpu)| format!("{:.0} | {:.1}", row.message as f64 / wall / 1e6, cpu * 1e6));
-        let [(clear_wall, clear_cpu), (tls_wall, tls_cpu)] = both;
-        let (rate, cpu) = (clear_wall / tls_wall, tls_cpu / clear_cpu);
+        let [(clear_wall, clear_cpu), (other_wall, other_cpu)] = both;
+        let (rate, cpu) = (clear_wall / other_wall, other_cpu / clear_cpu);
         println!("| {} | {} | {rate:.2} | {cpu:.2} |", row.name, shown.join(" | "));
     }
     Ok(())
@@ -178,7 +195,8 @@ fn show(costs: &BTreeMap<&str, Vec<Cost>>) -> Result<()> {
     Ok(())
 }
 
-fn measure(row: &Row, time: Duration, tls: Option<&Path>) -> Result<Cost> {
+fn measure(row: &Row, time: Duration, (way, dir): (Way, &Path)) -> Result<Cost> {
+    let tls = (way == Way::Tls).then_some(dir);
     let answer = if row.how == How::BareTurns { "80" } else { "0" };
     let buffers = match row.how {
         How::BareStream { buffers } => buffers,
@@ -190,7 +208,11 @@ fn measure(row: &Row, time: Duration, tls: Option<&Path>) -> Result<Cost> {
         }
         How::Write { .. } | How::Read { .. } => {
             let certificates = tls.map(|dir| dir.display().to_string());
-            child(&["serve-wire"].into_iter().chain(certificates.as_deref()).collect::<Vec<_>>())?
+            let listen = match way {
+                Way::Tcp | Way::Tls => "127.0.0.1:0".to_owned(),
+                Way::Unix => format!("unix:{}", dir.join("socket").display()),
+            };
+            child(&["serve-wire", &listen].into_iter().chain(certificates.as_deref()).collect::<Vec<_>>())?
         }
     };
     // What goes before is no part of it; the child's own start is, some milliseconds.
@@ -299,10 +321,10 @@ fn credentials(node: u64, tls: Option<&Path>) -> Result<Credentials> {
     Ok(Credentials { me, key: ClusterKey::new([5; 32]), tls })
 }
 
-fn serve_wire(tls: Option<&Path>) -> Result<()> {
+fn serve_wire(listen: &str, tls: Option<&Path>) -> Result<()> {
     let methods = Arc::new(Methods { body: Body::new(vec![7; MIB]) });
     let (tuning, bounds) = (Tuning::default(), Bounds::default());
-    let server = Server::start(&"127.0.0.1:0".parse()?, credentials(1, tls)?, methods, tuning, bounds)?;
+    let server = Server::start(&listen.parse()?, credentials(1, tls)?, methods, tuning, bounds)?;
     println!("{}", server.address());
     // Until the other one lets go.
     std::io::stdin().read_to_end(&mut Vec::new())?;

@@ -16,11 +16,12 @@ use wire::{
 
 use crate::{
     greet::Greeted,
-    link::{Answered, Link, Parts, Pending},
+    link::{Link, Parts, Pending},
     newest::Mark,
     reader::{Handler, Reader},
     trace,
     transport::{Transport, Waits},
+    waiter::Answered,
 };
 
 /// A side's settings. The defaults are for a network of one site.
@@ -169,8 +170,24 @@ impl Channel {
         begun
     }
 
-    fn ask(&self, call: Call, write: bool) -> Result<Pending, CallError> {
-        let request = Request {
+    /// Asks, and returns at once. `then` is called with the answer, or with why there is none, on the connection's reader thread: what it does
+    /// must not wait for anything. Without an answer that is some time after the deadline.
+    pub fn begin_then(
+        &self,
+        call: Call,
+        then: impl FnOnce(Result<Answered, Failure>) + Send + 'static,
+    ) -> Result<(), CallError> {
+        Ok(self.link.ask_then(self.request(call), Box::new(then))?)
+    }
+
+    fn ask(&self, mut call: Call, write: bool) -> Result<Pending, CallError> {
+        let (into, deadline, cuts) = (std::mem::take(&mut call.into), call.deadline, call.cuts);
+        let asked = self.link.ask(self.request(call), into, write)?;
+        Ok(Pending::new(self.link.clone(), asked, deadline, cuts))
+    }
+
+    fn request(&self, call: Call) -> Request {
+        Request {
             method: call.method,
             meta: call.meta,
             body: call.body,
@@ -179,9 +196,7 @@ impl Channel {
             epoch: call.epoch,
             trace: call.trace,
             job: call.job,
-        };
-        let asked = self.link.ask(request, call.into, write)?;
-        Ok(Pending::new(self.link.clone(), asked, call.deadline, call.cuts))
+        }
     }
 
     /// The body of an answer that nobody needs any more: the next large one comes into it.

@@ -17,11 +17,11 @@ use crate::{
     address::Address,
     channel::{Call, CallError, Channel, Tuning},
     greet::{ConnectError, greet},
-    link::Answered,
     newest::Mark,
     reader::Handler,
     tls::Tls,
     transport::{SocketStream, Transport},
+    waiter::Answered,
 };
 
 /// Pauses between attempts. The longest is what a peer that came back waits at the most.
@@ -189,6 +189,11 @@ impl Client {
             }
             self.changed.wait_until(&mut state, until);
         }
+    }
+
+    /// The connection, if there is one. Waits for nothing.
+    pub fn there(&self) -> Option<Arc<Channel>> {
+        self.state.lock().channel.clone().filter(|channel| channel.is_open())
     }
 
     /// As [`Channel::give_back`], if there is a connection.

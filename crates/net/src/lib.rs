@@ -27,6 +27,7 @@ mod server;
 pub mod tls;
 pub mod trace;
 pub mod transport;
+mod waiter;
 
 use std::io;
 
@@ -38,11 +39,12 @@ pub use address::{Address, NoAddress};
 pub use channel::{Call, CallError, Channel, Tuning};
 pub use client::{Client, Credentials, Instance, Target, connect};
 pub use greet::ConnectError;
-pub use link::{Answered, Pending, Reply};
+pub use link::{Pending, Reply};
 pub use pool::Buffer;
 pub use queue::{Queue, Refused};
 pub use reader::{Handler, Incoming, NobodyAnswers};
 pub use server::{Bounds, Server};
+pub use waiter::Answered;
 
 /// Random bytes of the kernel's.
 fn random<const N: usize>() -> io::Result<[u8; N]> {

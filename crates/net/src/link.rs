@@ -28,55 +28,11 @@ use crate::{
     outbox::Outbox,
     pool::Pool,
     transport::{Transport, is_wait_over},
+    waiter::{Answered, Slot, Then, Waiter, Woken},
 };
 
 /// After so many writes in a row for others a caller leaves the rest to the writer.
 const ROUNDS_MAX: u32 = 8;
-
-/// What came back.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answered {
-    pub header: Header,
-    pub meta: Vec<u8>,
-    /// The caller's buffer, as long as the answer's body.
-    pub body: Vec<u8>,
-}
-
-/// Where a caller waits.
-#[derive(Default)]
-pub(crate) struct Slot {
-    result: Mutex<Option<Result<Answered, Failure>>>,
-    filled: Condvar,
-}
-
-impl Slot {
-    fn fill(&self, result: Result<Answered, Failure>) {
-        *self.result.lock() = Some(result);
-        self.filled.notify_one();
-    }
-
-    pub(crate) fn wait(&self, until: Instant) -> Option<Result<Answered, Failure>> {
-        let mut result = self.result.lock();
-        while result.is_none() {
-            if self.filled.wait_until(&mut result, until).timed_out() {
-                break;
-            }
-        }
-        result.take()
-    }
-}
-
-/// Somebody whose answer is there.
-pub(crate) struct Woken {
-    slot: Arc<Slot>,
-    answered: Answered,
-}
-
-impl Woken {
-    pub(crate) fn wake(self) {
-        self.slot.fill(Ok(self.answered));
-    }
-}
 
 /// For the handler, in the order in which it came.
 pub(crate) enum News {
@@ -93,7 +49,7 @@ enum Sending {
 }
 
 struct Waiting {
-    slot: Arc<Slot>,
+    waiter: Waiter,
     buffer: Vec<u8>,
 }
 
@@ -105,6 +61,8 @@ struct State {
     waiting: BTreeMap<RequestId, Waiting>,
     /// Bounded by the window that the peer was told.
     news: VecDeque<News>,
+    /// Those of requests that ended behind another event, or without an answer: for the reader.
+    ended: VecDeque<Woken>,
     /// Ended in order with `None` inside.
     over: Option<Option<Loss>>,
 }
@@ -143,6 +101,7 @@ impl Link {
             sending: Sending::Nobody,
             waiting: BTreeMap::new(),
             news: VecDeque::new(),
+            ended: VecDeque::new(),
             over: None,
         };
         Link {
@@ -183,13 +142,24 @@ impl Link {
         write: bool,
     ) -> Result<(RequestId, Arc<Slot>), NotTaken> {
         let slot = Arc::new(Slot::default());
+        let id = self.ask_for(request, Waiting { waiter: Waiter::Thread(slot.clone()), buffer }, write)?;
+        Ok((id, slot))
+    }
+
+    /// The same; `then` is done with what comes back.
+    pub(crate) fn ask_then(&self, request: Request, then: Then) -> Result<(), NotTaken> {
+        let waiting = Waiting { waiter: Waiter::Then(then), buffer: Vec::new() };
+        self.ask_for(request, waiting, true).map(drop)
+    }
+
+    fn ask_for(&self, request: Request, waiting: Waiting, write: bool) -> Result<RequestId, NotTaken> {
         let mut state = self.state.lock();
         let id = state.connection.request(request)?;
-        state.waiting.insert(id, Waiting { slot: slot.clone(), buffer });
+        state.waiting.insert(id, waiting);
         if write {
             self.flush(state);
         }
-        Ok((id, slot))
+        Ok(id)
     }
 
     pub(crate) fn write(&self) {
@@ -294,7 +264,7 @@ impl Link {
         let woken = match state.connection.poll_event() {
             Some(Event::Answered { id, header, meta, body }) => {
                 let waiting = state.waiting.remove(&id);
-                waiting.map(|w| Woken { slot: w.slot, answered: Answered { header, meta, body } })
+                waiting.map(|w| Woken { waiter: w.waiter, result: Ok(Answered { header, meta, body }) })
             }
             Some(event) => {
                 self.take_event(&mut state, event);
@@ -308,6 +278,10 @@ impl Link {
 
     pub(crate) fn news(&self) -> Option<News> {
         self.state.lock().news.pop_front()
+    }
+
+    pub(crate) fn ended(&self) -> Option<Woken> {
+        self.state.lock().ended.pop_front()
     }
 
     /// Hands on what the machine says.
@@ -324,14 +298,13 @@ impl Link {
             }
             Event::Unasked { id } => state.news.push_back(News::Unasked { id }),
             Event::Answered { id, header, meta, body } => {
-                if let Some(waiting) = state.waiting.remove(&id) {
-                    waiting.slot.fill(Ok(Answered { header, meta, body }));
-                }
+                let waiting = state.waiting.remove(&id);
+                let result = Ok(Answered { header, meta, body });
+                state.ended.extend(waiting.map(|w| Woken { waiter: w.waiter, result }));
             }
             Event::Failed { id, failure } => {
-                if let Some(waiting) = state.waiting.remove(&id) {
-                    waiting.slot.fill(Err(failure));
-                }
+                let waiting = state.waiting.remove(&id);
+                state.ended.extend(waiting.and_then(|w| w.waiter.failed(failure)));
             }
             Event::Ended => self.end_with(state, None),
             Event::Lost(loss) => {
@@ -384,14 +357,14 @@ impl Link {
                 Ok(()) if state.outbox.is_empty() => (),
                 Ok(()) => break,
                 Err(error) if is_wait_over(&error) => break,
-                Err(error) => return self.failed(&mut state, &error),
+                Err(error) => return self.broken(&mut state, &error),
             }
         }
         state.sending = Sending::Writer;
         self.backlog.notify_one();
     }
 
-    fn failed(&self, state: &mut State, error: &io::Error) {
+    fn broken(&self, state: &mut State, error: &io::Error) {
         tracing::debug!(peer = self.peer.node, %error, "cannot send");
         state.connection.lost();
         self.settle(state);
@@ -418,7 +391,7 @@ impl Link {
             state.outbox = outbox;
             if let Err(error) = sent {
                 state.sending = Sending::Nobody;
-                self.failed(&mut state, &error);
+                self.broken(&mut state, &error);
             }
         }
     }

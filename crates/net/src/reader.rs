@@ -9,9 +9,10 @@ use std::{
 use wire::{Decoder, Piece, connection::Loss, frame::Header, handshake::Peer, schema::Lane};
 
 use crate::{
-    link::{Link, News, Reply, Woken},
+    link::{Link, News, Reply},
     pool::Buffer,
     transport::is_wait_over,
+    waiter::Woken,
 };
 
 /// Small frames are read many at once; a large body is at most that much copied.
@@ -225,6 +226,9 @@ impl Reader {
     }
 
     fn deliver(&self) {
+        while let Some(ended) = self.link.ended() {
+            ended.wake();
+        }
         while let Some(news) = self.link.news() {
             match news {
                 News::Asked { .. } if self.link.mark.is_superseded() => (),

@@ -11,7 +11,12 @@ use std::{
     time::Duration,
 };
 
+use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
 use socket2::Socket;
+
+/// Of a Unix socket, which does not grow by itself as those of TCP do: a body of the largest kind and what goes with it. With the kernel's own 208 KiB
+/// the writer thread is woken for the rest of each larger one.
+const UNIX_BUFFER: usize = 5 << 20;
 
 /// A stream in both directions. One thread receives, one at a time sends, any may close.
 pub trait Transport: Send + Sync {
@@ -47,6 +52,9 @@ impl SocketStream {
         if socket.local_addr()?.is_ipv4() || socket.local_addr()?.is_ipv6() {
             // Frames are gathered before they are written; waiting for more would only cost time.
             socket.set_tcp_nodelay(true)?;
+        } else if set_socket_send_buffer_size_force(&socket, UNIX_BUFFER).is_err() {
+            // Who may not have more than the machine lets everybody has gets that.
+            set_socket_send_buffer_size(&socket, UNIX_BUFFER)?;
         }
         Ok(SocketStream { socket })
     }
@@ -86,4 +94,24 @@ fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 /// A receiving or sending call came to the end of its wait.
 pub(crate) fn is_wait_over(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Goal: a body of the largest kind goes into a Unix socket in one call that does not wait, though nobody reads. Method: one as large as the
+    /// machine lets anybody have, at least.
+    #[test]
+    fn a_large_body_is_one_write() {
+        let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
+        let most: usize = most.trim().parse().unwrap();
+        let (here, _there) = UnixStream::pair().unwrap();
+        let waits = Waits { receive: Duration::from_secs(1), send: Duration::from_secs(1) };
+        let stream = SocketStream::new(Socket::from(std::os::fd::OwnedFd::from(here)), waits).unwrap();
+        let body = vec![7; most.min(4 << 20)];
+        assert_eq!(stream.send(&[IoSlice::new(&body)], false).unwrap(), body.len());
+    }
 }

@@ -118,6 +118,36 @@ fn several_calls_go_in_one_write_and_each_ends_by_itself() {
     assert_eq!(methods.asked.load(SeqCst), 4);
 }
 
+/// Goal: what is begun without a thread that waits ends once, too: with its answer, at its deadline, or with the connection. Method: calls of all
+/// kinds at once, counted by what is done with them.
+#[test]
+fn what_nobody_waits_for_ends_once() {
+    let (server, methods) = server(tuning(), Bounds::default());
+    let channel = client(&server);
+    let (said, heard) = std::sync::mpsc::channel();
+    let begin = |n: usize, call| {
+        let said = said.clone();
+        channel.begin_then(call, move |result| said.send((n, result)).unwrap()).unwrap();
+    };
+    for n in 0..100 {
+        begin(n, Call { meta: vec![n as u8].into(), ..call(ECHO) });
+    }
+    for n in 0..100 {
+        let (ended, result) = heard.recv().unwrap();
+        assert_eq!((ended, &result.unwrap().meta[..]), (n, &[n as u8][..]));
+    }
+    begin(100, Call { deadline: soon(Duration::from_millis(50)), ..call(NEVER) });
+    assert_eq!(heard.recv().unwrap(), (100, Err(Failure::Unknown(Cause::Deadline))));
+    (101..104).for_each(|n| begin(n, call(NEVER)));
+    until("they are there", || methods.asked.load(SeqCst) == 104);
+    drop(server);
+    let mut lost: Vec<_> = heard.iter().take(3).collect();
+    lost.sort_by_key(|(n, _)| *n);
+    assert_eq!(lost, [101, 102, 103].map(|n| (n, Err(Failure::Unknown(Cause::Lost)))));
+    until("no more can be asked", || channel.begin_then(call(ECHO), |_| ()).is_err());
+    assert!(heard.try_recv().is_err());
+}
+
 #[test]
 fn a_deadline_ends_a_call_and_not_the_connection() {
     let (server, methods) = server(tuning(), Bounds::default());

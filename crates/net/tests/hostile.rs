@@ -2,97 +2,27 @@
 //! raw sockets that speak wrongly, slowly, or not at all.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::wildcard_enum_match_arm, reason = "tests")]
 
+#[path = "support/site.rs"]
+mod site;
 mod support;
 
 use std::{
-    io::{ErrorKind, Read, Write},
-    net::TcpStream,
+    io::{Read, Write},
     sync::{Arc, atomic::Ordering::SeqCst},
     thread,
     time::{Duration, Instant},
 };
 
-use net::{
-    Address, Bounds, Channel, ConnectError, Credentials, Server, Tuning, connect,
-    tls::{Purpose, TlsTrouble},
-};
+use net::{Address, Bounds, ConnectError, Server, Tuning, connect};
+use site::*;
 use support::*;
 use wire::{
     Decoder, Encoder, Piece,
     connection::Window,
     frame::{Body, Header, Kind, Limits, Place, SumKey, encode},
-    handshake::{Handshake, HandshakeError, Roles, Session, Versions},
+    handshake::{Handshake, HandshakeError, Session, Versions},
     schema::{Lane, Reason},
 };
-
-fn raw(server: &Server) -> TcpStream {
-    let Address::Tcp(address) = server.address() else { panic!("no TCP address") };
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    stream
-}
-
-/// A socket, or TLS on one.
-trait Stream: Read + Write {}
-impl<S: Read + Write> Stream for S {}
-
-/// How the tests' servers are spoken to.
-struct Site {
-    ca: Option<Ca>,
-}
-
-impl Site {
-    /// The same must hold for both.
-    fn both() -> [Site; 2] {
-        [Site { ca: None }, Site { ca: Some(Ca::new()) }]
-    }
-
-    fn server(&self, tuning: Tuning, bounds: Bounds) -> (Server, Arc<Methods>) {
-        server_with(self.ca.as_ref().and_then(Ca::server), tuning, bounds)
-    }
-
-    /// As far as a stranger comes who has a certificate.
-    fn stream(&self, server: &Server) -> Box<dyn Stream> {
-        let Some(ca) = &self.ca else { return Box::new(raw(server)) };
-        Box::new(tls_by_hand(raw(server), &ca.files("client1", Purpose::Client, YEAR)))
-    }
-
-    fn credentials(&self, node: u64, key: u8) -> Credentials {
-        let mut credentials = credentials(node, key);
-        if let Some(ca) = &self.ca {
-            credentials.tls = ca.client();
-            credentials.me.roles = Roles::CLIENT;
-        }
-        credentials
-    }
-
-    fn channel(&self, server: &Server) -> Channel {
-        let nobody = Arc::new(Methods::default());
-        connect(&server.address(), &self.credentials(2, 1), WISH, nobody, &tuning()).unwrap()
-    }
-
-    fn is_well(&self, server: &Server) {
-        self.channel(server).call(call(ECHO)).expect("others are served");
-    }
-}
-
-/// The peer ends the stream, in time; what it said until then.
-fn ends(mut stream: impl Read) -> Vec<u8> {
-    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
-    let late = soon(Duration::from_secs(10));
-    loop {
-        assert!(Instant::now() < late, "the server holds on to it");
-        match stream.read(&mut buffer) {
-            Ok(0) => return said,
-            Ok(len) => said.extend(&buffer[..len]),
-            // Without a farewell of TLS, or with an alert, it has ended as well.
-            Err(error) if ENDS.contains(&error.kind()) => return said,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-const ENDS: [ErrorKind; 3] = [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof, ErrorKind::InvalidData];
 
 fn quick() -> Tuning {
     Tuning { connect_wait: Duration::from_millis(500), ..tuning() }
@@ -345,48 +275,6 @@ fn a_wrong_key_cluster_version_or_node_is_told_to_who_connects() {
         site.is_well(&server);
         assert_eq!(methods.asked.load(SeqCst), 1);
     }
-}
-
-#[test]
-fn connections_beyond_the_bounds_are_refused_by_the_thousand() {
-    for site in Site::both() {
-        let bounds = Bounds { connections: 20, strangers: 8 };
-        let (server, _) = site.server(Tuning { connect_wait: Duration::from_secs(3), ..tuning() }, bounds);
-        let kept: Vec<_> = (0..10).map(|_| site.channel(&server)).collect();
-        // 10 places are left, 8 of them for strangers; who has none is told so.
-        let silent: Vec<TcpStream> = (0..8).map(|_| raw(&server)).collect();
-        let nobody = || Arc::new(Methods::default());
-        until("the strangers' places are taken", || {
-            let refused = connect(&server.address(), &site.credentials(2, 1), WISH, nobody(), &tuning());
-            match refused {
-                Err(ConnectError::Handshake(error)) => error.may_pass(),
-                Err(ConnectError::Tls(trouble)) => matches!(trouble, TlsTrouble::Busy),
-                _ => false,
-            }
-        });
-        let before = threads();
-        let mut streams = Vec::new();
-        for n in 0..2000 {
-            streams.push(raw(&server));
-            if n % 100 == 99 {
-                for stream in streams.drain(..) {
-                    ends(stream);
-                }
-            }
-        }
-        assert!(threads() <= before + 8, "{} threads, {before} before", threads());
-        for channel in &kept {
-            channel.call(call(ECHO)).expect("who is in is served");
-        }
-        drop(silent);
-        until("there is room again", || {
-            connect(&server.address(), &site.credentials(2, 1), WISH, nobody(), &tuning()).is_ok()
-        });
-    }
-}
-
-fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::{
     Bad, Head, Method, Nothing, Request, SessionId,
     attr::Attr,
     metadata::{known, text},
+    slots::Run,
 };
 
 /// Bytes of a host's or node's name.
@@ -256,6 +257,9 @@ pub struct NodeReported {
     /// No data server of the cluster ever had a tier that outlives its machine: then memory is as safe as can be.
     #[prost(bool, tag = "222")]
     pub nothing_safe: bool,
+    /// Who answers, where there are several metadata servers. 0: there is one.
+    #[prost(uint64, tag = "25")]
+    pub server: u64,
 }
 
 /// Which sessions are there, by the numbers as which they came. There are 4096 at most.
@@ -279,6 +283,12 @@ pub struct Roster {
     /// but not these.
     #[prost(uint64, repeated, tag = "6")]
     pub given_up: Vec<u64>,
+    /// Where there are several metadata servers: the slots that this one has,
+    #[prost(message, repeated, tag = "25")]
+    pub slots: Vec<Run>,
+    /// and the epoch of each. The one with the highest is the owner.
+    #[prost(uint64, repeated, tag = "26")]
+    pub epochs: Vec<u64>,
 }
 
 fn of_session(head: Option<&Head>) -> Result<(), Bad> {

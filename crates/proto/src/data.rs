@@ -5,29 +5,10 @@
 use prost::{Enumeration, Message};
 use types::Errno;
 
-use crate::{BATCH_MAX, Bad, Head, Method, Nothing, Request, attr::Time};
+use crate::{BATCH_MAX, Bad, Nothing, attr::Time};
 
 /// Bytes of one read or write: a frame's body.
 pub const BYTES_MAX: u32 = 4 << 20;
-
-/// Messages without a head: data servers know no sessions.
-macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
-        $(impl Request for $request {
-            const METHOD: Method = Method::$request;
-            type Answer = $answer;
-
-            fn head(&self) -> Option<&Head> {
-                None
-            }
-
-            fn check(&self) -> Result<(), Bad> {
-                let $it = self;
-                $check
-            }
-        })*
-    };
-}
 
 fn object(of: Option<&Object>) -> Result<(), Bad> {
     let object = of.ok_or(Bad::Missing("object"))?;
@@ -50,7 +31,7 @@ fn recorded(list: &[Recorded]) -> Result<(), Bad> {
     list.iter().try_for_each(|one| object(one.object.as_ref()))
 }
 
-requests! {
+requests_of_anybody! {
     Read -> ReadDone, |it| object(it.object.as_ref())
         .and(if it.length > BYTES_MAX { Err(Bad::Range("length")) } else { Ok(()) });
     Write -> Written, |it| object(it.object.as_ref());
@@ -105,6 +86,9 @@ pub struct Write {
     /// As which the session came to the metadata server: one that was given up is refused. 0: it does not say.
     #[prost(uint64, tag = "4")]
     pub joined: u64,
+    /// The node of that metadata server, where there are several: the owner of the file's slot. 0: there is one.
+    #[prost(uint64, tag = "25")]
+    pub server: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -155,6 +139,9 @@ pub struct Allocate {
     /// As in [`Write`].
     #[prost(uint64, tag = "5")]
     pub joined: u64,
+    /// As in [`Write`].
+    #[prost(uint64, tag = "25")]
+    pub server: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]

@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-use crate::{Bad, Head, Method, Nothing, Request, data::Object};
+use crate::{Bad, Nothing, data::Object};
 
 /// A descriptor of the object's file, for reading. The object stays where it is as long as anybody has that, or what was made of it, open or
 /// mapped. Refused with `EBUSY` where it cannot be: then it is read by [`crate::data::Read`].
@@ -30,28 +30,7 @@ fn object(of: Option<&Object>) -> Result<(), Bad> {
     crate::attr::ino(of.ok_or(Bad::Missing("object"))?.ino).map(|_| ())
 }
 
-impl Request for Lend {
-    const METHOD: Method = Method::Lend;
-    type Answer = Lent;
-
-    fn head(&self) -> Option<&Head> {
-        None
-    }
-
-    fn check(&self) -> Result<(), Bad> {
-        object(self.object.as_ref())
-    }
-}
-
-impl Request for StoreTo {
-    const METHOD: Method = Method::StoreTo;
-    type Answer = Nothing;
-
-    fn head(&self) -> Option<&Head> {
-        None
-    }
-
-    fn check(&self) -> Result<(), Bad> {
-        object(self.object.as_ref())
-    }
+requests_of_anybody! {
+    Lend -> Lent, |it| object(it.object.as_ref());
+    StoreTo -> Nothing, |it| object(it.object.as_ref());
 }

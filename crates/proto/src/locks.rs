@@ -7,7 +7,7 @@ use prost::{Enumeration, Message};
 
 use crate::{
     Bad, Head, Method, Nothing, Request,
-    leases::Recalled,
+    leases::{Recalled, RecalledSlots},
     metadata::{inode, known},
 };
 
@@ -187,6 +187,9 @@ pub struct Told {
     /// At most [`crate::leases::LEASES_MAX`]. Their numbers are among those of the tellings.
     #[prost(message, repeated, tag = "10")]
     pub recalls: Vec<Recalled>,
+    /// The same for all in some slots.
+    #[prost(message, optional, tag = "11")]
+    pub slots: Option<RecalledSlots>,
 }
 
 /// What became of a lock that waited.

@@ -46,6 +46,9 @@ methods! {
     DrainNode = 22,
     RemoveNode = 23,
     Standings = 24,
+    // The same among metadata servers.
+    KnowStandings = 25,
+    LookAtDrains = 26,
     // Among metadata servers.
     JoinMetadata = 40,
     LetGo = 41,
@@ -61,6 +64,8 @@ methods! {
     Leaving = 54,
     TakeDuty = 55,
     Bare = 56,
+    LockWaits = 60,
+    RefuseLock = 61,
     // Metadata: 100 to 199.
     Lookup = 100,
     GetAttr = 101,

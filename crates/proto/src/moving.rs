@@ -1,16 +1,17 @@
 //! Messages about data servers that are taken out, and about stripes that move from one to another: who decides what, `cluster::moving` says.
 //!
 //! None of them needs a session; those of the data lane go between servers alone. An attempt has a number that is higher than those of all
-//! earlier attempts of its metadata server: what comes late of an earlier one is not carried out.
+//! earlier attempts at its file, by whichever metadata server: what comes late of an earlier one is not carried out.
 
 use prost::{Enumeration, Message};
 
 use crate::{
-    BATCH_MAX, Bad, Head, Method, Nothing, Request,
+    BATCH_MAX, Bad, Nothing,
     attr::Time,
     control::{ADDRESS_MAX, ADDRESSES_MAX, Pressure},
     data::Object,
     metadata::text,
+    slots::{Run, in_order},
 };
 
 /// Ranges in one message.
@@ -19,24 +20,6 @@ pub const RANGES_MAX: usize = 512;
 pub const WHY_MAX: usize = 256;
 /// The longest freeze that a source agrees to.
 pub const FREEZE_MS_MAX: u32 = 10_000;
-
-macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
-        $(impl Request for $request {
-            const METHOD: Method = Method::$request;
-            type Answer = $answer;
-
-            fn head(&self) -> Option<&Head> {
-                None
-            }
-
-            fn check(&self) -> Result<(), Bad> {
-                let $it = self;
-                $check
-            }
-        })*
-    };
-}
 
 fn object(of: Option<&Object>) -> Result<(), Bad> {
     crate::attr::ino(of.ok_or(Bad::Missing("object"))?.ino).map(|_| ())
@@ -77,7 +60,7 @@ fn judged(list: &[Judged]) -> Result<(), Bad> {
     list.iter().try_for_each(|one| object(one.object.as_ref()).and(attempt(one.attempt)))
 }
 
-requests! {
+requests_of_anybody! {
     DrainNode -> Standing, |it| node(it.node);
     RemoveNode -> Nothing, |it| node(it.node);
     Standings -> Nothing, |_it| Ok(());
@@ -87,7 +70,7 @@ requests! {
     HandOver -> HandedOver, |it| object(it.object.as_ref()).and(attempt(it.attempt));
     Copies -> CopyList, |_it| Ok(());
     Judge -> Nothing, |it| judged(&it.copies);
-    Coolest -> CoolList, |_it| Ok(());
+    Coolest -> CoolList, |it| in_order(&it.slots);
 }
 
 /// Move everything off a data server; it gets nothing new from now on. Of a server's operator.
@@ -280,7 +263,11 @@ pub struct HandedOver {
 
 /// Which copies are there of which it is not known whether they count?
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Copies {}
+pub struct Copies {
+    /// Those with higher numbers: there may be more than one list takes.
+    #[prost(uint64, tag = "25")]
+    pub after: u64,
+}
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct CopyList {
@@ -309,8 +296,12 @@ pub struct Judge {
 }
 
 /// To a data server, from the metadata service: what would you be rid of?
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Coolest {}
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Coolest {
+    /// Of files in these; none: in all.
+    #[prost(message, repeated, tag = "25")]
+    pub slots: Vec<Run>,
+}
 
 /// Why an object is to leave.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Enumeration)]

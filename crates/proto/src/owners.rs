@@ -4,58 +4,21 @@
 //! sessions have, [`TakeOn`] to the taker. They are of the control lane and need no session.
 
 use prost::Message;
-use types::SLOTS;
 
+pub use crate::slots::{Run, runs, slots};
 use crate::{
     Bad, Head, Method, Nothing, Request, SessionId,
     control::{ADDRESS_MAX, ADDRESSES_MAX, NAME_MAX, RACK_MAX},
     locks::HeldLock,
     metadata::{Reference, text},
+    slots::in_order,
+    taking_out::KnowStandings,
 };
 
 /// Bytes of one part of a state.
 pub const PART_BYTES: u32 = 2 << 20;
 /// Bytes of a state: references and openings of all sessions in the slots that go.
 pub const STATE_BYTES_MAX: u64 = 1 << 30;
-
-/// Slots that follow each other.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Run {
-    #[prost(uint32, tag = "1")]
-    pub first: u32,
-    #[prost(uint32, tag = "2")]
-    pub count: u32,
-}
-
-/// Of slots, as few as can be.
-pub fn runs(slots: impl IntoIterator<Item = u16>) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for slot in slots.into_iter().map(u32::from) {
-        match runs.last_mut() {
-            Some(run) if run.first + run.count == slot => run.count += 1,
-            Some(_) | None => runs.push(Run { first: slot, count: 1 }),
-        }
-    }
-    runs
-}
-
-/// The slots of runs that were checked.
-pub fn slots(runs: &[Run]) -> Vec<u16> {
-    let of = |run: &Run| run.first..run.first.saturating_add(run.count).min(SLOTS);
-    runs.iter().flat_map(of).filter_map(|slot| u16::try_from(slot).ok()).collect()
-}
-
-fn in_order(runs: &[Run]) -> Result<(), Bad> {
-    let mut next = 0;
-    for run in runs {
-        let end = run.first.checked_add(run.count).filter(|end| *end <= SLOTS);
-        match end {
-            Some(end) if run.first >= next && run.count > 0 => next = end,
-            Some(_) | None => return Err(Bad::Range("slots")),
-        }
-    }
-    Ok(())
-}
 
 /// A metadata server comes, or is still there, with the slots that are its own.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -82,6 +45,9 @@ pub struct JoinMetadata {
     /// Of the map that it has.
     #[prost(uint64, tag = "9")]
     pub epoch: u64,
+    /// It keeps copies, and is to be given no slots.
+    #[prost(bool, tag = "10")]
+    pub standby_only: bool,
 }
 
 /// The map is in the body, if it is another one than the asker's.
@@ -93,6 +59,9 @@ pub struct JoinedMetadata {
     /// Of the one that makes the map: another number says that one has to join again.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
+    /// Data servers that are taken out.
+    #[prost(message, optional, tag = "25")]
+    pub standings: Option<KnowStandings>,
 }
 
 /// To be let go: nothing more is answered in them, and all that was is in the engine, which has no owner for them then.
@@ -143,6 +112,9 @@ pub struct TakeOn {
     /// Numbers of UGSDs are below it.
     #[prost(uint32, tag = "4")]
     pub next_ugsd: u32,
+    /// Data servers that are taken out.
+    #[prost(message, optional, tag = "25")]
+    pub standings: Option<KnowStandings>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -304,26 +276,7 @@ pub struct FileState {
     pub append_end: u64,
 }
 
-/// Messages without a head, and what is checked.
-macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
-        $(impl Request for $request {
-            const METHOD: Method = Method::$request;
-            type Answer = $answer;
-
-            fn head(&self) -> Option<&Head> {
-                None
-            }
-
-            fn check(&self) -> Result<(), Bad> {
-                let $it = self;
-                $check
-            }
-        })*
-    };
-}
-
-requests! {
+requests_of_anybody! {
     JoinMetadata -> JoinedMetadata, |it| joining(it);
     LetGo -> Gone, |it| in_order(&it.slots);
     StatePart -> Nothing, |_it| Ok(());

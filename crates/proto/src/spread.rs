@@ -9,8 +9,8 @@ use prost::Message;
 use types::Ino;
 
 use crate::{
-    Bad, Head, Method, Request,
-    metadata::{Entry, Listed, inode, known},
+    Bad, Head,
+    metadata::{Entry, Listed},
 };
 
 /// Over which parts a directory is spread.
@@ -55,29 +55,7 @@ pub struct ReadDots {
     pub cookie: u64,
 }
 
-macro_rules! requests {
-    ($($request:ident -> $answer:ty, $of:ident;)*) => {
-        $(impl Request for $request {
-            const METHOD: Method = Method::$request;
-            type Answer = $answer;
-
-            fn head(&self) -> Option<&Head> {
-                self.head.as_ref()
-            }
-
-            fn check(&self) -> Result<(), Bad> {
-                known(self.head())?;
-                inode(self.$of)
-            }
-
-            fn homes(&self, visit: &mut dyn FnMut(u64)) {
-                visit(self.$of);
-            }
-        })*
-    };
-}
-
-requests! {
+requests_of_an_inode! {
     FindSpread -> SpreadOver, dir;
     GetAlone -> Entry, ino;
     ReadDots -> Listed, dir;

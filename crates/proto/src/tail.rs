@@ -2,9 +2,9 @@
 //!
 //! A [`TailRecord`] is what is stored of it, too: in the standby's file of the copy. They are of the control lane and need no session.
 
-use prost::Message;
+use prost::{Message, bytes::Bytes};
 
-use crate::{Bad, Head, Method, Request, metadata::text, owners::AnswerState};
+use crate::{Bad, Head, metadata::text, owners::AnswerState};
 
 /// Bytes of the records of one message, but for a single one that is larger.
 pub const RECORDS_BYTES: usize = 2 << 20;
@@ -37,7 +37,7 @@ pub struct TailBegin {
     pub base: u64,
 }
 
-/// Records `from..=up_to` of a copy are in the body, as [`TailRecords`]; perhaps none.
+/// Records `from..=up_to` of a copy are in the body, as [`TailStored`]; perhaps none.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct TailMore {
     #[prost(uint64, tag = "1")]
@@ -94,10 +94,11 @@ pub struct TailStatus {
     pub off: bool,
 }
 
+/// Each is a [`TailRecord`], in the bytes that are stored.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct TailRecords {
-    #[prost(message, repeated, tag = "1")]
-    pub records: Vec<TailRecord>,
+pub struct TailStored {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub records: Vec<Bytes>,
 }
 
 /// Commits that follow each other, with what the operations were answered that made them: all of it or nothing.
@@ -153,26 +154,7 @@ impl TailOperation {
     }
 }
 
-/// Messages without a head, and what is checked.
-macro_rules! requests {
-    ($($request:ident -> $answer:ty, |$it:ident| $check:expr;)*) => {
-        $(impl Request for $request {
-            const METHOD: Method = Method::$request;
-            type Answer = $answer;
-
-            fn head(&self) -> Option<&Head> {
-                None
-            }
-
-            fn check(&self) -> Result<(), Bad> {
-                let $it = self;
-                $check
-            }
-        })*
-    };
-}
-
-requests! {
+requests_of_anybody! {
     TailWho -> TailIs, |_it| Ok(());
     TailBegin -> TailHas, |it| writer(it.node, &it.writer);
     TailMore -> TailHas, |it| writer(it.node, &it.writer);

@@ -2,10 +2,7 @@
 
 use prost::Message;
 
-use crate::{
-    Bad, Head, Method, Request,
-    metadata::{Entry, inode, known},
-};
+use crate::{Head, metadata::Entry};
 
 /// As [`crate::metadata::GetAttr`], by who made the file and has begun no write through the opening that came with that. If nobody else has
 /// had it open for writing since, no data server is asked.
@@ -19,20 +16,6 @@ pub struct GetUntouched {
     pub opening: u64,
 }
 
-impl Request for GetUntouched {
-    const METHOD: Method = Method::GetUntouched;
-    type Answer = Entry;
-
-    fn head(&self) -> Option<&Head> {
-        self.head.as_ref()
-    }
-
-    fn check(&self) -> Result<(), Bad> {
-        known(self.head())?;
-        inode(self.ino)
-    }
-
-    fn homes(&self, visit: &mut dyn FnMut(u64)) {
-        visit(self.ino);
-    }
+requests_of_an_inode! {
+    GetUntouched -> Entry, ino;
 }

@@ -4,7 +4,7 @@
 
 use prost::Message;
 
-use crate::{Bad, Head, Method, Nothing, Request, control::NodeReport};
+use crate::{Nothing, control::NodeReport};
 
 /// How long such a body may be: some hundred bytes for each of the sessions and nodes that a server takes.
 pub const WATCH_BYTES_MAX: u32 = 4 << 20;
@@ -162,30 +162,9 @@ pub struct ClusterNow {
     pub trouble: String,
 }
 
-impl Request for Counters {
-    const METHOD: Method = Method::Counters;
-    type Answer = Nothing;
-
-    fn head(&self) -> Option<&Head> {
-        None
-    }
-
-    fn check(&self) -> Result<(), Bad> {
-        Ok(())
-    }
-}
-
-impl Request for ClusterStatus {
-    const METHOD: Method = Method::ClusterStatus;
-    type Answer = Nothing;
-
-    fn head(&self) -> Option<&Head> {
-        None
-    }
-
-    fn check(&self) -> Result<(), Bad> {
-        Ok(())
-    }
+requests_of_anybody! {
+    Counters -> Nothing, |_it| Ok(());
+    ClusterStatus -> Nothing, |_it| Ok(());
 }
 
 #[cfg(test)]

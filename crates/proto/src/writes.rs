@@ -2,10 +2,7 @@
 
 use prost::Message;
 
-use crate::{
-    Bad, Head, Method, Request,
-    metadata::{inode, known},
-};
+use crate::Head;
 
 /// Asks whether writes through an opening may be kept back. What may be is asked back as all that is kept ([`crate::leases::Recalled`]), and given back
 /// when it is written.
@@ -29,20 +26,6 @@ pub struct WritesKept {
     pub term_ms: u32,
 }
 
-impl Request for KeepWrites {
-    const METHOD: Method = Method::KeepWrites;
-    type Answer = WritesKept;
-
-    fn head(&self) -> Option<&Head> {
-        self.head.as_ref()
-    }
-
-    fn check(&self) -> Result<(), Bad> {
-        known(self.head())?;
-        inode(self.ino)
-    }
-
-    fn homes(&self, visit: &mut dyn FnMut(u64)) {
-        visit(self.ino);
-    }
+requests_of_an_inode! {
+    KeepWrites -> WritesKept, ino;
 }

@@ -2,11 +2,14 @@
 //! of every message; one message beyond each bound; fuzzing of all methods.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use namespace::SetTime as Time1;
 use prost::Message;
 use proto::{
     BATCH_MAX, Bad, Head, Layout, Method, Nothing, Request, SessionId,
     attr::{Attr, Caller, Changes, SetTime, Time},
+    circles::*,
     closing::{CLOSINGS_MAX, CloseMany, Closing},
     control::*,
     data::{self, AllocateMode, Object, ObjectAttr, Whence},
@@ -19,11 +22,12 @@ use proto::{
     owners::*,
     spread::{FindSpread, GetAlone, Over, ReadDots, SpreadOver},
     tail::*,
+    taking_out::*,
     untouched::GetUntouched,
     watch::*,
     writes::{KeepWrites, WritesKept},
 };
-use types::{Errno, FileKind, Ino, ProjectId, Timestamp};
+use types::{Errno, FileKind, Ino, ProjectId, Slot, Timestamp};
 
 const SESSION: SessionId = SessionId(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
 
@@ -114,8 +118,15 @@ fn pressure() -> Pressure {
 }
 
 fn node_reported() -> NodeReported {
-    let roster =
-        Roster { version: 10, first: 1, last: 5, there: vec![2, 4], earlier: true, given_up: vec![7] };
+    let roster = Roster {
+        version: 10,
+        first: 1,
+        last: 5,
+        there: vec![2, 4],
+        earlier: true,
+        given_up: vec![7],
+        ..Roster::default()
+    };
     NodeReported {
         map_epoch: 1,
         again_ms: 2000,
@@ -123,6 +134,11 @@ fn node_reported() -> NodeReported {
         roster: Some(roster),
         ..NodeReported::default()
     }
+}
+
+fn node_reported_among() -> NodeReported {
+    let roster = Roster { version: 1, slots: runs([2, 3]), epochs: vec![5, 6], ..Roster::default() };
+    NodeReported { server: 7, roster: Some(roster), ..NodeReported::default() }
 }
 
 fn load() -> Load {
@@ -210,6 +226,7 @@ fn control() -> Vec<Golden> {
         ("map-now", MapNow { epoch: 9 }.encode_to_vec()),
         ("node-report", report().encode_to_vec()),
         ("node-reported", node_reported().encode_to_vec()),
+        ("node-reported-among", node_reported_among().encode_to_vec()),
     ]
 }
 
@@ -226,6 +243,7 @@ fn owners() -> Vec<Golden> {
         locks: vec![held()],
         silent_ms: 9,
     };
+    let only = JoinMetadata { node: 2, name: "n2".into(), standby_only: true, ..JoinMetadata::default() };
     let joining = JoinMetadata {
         node: 2,
         name: "n2".into(),
@@ -236,15 +254,24 @@ fn owners() -> Vec<Golden> {
         epochs: vec![4, 5, 600],
         fresh: true,
         epoch: 8,
+        standby_only: false,
     };
     vec![
         ("join-metadata", joining.encode_to_vec()),
-        ("joined-metadata", JoinedMetadata { superblock: vec![1], incarnation: 2 }.encode_to_vec()),
+        ("join-metadata-standby", only.encode_to_vec()),
+        (
+            "joined-metadata",
+            JoinedMetadata { superblock: vec![1], incarnation: 2, standings: None }.encode_to_vec(),
+        ),
         ("let-go", LetGo { slots: slots.clone() }.encode_to_vec()),
         ("gone", Gone { ticket: 1, length: 2 }.encode_to_vec()),
         ("state-part", StatePart { ticket: 1, offset: 2 }.encode_to_vec()),
         ("put-state", PutState { ticket: 1, offset: 2 }.encode_to_vec()),
-        ("take-on", TakeOn { slots: slots.clone(), ticket: 1, length: 2, next_ugsd: 3 }.encode_to_vec()),
+        (
+            "take-on",
+            TakeOn { slots: slots.clone(), ticket: 1, length: 2, next_ugsd: 3, standings: None }
+                .encode_to_vec(),
+        ),
         ("taken-on", TakenOn { epochs: vec![1, 2, 300] }.encode_to_vec()),
         ("bring", Bring { node: 1, slots, stay: true }.encode_to_vec()),
         ("slot-loads", SlotLoads {}.encode_to_vec()),
@@ -290,7 +317,7 @@ fn tails() -> Vec<Golden> {
         ("tail-now", TailNow {}.encode_to_vec()),
         ("tail-status", status.encode_to_vec()),
         // Also in files.
-        ("tail-records", TailRecords { records: vec![record] }.encode_to_vec()),
+        ("tail-records", TailStored { records: vec![record.encode_to_vec().into()] }.encode_to_vec()),
     ]
 }
 
@@ -435,9 +462,13 @@ fn locks() -> Vec<Golden> {
         ("found-lock", FoundLock { lock, own: true }.encode_to_vec()),
         ("cancel-lock", CancelLock { head: joined(), number: 4 }.encode_to_vec()),
         ("listen", Listen { head: joined(), heard: 2 }.encode_to_vec()),
-        ("told", Told { tellings: vec![telling], recalls: vec![] }.encode_to_vec()),
+        ("told", Told { tellings: vec![telling], recalls: vec![], slots: None }.encode_to_vec()),
         ("had-locks", HadLocks { locks: vec![held()] }.encode_to_vec()),
     ]
+}
+
+fn some_slots(numbers: impl IntoIterator<Item = u16>) -> BTreeSet<Slot> {
+    numbers.into_iter().filter_map(Slot::new).collect()
 }
 
 fn recalled(name: Vec<u8>) -> Recalled {
@@ -449,20 +480,32 @@ fn returned(name: Vec<u8>) -> Returned {
 }
 
 fn leases() -> Vec<Golden> {
-    let told = Told { tellings: vec![], recalls: vec![recalled(name()), recalled(vec![])] };
+    let told = Told { tellings: vec![], recalls: vec![recalled(name()), recalled(vec![])], slots: None };
+    let slots = RecalledSlots { number: 4, slots: slot_bits(&some_slots([1, 2, 9])), grant: 1 << 40 };
+    let told_slots = Told { slots: Some(slots.clone()), ..Told::default() };
+    let back = Return { head: joined(), slots: slots.slots, grant: slots.grant, ..Return::default() };
+    let elsewhere = Looked { keeps: 1, term_ms: 6000, ino: 5, ..Looked::default() };
+    let referring = Look { head: joined(), ino: 2, name: vec![], referring: true };
     let mut list = ReadDir { head: joined(), dir: 1, keeping: true, ..ReadDir::default() };
     list.attributes = true;
     let head = Some(Head { dropped: 5, dropped_too: 6, ..head().unwrap() });
     let kept = DirEntry { name: name(), ino: 2, kind: 1, cookie: 4, attr: None, keeps: 7 };
     vec![
-        ("look", Look { head: joined(), ino: 2, name: name() }.encode_to_vec()),
+        ("look", Look { head: joined(), ino: 2, name: name(), referring: false }.encode_to_vec()),
         ("keep", Keep { head: joined(), ino: 2 }.encode_to_vec()),
         ("keep-writes", KeepWrites { head: joined(), ino: 2, opening: 3 }.encode_to_vec()),
         ("writes-kept", WritesKept { granted: true, term_ms: 6000 }.encode_to_vec()),
         ("kept", Kept { keeps: 4, term_ms: 6000 }.encode_to_vec()),
-        ("looked", Looked { attr: attr(), keeps: 7, term_ms: 6000 }.encode_to_vec()),
-        ("return", Return { head: joined(), returned: vec![returned(name())] }.encode_to_vec()),
+        ("looked", Looked { attr: attr(), keeps: 7, term_ms: 6000, ino: 0 }.encode_to_vec()),
+        (
+            "return",
+            Return { head: joined(), returned: vec![returned(name())], ..Return::default() }.encode_to_vec(),
+        ),
         ("told-recalls", told.encode_to_vec()),
+        ("told-slots", told_slots.encode_to_vec()),
+        ("return-slots", back.encode_to_vec()),
+        ("looked-elsewhere", elsewhere.encode_to_vec()),
+        ("look-referring", referring.encode_to_vec()),
         ("read-dir-keeping", list.encode_to_vec()),
         ("listed-term", Listed { end: true, term_ms: 6000 }.encode_to_vec()),
         ("entries-kept", Entries { entries: vec![kept] }.encode_to_vec()),
@@ -477,14 +520,25 @@ fn bytes() -> Vec<Golden> {
     vec![
         ("read", data::Read { object: one, offset: 2, length: 3 }.encode_to_vec()),
         ("read-done", data::ReadDone { size: 2 }.encode_to_vec()),
-        ("write", data::Write { object: one, offset: 2, sync: true, joined: 9 }.encode_to_vec()),
+        ("write", data::Write { object: one, offset: 2, sync: true, joined: 9, server: 0 }.encode_to_vec()),
+        (
+            "write-among",
+            data::Write { object: one, offset: 2, sync: true, joined: 9, server: 7 }.encode_to_vec(),
+        ),
         ("written", data::Written { bytes: 2 }.encode_to_vec()),
         ("sync", data::Sync { object: one }.encode_to_vec()),
         ("truncate", data::Truncate { object: one, size: 2, grow_only: true }.encode_to_vec()),
         (
             "allocate",
-            data::Allocate { object: one, mode: AllocateMode::Zero.into(), offset: 2, length: 3, joined: 9 }
-                .encode_to_vec(),
+            data::Allocate {
+                object: one,
+                mode: AllocateMode::Zero.into(),
+                offset: 2,
+                length: 3,
+                joined: 9,
+                server: 0,
+            }
+            .encode_to_vec(),
         ),
         ("seek", data::Seek { object: one, offset: 2, whence: Whence::Hole.into() }.encode_to_vec()),
         ("sought", data::Sought { offset: Some(0), size: 3 }.encode_to_vec()),
@@ -543,6 +597,22 @@ fn moving() -> Vec<Golden> {
     vec![
         ("drain-node", DrainNode { node: 2, undo: true }.encode_to_vec()),
         ("remove-node", RemoveNode { node: 2 }.encode_to_vec()),
+        (
+            "know-standings",
+            KnowStandings { version: 1, standings: vec![Standing { node: 2, ..Standing::default() }] }
+                .encode_to_vec(),
+        ),
+        ("look-at-drains", LookAtDrains {}.encode_to_vec()),
+        (
+            "drain-looks",
+            DrainLooks {
+                looks: vec![DrainLook {
+                    standing: Some(Standing { node: 2, ..Standing::default() }),
+                    slots: runs([3, 4]),
+                }],
+            }
+            .encode_to_vec(),
+        ),
         ("standings", Standings {}.encode_to_vec()),
         ("standing-list", StandingList { standings: vec![standing] }.encode_to_vec()),
         ("pull", pull.encode_to_vec()),
@@ -553,12 +623,12 @@ fn moving() -> Vec<Golden> {
         ("changed-ranges", ChangedRanges { ranges, size: 3, mtime: time(4) }.encode_to_vec()),
         ("hand-over", HandOver { object, attempt }.encode_to_vec()),
         ("handed-over", HandedOver { done: true }.encode_to_vec()),
-        ("copies", Copies {}.encode_to_vec()),
+        ("copies", Copies { after: 0 }.encode_to_vec()),
         ("copy-list", CopyList { copies: copies.clone() }.encode_to_vec()),
         ("judge", Judge { copies }.encode_to_vec()),
         ("moved-layout", moved.encode_to_vec()),
         ("moved", proto::fault::moved().encode_to_vec()),
-        ("coolest", Coolest {}.encode_to_vec()),
+        ("coolest", Coolest { slots: vec![] }.encode_to_vec()),
         ("cool-list", list.encode_to_vec()),
         ("pull-if-room", if_room.encode_to_vec()),
         ("node-report-of-a-full-one", pressed.encode_to_vec()),
@@ -577,9 +647,29 @@ fn lending() -> Vec<Golden> {
     ]
 }
 
+fn circles() -> Vec<Golden> {
+    let process = Process::new(SESSION, 4);
+    let behind = vec![WaitsFor { process: Some(Process::new(SessionId(5), 6)), since: 300 }];
+    let wait = LockWait { ino: 2, process: Some(process), number: 7, behind };
+    let Process { session_high, session_low, .. } = process;
+    let refused = RefuseLock { session_high, session_low, number: 7, incarnation: 8 };
+    assert_eq!((process.session(), refused.session()), (SESSION, SESSION));
+    let waits = Waits { waits: vec![wait.clone()] };
+    assert_eq!(Waits::read(&waits.encode_to_vec()).as_ref(), Ok(&waits));
+    let many = Waits { waits: vec![wait; PAIRS_MAX + 1] };
+    let too_long = Err(Bad::TooLong { what: "pairs", len: PAIRS_MAX + 1, max: PAIRS_MAX });
+    assert_eq!(Waits::read(&many.encode_to_vec()), too_long);
+    vec![
+        ("lock-waits", LockWaits {}.encode_to_vec()),
+        ("waits-told", WaitsTold { incarnation: 8 }.encode_to_vec()),
+        ("waits", waits.encode_to_vec()),
+        ("refuse-lock", refused.encode_to_vec()),
+    ]
+}
+
 fn all() -> Vec<Golden> {
-    [control(), owners(), tails(), watch(), names(), files(), locks(), bytes(), moving(), leases(), lending()]
-        .concat()
+    let first = [control(), owners(), tails(), watch(), names(), files(), locks(), bytes()].concat();
+    [first, moving(), leases(), lending(), circles()].concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -621,6 +711,8 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::NodeReport => check::<NodeReport>(meta),
         Method::Counters => check::<Counters>(meta),
         Method::ClusterStatus => check::<ClusterStatus>(meta),
+        Method::KnowStandings => check::<KnowStandings>(meta),
+        Method::LookAtDrains => check::<LookAtDrains>(meta),
         Method::JoinMetadata => check::<JoinMetadata>(meta),
         Method::LetGo => check::<LetGo>(meta),
         Method::StatePart => check::<StatePart>(meta),
@@ -628,6 +720,8 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::TakeOn => check::<TakeOn>(meta),
         Method::Bring => check::<Bring>(meta),
         Method::SlotLoads => check::<SlotLoads>(meta),
+        Method::LockWaits => check::<LockWaits>(meta),
+        Method::RefuseLock => check::<RefuseLock>(meta),
         Method::TailWho => check::<TailWho>(meta),
         Method::TailBegin => check::<TailBegin>(meta),
         Method::TailMore => check::<TailMore>(meta),
@@ -732,8 +826,10 @@ fn no_bytes_make_a_decoder_panic() {
                 let _ = take(*method, bytes);
             }
             let _ = HadLocks::read(bytes);
+            let _ = Waits::read(bytes);
             let _ = Told::decode(bytes);
-            let _ = TailRecords::decode(bytes);
+            let _ = TailStored::decode(bytes);
+            let _ = TailRecord::decode(bytes);
             let _ = Looked::decode(bytes);
             let _ = Kept::decode(bytes);
             let _ = Entries::decode(bytes);
@@ -788,14 +884,20 @@ fn what_is_beyond_a_bound_is_refused() {
     assert!(Lock { head: Some(Head::of(SESSION)), lock: Some(held()), wait: true }.check().is_err());
     let many = HadLocks { locks: vec![held(); LOCKS_MAX + 1] };
     assert_eq!(HadLocks::read(&many.encode_to_vec()).map(drop), too_long("locks", LOCKS_MAX + 1, LOCKS_MAX));
-    let many = Return { head, returned: vec![returned(vec![]); LEASES_MAX + 1] };
+    let many = Return { head, returned: vec![returned(vec![]); LEASES_MAX + 1], ..Return::default() };
     assert_eq!(many.check(), too_long("leases", LEASES_MAX + 1, LEASES_MAX));
     assert_eq!(
-        Return { head, returned: vec![returned(vec![b'x'; 256])] }.check(),
+        Return { head, returned: vec![returned(vec![b'x'; 256])], ..Return::default() }.check(),
         too_long("name", 256, 255)
     );
-    assert_eq!(Look { head, ino: 2, name: vec![b'x'; 256] }.check(), too_long("name", 256, 255));
-    assert_eq!(Look { head, ino: 0, name: vec![] }.check(), Err(Bad::Range("inode number")));
+    assert_eq!(
+        Look { head, ino: 2, name: vec![b'x'; 256], referring: false }.check(),
+        too_long("name", 256, 255)
+    );
+    assert_eq!(
+        Look { head, ino: 0, name: vec![], referring: false }.check(),
+        Err(Bad::Range("inode number"))
+    );
     for stripes in [vec![], vec![0], vec![1, 2, 1], vec![1; 65]] {
         assert!(Layout { generation: 1, unit: 4 << 20, stripes, moved: vec![] }.check().is_err());
     }
@@ -836,9 +938,19 @@ fn lists_fit_into_frames() {
     let told = Told {
         tellings: vec![Telling { number: u64::MAX, operation: u64::MAX, locked }; BATCH_MAX],
         recalls: vec![recall; LEASES_MAX],
+        slots: Some(RecalledSlots {
+            number: u64::MAX,
+            slots: slot_bits(&some_slots(0..4096)),
+            grant: u64::MAX,
+        }),
     };
     let back = Returned { ino: u64::MAX, name: longest, keeps: 7, number: u64::MAX };
-    let back = Return { head: head(), returned: vec![back; LEASES_MAX] };
+    let back = Return {
+        head: head(),
+        returned: vec![back; LEASES_MAX],
+        slots: slot_bits(&some_slots(0..4096)),
+        grant: u64::MAX,
+    };
     assert!(back.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     assert!(told.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let range = Range { from: u64::MAX, to: u64::MAX };

@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use types::Ino;
 
-use crate::{extents::Extents, kept::Ticket};
+use crate::{extents::Extents, held::Source, kept::Ticket};
 
 /// So long after it was answered a write is sent at the latest.
 pub(crate) const SEND_AFTER: Duration = Duration::from_secs(1);
@@ -31,8 +31,8 @@ const FILE_MAX: u64 = 8 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Right {
     pub ticket: Ticket,
-    /// As which the session had come when it was asked for: what is kept back is sent under that number, and refused when it was given up.
-    pub joined: u64,
+    /// Who gave it, and as which the session had come there: in that name what is kept back is sent, and refused when the session was given up.
+    pub from: Source,
     pub asked: Instant,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Wrote {
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub pieces: Vec<(u64, Bytes)>,
-    pub joined: u64,
+    pub from: Source,
 }
 
 pub(crate) enum Step {
@@ -105,7 +105,8 @@ struct File {
     done_to: u64,
     /// The opening of the last one.
     through: u64,
-    joined: u64,
+    /// Whose right it was kept back under.
+    from: Option<Source>,
     /// The size of the file, if it is known.
     end: Option<u64>,
     /// Changes that go past this, under way, and whether there were several at once.
@@ -203,7 +204,7 @@ impl Back {
     ) -> Option<Wrote> {
         let file = self.files.get_mut(&ino)?;
         let right = file.right.filter(|right| now < right.asked + RIGHT_LASTS && stands(right))?;
-        let other_session = !file.is_clean() && file.joined != right.joined;
+        let other_session = !file.is_clean() && file.from != Some(right.from);
         let full = self.counts.bytes + bytes.len() as u64 > self.max;
         if other_session || full || file.failing.is_some() {
             return None;
@@ -219,7 +220,7 @@ impl Back {
         self.counts.writes += 1;
         file.young_since = file.young_since.or(Some(now));
         file.written += 1;
-        (file.through, file.joined) = (opening, right.joined);
+        (file.through, file.from) = (opening, Some(right.from));
         file.end = file.end.map(|known| known.max(end));
         Some(match file.young.bytes() {
             FILE_MAX.. => Wrote::SendAll,
@@ -250,6 +251,7 @@ impl Back {
         let Some(file) = self.files.get_mut(&ino).filter(|file| file.done_to < until) else {
             return Step::Done;
         };
+        let Some(from) = file.from else { return Step::Done };
         if file.sending {
             return Step::Wait;
         }
@@ -259,7 +261,7 @@ impl Back {
             file.young_since = None;
         }
         file.sending = true;
-        Step::Send(Batch { pieces: file.sealed.clone(), joined: file.joined })
+        Step::Send(Batch { pieces: file.sealed.clone(), from })
     }
 
     pub(crate) fn sent(&mut self, ino: Ino) {

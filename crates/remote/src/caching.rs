@@ -14,7 +14,8 @@ use types::{Errno, Ino};
 
 use crate::{
     Remote,
-    kept::Ticket,
+    held::Source,
+    kept::{At, Ticket},
     opening::now,
     openings::OpenFile,
     pages::{CHUNK, Fetch, Piece, Step},
@@ -66,15 +67,24 @@ impl Remote {
     }
 
     /// What an opening may keep: the answer to what was asked under that ticket.
-    pub(crate) fn may_keep_bytes(&self, ticket: Ticket, ino: Ino, (keeping, term_ms): (u32, u32)) {
+    pub(crate) fn may_keep_bytes(
+        &self,
+        (ticket, from): (Ticket, Source),
+        ino: Ino,
+        (keeping, term_ms): (u32, u32),
+    ) {
         if term_ms == 0 {
             return;
         }
-        let (mut kept, now) = (self.kept.lock(), Instant::now());
-        kept.heard_term(ticket, now, Duration::from_millis(term_ms.into()));
-        if keeping & keeps::BYTES != 0 {
-            kept.keep_bytes((ticket, now), ino);
+        let at = At { ticket, now: Instant::now(), from };
+        {
+            let mut kept = self.kept.lock();
+            kept.heard_term(&at, Duration::from_millis(term_ms.into()));
+            if keeping & keeps::BYTES != 0 {
+                kept.keep_bytes(&at, ino);
+            }
         }
+        self.listen_to(from, keeping);
     }
 
     /// Would bytes that are read through it be kept?
@@ -103,9 +113,11 @@ impl Remote {
             *last = Some(Instant::now());
         }
         let asked = self.asked_to_keep();
-        let answer = self.look(|head| Keep { head: Some(head), ino: file.ino.get() });
+        let answer = self.look_and_where(|head| Keep { head: Some(head), ino: file.ino.get() });
         match answer {
-            Ok(kept) => self.may_keep_bytes(asked.ticket, file.ino, (kept.keeps, kept.term_ms)),
+            Ok((kept, from)) => {
+                self.may_keep_bytes((asked.ticket, from), file.ino, (kept.keeps, kept.term_ms));
+            }
             // A server that is older.
             Err(Errno::ENOSYS) => self.keeps_none.store(true, Ordering::Relaxed),
             Err(_) => (),

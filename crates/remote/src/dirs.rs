@@ -6,7 +6,7 @@ use prost::Message;
 use proto::metadata::{self, ENTRIES_MAX};
 use types::{Attr, Errno, FileKind, Ino};
 
-use crate::{Remote, keeping::Asked, names::attr_of};
+use crate::{Remote, kept::At, names::attr_of};
 
 /// Bytes of one listing as it comes; the kernel asks for far less at once.
 const BYTES_MAX: u32 = 1 << 20;
@@ -63,14 +63,14 @@ impl Remote {
         self.list_spread(dir, &Wish { cookie, at_most, attributes })
     }
 
-    /// Of one server. `keeping`: names and attributes may be kept.
-    pub(crate) fn list_one(&self, dir: Ino, wish: &Wish, keeping: bool) -> Result<Page, Errno> {
+    /// Of one server: all, or a part, of a directory that programs name.
+    pub(crate) fn list_one(&self, dir: Ino, wish: &Wish, whole: Ino) -> Result<Page, Errno> {
         let Wish { cookie, at_most, attributes } = *wish;
         let mut want = self.want(false);
         want.answer_bytes_max = BYTES_MAX;
         let entries_max = u32::try_from(at_most).unwrap_or(ENTRIES_MAX).clamp(1, ENTRIES_MAX);
-        let asked = (keeping && attributes && self.keeps()).then(|| self.asked_to_keep());
-        let (listed, body) = self.ask(
+        let asked = (attributes && self.keeps()).then(|| self.asked_to_keep());
+        let (answer, _) = self.ask_whom(
             |head| metadata::ReadDir {
                 head: Some(head),
                 dir: dir.get(),
@@ -81,22 +81,24 @@ impl Remote {
                 keeping: asked.is_some(),
             },
             want,
-        )?;
+        );
+        let (listed, body, from) = answer?;
         let found = metadata::Entries::decode(body.as_slice()).map_err(|_| Errno::EIO)?;
         if let Some(asked) = asked.filter(|_| listed.term_ms != 0) {
-            self.keep_listed((&asked, listed.term_ms), dir, &found.entries);
+            let at = At { ticket: asked.ticket, now: Instant::now(), from };
+            self.keep_listed(&at, listed.term_ms, whole, &found.entries);
+            self.listen_to(from, found.entries.iter().fold(0, |all, entry| all | entry.keeps));
         }
         Ok(Page { entries: self::listed(found.entries)?, end: listed.end })
     }
 
-    fn keep_listed(&self, (asked, term_ms): (&Asked<'_>, u32), dir: Ino, entries: &[metadata::DirEntry]) {
+    fn keep_listed(&self, at: &At, term_ms: u32, dir: Ino, entries: &[metadata::DirEntry]) {
         let mut kept = self.kept.lock();
-        let now = Instant::now();
-        kept.heard_term(asked.ticket, now, Duration::from_millis(term_ms.into()));
+        kept.heard_term(at, Duration::from_millis(term_ms.into()));
         for entry in entries.iter().filter(|entry| entry.keeps != 0) {
             if let Some(attr) = entry.attr.and_then(|attr| Attr::try_from(attr).ok()) {
-                let of = (Some(attr), entry.keeps);
-                self.keep(&mut kept, (asked.ticket, now), (dir, &entry.name), of);
+                let of = (Some(attr.ino), Some(attr), entry.keeps);
+                self.keep(&mut kept, at, (dir, &entry.name), of);
             }
         }
     }

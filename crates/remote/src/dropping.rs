@@ -11,7 +11,6 @@ use std::{
 };
 
 use fuse::{Call, Notifier};
-use proto::leases::Return;
 use types::Ino;
 
 use crate::{
@@ -90,13 +89,12 @@ impl Remote {
         left
     }
 
-    fn give_pages_back(&self, (joined, returned): Giving) {
+    pub(crate) fn give_lease_back(&self, (from, returned): Giving) {
         let session = self.session();
-        if session.joined != joined {
+        if self.joined_at(from.node, &session) != Some(from.joined) {
             return;
         }
-        let request = Return { head: Some(session.head()), returned: vec![returned] };
-        if let Err(stop) = self.ask_control(&request, self.options.patience) {
+        if let Err(stop) = self.return_at(&session, from, (vec![returned], Vec::new(), 0)) {
             tracing::debug!(errno = %stop.errno(), "a lease was not given back; it is asked back again");
         }
     }
@@ -118,7 +116,7 @@ fn look_at_pages(remote: &Weak<Remote>, dropping: &Dropping) {
                 ino = giving.1.ino,
                 "what was changed through a mapping is not written yet, and others go on"
             );
-            remote.give_pages_back(giving);
+            remote.give_lease_back(giving);
         }
     }
 }
@@ -134,7 +132,7 @@ fn drop_pages(remote: &Weak<Remote>, dropping: &Arc<Dropping>) {
                 let giving = dropping.mapped.lock().dropped(ino);
                 let Some(remote) = remote.upgrade() else { return };
                 if let Some(giving) = giving {
-                    remote.give_pages_back(giving);
+                    remote.give_lease_back(giving);
                 }
             }
             Job::Range(ino, range, then) => {

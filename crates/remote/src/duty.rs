@@ -72,7 +72,8 @@ impl Remote {
         if self.fetch_map_from(&duty.control, patience) || !self.has_homes() {
             return;
         }
-        for owner in self.nodes.owners() {
+        // Also one that has nothing yet: it may be another's standby.
+        for owner in self.nodes.metadata_servers() {
             let home = self.homes.of(&owner);
             if !Arc::ptr_eq(&home, &duty) && !Arc::ptr_eq(&self.duty(), &home) {
                 self.fetch_map_from(&home.control, patience);

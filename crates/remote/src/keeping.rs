@@ -8,19 +8,31 @@ use std::time::{Duration, Instant};
 use lease::coherence::rights::{Key, Rights};
 use proto::{
     Head, Request,
-    leases::{Look, Looked, Recalled, Return, Returned, keeps},
+    leases::{Look, Looked, Recalled, RecalledSlots, Return, Returned, keeps, slots_of},
 };
 use types::{Attr, Errno, Ino};
+use wire::frame::Body;
 
 use crate::{
     Remote,
-    kept::{Kept, KeptCounts, Ticket},
+    finding::ask_line,
+    held::Source,
+    kept::{At, Kept, KeptCounts, Ticket},
     keys::{entry, inode},
-    line::Stop,
+    line::{Stop, Waits},
     names::{Place, attr_of},
     remote::Want,
     session::Session,
 };
+
+/// What is looked at: a name in a directory, or an inode.
+#[derive(Clone, Copy)]
+struct Looking<'a> {
+    ino: Ino,
+    name: &'a [u8],
+    /// With a reference, without a name, too.
+    referring: bool,
+}
 
 /// A request whose answer may be kept.
 pub(crate) struct Asked<'a> {
@@ -40,9 +52,8 @@ impl Remote {
         self.kept.lock().counts()
     }
 
-    /// Of several metadata servers none grants anything.
     pub(crate) fn keeps(&self) -> bool {
-        self.options.leases && !self.has_homes()
+        self.options.leases
     }
 
     pub(crate) fn asked_to_keep(&self) -> Asked<'_> {
@@ -80,43 +91,70 @@ impl Remote {
         self.kept.lock().name(Instant::now(), at.dir, at.name).flatten()
     }
 
-    /// A name, or with an empty one the inode itself.
-    fn look_up(&self, ino: Ino, name: &[u8]) -> Result<Option<Attr>, Errno> {
+    /// A name, or with an empty one the inode itself. `Err`: another server knows more of the inode that the name names.
+    fn look_up(&self, of: Looking<'_>) -> Result<Result<Option<Attr>, Ino>, Errno> {
+        let Looking { ino, name, referring } = of;
         let asked = self.asked_to_keep();
-        let looked: Looked =
-            self.look(|head| Look { head: Some(head), ino: ino.get(), name: name.to_vec() })?;
+        let make = |head| Look { head: Some(head), ino: ino.get(), name: name.to_vec(), referring };
+        let (looked, from): (Looked, Source) = self.look_and_where(make)?;
         let attr = looked.attr.map(|attr| attr_of(Some(attr))).transpose()?;
-        let mut kept = self.kept.lock();
-        let now = Instant::now();
-        kept.heard_term(asked.ticket, now, Duration::from_millis(looked.term_ms.into()));
-        self.keep(&mut kept, (asked.ticket, now), (ino, name), (attr, looked.keeps));
-        drop(kept);
-        Ok(attr)
+        let named = attr.map(|attr| attr.ino).or(Ino::from_raw(looked.ino));
+        let at = At { ticket: asked.ticket, now: Instant::now(), from };
+        {
+            let mut kept = self.kept.lock();
+            kept.heard_term(&at, Duration::from_millis(looked.term_ms.into()));
+            self.keep(&mut kept, &at, (ino, name), (named, attr, looked.keeps));
+        }
+        self.listen_to(from, looked.keeps);
+        Ok(named.filter(|_| attr.is_none()).map_or(Ok(attr), Err))
     }
 
     pub(crate) fn keep(
         &self,
         kept: &mut Kept,
-        at: (Ticket, Instant),
+        at: &At,
         (dir, name): (Ino, &[u8]),
-        (attr, keeping): (Option<Attr>, u32),
+        (named, attr, keeping): (Option<Ino>, Option<Attr>, u32),
     ) {
         if let Some(attr) = attr.filter(|_| keeping & keeps::ATTRIBUTES != 0) {
             kept.keep_attr(at, attr);
         }
         if keeping & keeps::NAME != 0 && !name.is_empty() {
-            kept.keep_name(at, (dir, name), attr.map(|attr| attr.ino));
+            kept.keep_name(at, (dir, name), self.spreads.place(dir, name), named);
+        }
+    }
+
+    /// Whoever granted something is heard when it asks for that.
+    pub(crate) fn listen_to(&self, from: Source, keeping: u32) {
+        if keeping != 0 {
+            self.listen_at(from.node);
         }
     }
 
     pub(crate) fn look_name(&self, at: Place<'_>) -> Result<Attr, Errno> {
-        let attr = self.look_up(at.dir, at.name)?.ok_or(Errno::ENOENT)?;
+        let here = Looking { ino: at.dir, name: at.name, referring: false };
+        let found = match self.look_up(here)? {
+            Ok(found) => found,
+            Err(ino) => {
+                let there = Looking { ino, name: b"", referring: true };
+                // It was removed since the name was read.
+                let gone = |error| if error == Errno::ESTALE { Errno::ENOENT } else { error };
+                self.look_up(there).map_err(gone)?.map_err(|_| Errno::EIO)?
+            }
+        };
+        let attr = found.ok_or(Errno::ENOENT)?;
         self.references.add(attr.ino);
         Ok(attr)
     }
 
     pub(crate) fn look_inode(&self, ino: Ino) -> Result<Attr, Errno> {
-        self.look_up(ino, b"")?.ok_or(Errno::EIO)
+        if self.spreads.of(ino.get()).is_some() {
+            return self.attr_of_all(ino);
+        }
+        match self.look_up(Looking { ino, name: b"", referring: false }) {
+            Err(_) if self.spreads.of(ino.get()).is_some() => self.attr_of_all(ino),
+            found => found?.map_err(|_| Errno::EIO)?.ok_or(Errno::EIO),
+        }
     }
 
     pub(crate) fn begin_change(&self, keys: &[Key]) {
@@ -147,52 +185,75 @@ impl Remote {
         make: impl Fn(Head) -> R,
         want: Want,
     ) -> crate::remote::Asked<R::Answer> {
+        let learned = self.spreads.learned();
         self.begin_change(keys);
         let (result, sure) = self.ask_surely(make, want);
+        if self.spreads.learned() != learned {
+            // It may have been about a part that nobody knew of when it began.
+            self.kept.lock().clear();
+        }
         self.end_change(keys, sure);
         result
     }
 
-    /// Others want to change it: it is forgotten, and then the server is told.
-    pub(crate) fn recalled(&self, session: &Session, recalls: &[Recalled]) -> Result<(), Stop> {
-        if recalls.is_empty() {
-            return Ok(());
-        }
+    /// Others want to change it, or have its slot: it is forgotten, and then the server is told.
+    pub(crate) fn recalled(
+        &self,
+        session: &Session,
+        at: Source,
+        (recalls, slots): (&[Recalled], Option<RecalledSlots>),
+    ) -> Result<(), Stop> {
         let returned: Vec<Returned> =
-            recalls.iter().filter_map(|recalled| self.forget_recalled(session, recalled)).collect();
-        if returned.is_empty() {
+            recalls.iter().filter_map(|recalled| self.forget_recalled(at, recalled)).collect();
+        let RecalledSlots { slots, grant, .. } = slots.unwrap_or_default();
+        if !slots.is_empty() {
+            let slots = slots_of(&slots);
+            self.kept.lock().recalled_slots(&slots, |dir, name| self.spreads.place(dir, name));
+        }
+        if returned.is_empty() && slots.is_empty() {
             return Ok(());
         }
-        let request = Return { head: Some(session.head()), returned };
-        self.ask_control(&request, self.options.patience).map(drop)
+        self.return_at(session, at, (returned, slots, grant))
+    }
+
+    pub(crate) fn return_at(
+        &self,
+        session: &Session,
+        at: Source,
+        (returned, slots, grant): (Vec<Returned>, Vec<u8>, u64),
+    ) -> Result<(), Stop> {
+        let head = Some(Head { joined: at.joined, ..session.head() });
+        let request = Return { head, returned, slots, grant };
+        let waits = Waits::of(self.options.patience, self.options.patience);
+        ask_line(&self.home_at(at.node).control, &request, Body::default(), waits).map(drop)
     }
 
     /// `None`: it is given back later, when the kernel has no pages of it.
-    fn forget_recalled(&self, session: &Session, recalled: &Recalled) -> Option<Returned> {
+    fn forget_recalled(&self, at: Source, recalled: &Recalled) -> Option<Returned> {
         let Recalled { ino, name, grant, keeps, .. } = recalled;
         let keeps = u8::try_from(*keeps).ok().and_then(Rights::from_bits).unwrap_or(Rights::NONE);
         let keeps = keeps.both(Rights::PAGES);
         let returned = Returned { ino: *ino, name: name.clone(), keeps: keeps.bits().into(), number: *grant };
         let Some(ino) = Ino::from_raw(*ino) else { return Some(returned) };
-        let key = if name.is_empty() { inode(ino) } else { entry(ino, name) };
+        let key = if name.is_empty() { inode(ino) } else { entry(self.spreads.whole_of(ino), name) };
         let keeps_bytes = !keeps.is_empty();
         self.kept.lock().recalled(&key, keeps_bytes);
         if !name.is_empty() {
             return Some(returned);
         }
-        if self.recalled_back(ino, session, &returned, Remote::return_inode) {
+        if self.recalled_back(ino, (at, &returned), Remote::return_inode) {
             return None;
         }
-        self.return_inode(session, returned)
+        self.return_inode(at, returned)
     }
 
     /// Nothing is kept back of it. `None`: it is given back when the kernel has no pages of it.
-    fn return_inode(&self, session: &Session, returned: Returned) -> Option<Returned> {
+    fn return_inode(&self, at: Source, returned: Returned) -> Option<Returned> {
         let ino = Ino::from_raw(returned.ino)?;
         if returned.keeps != 0 {
             return Some(returned);
         }
         self.caching.forget(ino);
-        self.recalled_pages(ino, (session.joined, returned)).map(|(_, returned)| returned)
+        self.recalled_pages(ino, (at, returned)).map(|(_, returned)| returned)
     }
 }

@@ -11,21 +11,18 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message;
-use proto::{
-    data,
-    leases::{Return, Returned},
-    writes::KeepWrites,
-};
+use proto::{data, leases::Returned, writes::KeepWrites};
 use types::{Errno, Ino};
 use wire::frame::Body;
 
 use crate::{
     Remote,
     back::{At, Back, Batch, Found, Right, Step, Wrote},
+    held::Source,
+    kept,
     openings::{OpenFile, Placed},
     pages::Piece,
     reading::{Answers, asking, object},
-    session::Session,
     writing::WriteHow,
 };
 
@@ -107,6 +104,10 @@ impl Remote {
         if !small || past || self.backlog.unknown.load(Ordering::Relaxed) || !self.keeps() {
             return Ok(false);
         }
+        // Of several metadata servers none gives the right.
+        if self.has_homes() {
+            return Ok(false);
+        }
         if file.small_writes.fetch_add(1, Ordering::Relaxed) < FEW {
             return Ok(false);
         }
@@ -115,7 +116,8 @@ impl Remote {
         let now = Instant::now();
         // Not both locks at once: a grant has them in the other order.
         let right = back.lock().right(file.ino);
-        let Some(right) = right.filter(|right| self.kept.lock().stands(right.ticket, now)) else {
+        let Some(right) = right.filter(|right| self.kept.lock().stands((right.ticket, right.from), now))
+        else {
             return Ok(false);
         };
         let at = if how.append { At::End } else { At::Offset(offset) };
@@ -150,16 +152,16 @@ impl Remote {
         let Some(back) = &self.backlog.back else { return };
         let since = Instant::now();
         let asked = self.asked_to_keep();
-        // After that: of a session that is made meanwhile the answer does not count.
-        let joined = self.joined_for_data();
-        let answer = self.look(|head| KeepWrites { head: Some(head), ino: ino.get(), opening: number });
+        let answer =
+            self.look_and_where(|head| KeepWrites { head: Some(head), ino: ino.get(), opening: number });
         let mut right = None;
         match answer {
-            Ok(kept) => {
+            Ok((answered, from)) => {
+                let at = kept::At { ticket: asked.ticket, now: Instant::now(), from };
                 let mut table = self.kept.lock();
-                table.heard_term(asked.ticket, Instant::now(), Duration::from_millis(kept.term_ms.into()));
-                if kept.granted && joined != 0 && table.may_write(asked.ticket, ino) {
-                    right = Some(Right { ticket: asked.ticket, joined, asked: since });
+                table.heard_term(&at, Duration::from_millis(answered.term_ms.into()));
+                if answered.granted && from.joined != 0 && table.may_write(&at, ino) {
+                    right = Some(Right { ticket: asked.ticket, from, asked: since });
                 }
                 // Before it can be asked back: whoever does that has this lock first.
                 let mut back = back.lock();
@@ -305,9 +307,10 @@ impl Remote {
         }
         while !parts.is_empty() {
             let rest = parts.split_off(parts.len().min(TOGETHER));
+            let Source { node: server, joined } = batch.from;
             let askings = parts.iter().map(|(stripe, offset, bytes)| {
                 let object = Some(object(file, placed, *stripe));
-                let request = data::Write { object, offset: *offset, sync: false, joined: batch.joined };
+                let request = data::Write { object, offset: *offset, sync: false, joined, server };
                 Ok((placed.layout.stripes[*stripe], asking(&request, Body::new(bytes.clone()), 0)?))
             });
             let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
@@ -335,8 +338,8 @@ impl Remote {
     /// What can be sent later is kept for as long as a server is waited for.
     fn not_sent(&self, ino: Ino, error: Errno) -> Result<(), Errno> {
         let Some(back) = &self.backlog.back else { return Ok(()) };
-        // Its session is gone there.
-        let error = if error == Errno::ESTALE { Errno::EIO } else { error };
+        // Its session is gone there, or who owns the file's slot is not known there now.
+        let error = if matches!(error, Errno::ESTALE | Errno::EREMOTE) { Errno::EIO } else { error };
         let since = back.lock().failed_for(Instant::now(), ino);
         let waits = matches!(error, Errno::EIO | Errno::EAGAIN | Errno::EINTR);
         if !waits || since >= self.options.patience {
@@ -398,22 +401,17 @@ impl Remote {
     }
 
     /// The file was asked back. True: it is given back later, when what was kept back is written.
-    pub(crate) fn recalled_back(&self, ino: Ino, session: &Session, returned: &Returned, then: Then) -> bool {
+    pub(crate) fn recalled_back(&self, ino: Ino, (at, returned): (Source, &Returned), then: Then) -> bool {
         let Some(back) = &self.backlog.back else { return false };
         if !back.lock().stop(ino) {
             return false;
         }
-        let (this, joined, returned) = (self.this.clone(), session.joined, returned.clone());
+        let (this, returned) = (self.this.clone(), returned.clone());
         self.data_pool.defer(move || {
             let Some(this) = this.upgrade() else { return };
             this.write_out_or_lose(ino, Instant::now() + RETURN_MAX);
-            let session = this.session();
-            let Some(returned) = then(&this, &session, returned).filter(|_| session.joined == joined) else {
-                return;
-            };
-            let request = Return { head: Some(session.head()), returned: vec![returned] };
-            if let Err(stop) = this.ask_control(&request, this.options.patience) {
-                tracing::debug!(errno = %stop.errno(), "a lease was not given back");
+            if let Some(returned) = then(&this, at, returned) {
+                this.give_lease_back((at, returned));
             }
         });
         true
@@ -444,7 +442,7 @@ impl Remote {
 }
 
 /// What is left to be done before a lease is given back.
-pub(crate) type Then = fn(&Remote, &Session, Returned) -> Option<Returned>;
+pub(crate) type Then = fn(&Remote, Source, Returned) -> Option<Returned>;
 
 fn send_due(remote: &Weak<Remote>) {
     loop {

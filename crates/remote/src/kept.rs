@@ -1,7 +1,7 @@
 //! What this mount keeps of names and attributes, and of which files it may keep bytes. Pure.
 //!
-//! - I-KEPT-1: nothing is used after the term has ended, counted from when what was answered last was asked; then all is forgotten, since the server may
-//!   have given it to others.
+//! - I-KEPT-1: nothing is used after the term of the server that granted it has ended, counted from when what that answered last was asked; then all of its
+//!   is forgotten, since it may have given it to others. So is what it granted to the session as it came there before.
 //! - I-KEPT-2: an answer is kept only if nothing that it is about was recalled, or changed by this mount, since it was asked for: whatever overtook it.
 //! - I-KEPT-3: while this mount changes something, and as long as it may be changed later by a request without an answer, nothing of that is kept.
 //! - I-KEPT-4: bytes of a file may be kept under a lease with a number of its own. They are what they were while that lease stands, but for what this mount
@@ -9,13 +9,15 @@
 //! - I-KEPT-5: what is kept has a bound; beyond it the older half goes.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
     time::{Duration, Instant},
 };
 
 use lease::coherence::rights::Key;
-use types::{Attr, Ino};
+use types::{Attr, Ino, Slot};
+
+use crate::held::Source;
 
 /// Names, and inodes, each. Some 200 bytes for each.
 const KEPT_MAX: usize = 1 << 17;
@@ -50,6 +52,11 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.young.remove(key).or(old)
     }
 
+    fn retain(&mut self, keep: impl Fn(&K, &V) -> bool) {
+        self.young.retain(|key, value| keep(key, value));
+        self.old.retain(|key, value| keep(key, value));
+    }
+
     fn clear(&mut self) {
         self.young.clear();
         self.old.clear();
@@ -60,11 +67,32 @@ impl<K: Hash + Eq, V> Table<K, V> {
     }
 }
 
+/// In a directory.
+type Name = (Ino, Box<[u8]>);
+
 /// A question whose answer may be kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     number: u64,
     asked: Instant,
+}
+
+/// An answer that may be kept: what it was asked under, when it came, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At {
+    pub ticket: Ticket,
+    pub now: Instant,
+    pub from: Source,
+}
+
+/// One of the servers that grant.
+struct Granter {
+    /// As which the session is known there.
+    joined: u64,
+    term: Duration,
+    until: Option<Instant>,
+    /// Tickets up to this one count for nothing there.
+    floor: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,8 +111,8 @@ pub struct KeptCounts {
 
 #[derive(Default)]
 pub(crate) struct Kept {
-    term: Duration,
-    until: Option<Instant>,
+    /// By their nodes.
+    granters: BTreeMap<u64, Granter>,
     /// Of what happened last: tickets, recalls, changes.
     number: u64,
     /// Tickets up to this one count for nothing.
@@ -92,14 +120,17 @@ pub(crate) struct Kept {
     open: BTreeSet<u64>,
     /// What was recalled or changed since the oldest open ticket, and when.
     touched: HashMap<Key, u64>,
+    /// Slots that were recalled since then.
+    touched_slots: HashMap<Slot, u64>,
     /// How often each is being changed.
     changing: HashMap<Key, u32>,
     /// What may be changed until then by a request without an answer.
     doubtful: HashMap<Key, Instant>,
-    inodes: Table<Ino, Attr>,
-    names: Table<(Ino, Box<[u8]>), Option<Ino>>,
+    /// With the node that granted it.
+    inodes: Table<Ino, (Attr, u64)>,
+    names: Table<Name, (Option<Ino>, u64)>,
     /// The leases of bytes.
-    files: Table<Ino, u64>,
+    files: Table<Ino, (u64, u64)>,
     /// Of files whose bytes were asked back since the oldest open ticket, and when.
     touched_files: HashMap<Ino, u64>,
     /// Files whose bytes may be changed until then by a request without an answer.
@@ -117,10 +148,10 @@ impl Kept {
         self.names.len() + self.inodes.len() + self.files.len() == 0
     }
 
-    /// How often the server should hear of us, if something is kept.
+    /// How often the servers should hear of us, if something is kept, or `writes` may be kept back.
     pub(crate) fn renew_every(&self, writes: bool) -> Option<Duration> {
-        let keeps = !self.is_empty() || (writes && !self.term.is_zero());
-        keeps.then(|| self.term / 3)
+        let shortest = self.granters.values().filter(|one| one.until.is_some()).map(|one| one.term).min();
+        shortest.filter(|_| writes || !self.is_empty()).map(|term| term / 3)
     }
 
     pub(crate) fn ask(&mut self, now: Instant) -> Ticket {
@@ -135,37 +166,61 @@ impl Kept {
         match self.open.first().copied() {
             None => {
                 self.touched.clear();
+                self.touched_slots.clear();
                 self.touched_files.clear();
             }
             // Now and then, so that it does not cost more than what is asked.
             Some(oldest) if self.touched.len() + self.touched_files.len() > 64 + 2 * self.open.len() => {
                 self.touched.retain(|_, at| *at > oldest);
+                self.touched_slots.retain(|_, at| *at > oldest);
                 self.touched_files.retain(|_, at| *at > oldest);
             }
             Some(_) => (),
         }
     }
 
-    /// The server answered what was asked then.
-    pub(crate) fn heard(&mut self, asked: Instant, now: Instant) {
-        if self.term.is_zero() {
-            return;
-        }
+    /// A server answered what was asked then.
+    pub(crate) fn heard(&mut self, from: Source, asked: Instant, now: Instant) {
         self.lapse(now);
-        self.until = self.until.max(Some(asked + self.term));
+        if let Some(granter) = self.granters.get_mut(&from.node)
+            && granter.joined == from.joined
+            && !granter.term.is_zero()
+        {
+            granter.until = granter.until.max(Some(asked + granter.term));
+        }
     }
 
     fn lapse(&mut self, now: Instant) {
-        if self.until.is_some_and(|until| now >= until) {
-            self.counts.lapsed += u64::from(!self.is_empty());
-            self.clear();
+        let over = |one: &Granter| one.until.is_some_and(|until| now >= until);
+        let lapsed = self.granters.iter().filter(|(_, one)| over(one)).map(|(node, _)| *node);
+        for node in lapsed.collect::<Vec<u64>>() {
+            let before = self.inodes.len() + self.names.len() + self.files.len();
+            self.leave(node);
+            let after = self.inodes.len() + self.names.len() + self.files.len();
+            self.counts.lapsed += u64::from(after < before);
         }
     }
 
-    /// The same, with the term.
-    pub(crate) fn heard_term(&mut self, ticket: Ticket, now: Instant, term: Duration) {
-        self.term = term;
-        self.heard(ticket.asked, now);
+    /// The same, with the term. What an earlier coming of the session was told counts for nothing.
+    pub(crate) fn heard_term(&mut self, at: &At, term: Duration) {
+        let At { ticket, now, from } = *at;
+        if self.granters.get(&from.node).is_none_or(|granter| granter.joined < from.joined) {
+            self.leave(from.node);
+            let granter = Granter { joined: from.joined, term, until: None, floor: 0 };
+            self.granters.insert(from.node, granter);
+        }
+        self.heard(from, ticket.asked, now);
+    }
+
+    /// What that server granted is not used any more, nor what it was asked for before.
+    pub(crate) fn leave(&mut self, node: u64) {
+        self.number += 1;
+        if let Some(granter) = self.granters.get_mut(&node) {
+            (granter.until, granter.floor) = (None, self.number);
+        }
+        self.inodes.retain(|_, (_, of)| *of != node);
+        self.names.retain(|_, (_, of)| *of != node);
+        self.files.retain(|_, (_, of)| *of != node);
     }
 
     /// The session is another one, or was silent for too long.
@@ -175,48 +230,56 @@ impl Kept {
         self.inodes.clear();
         self.names.clear();
         self.files.clear();
-        self.until = None;
+        self.granters.values_mut().for_each(|granter| granter.until = None);
     }
 
-    fn may_keep(&self, ticket: Ticket, now: Instant, key: &Key) -> bool {
-        ticket.number > self.floor
-            && self.touched.get(key).is_none_or(|at| *at < ticket.number)
+    fn may_keep(&self, at: &At, key: &Key) -> bool {
+        let number = at.ticket.number;
+        self.counts_for(at, key.slot())
+            && self.touched.get(key).is_none_or(|at| *at < number)
             && !self.changing.contains_key(key)
-            && self.doubtful.get(key).is_none_or(|until| now >= *until)
+            && self.doubtful.get(key).is_none_or(|until| at.now >= *until)
     }
 
-    /// `None`: there is no such name.
-    pub(crate) fn keep_name(
-        &mut self,
-        (ticket, now): (Ticket, Instant),
-        (dir, name): (Ino, &[u8]),
-        ino: Option<Ino>,
-    ) {
+    /// Nothing overtook it that is about all.
+    fn counts_for(&self, at: &At, slot: Slot) -> bool {
+        let overtaken = self.touched_slots.get(&slot).is_some_and(|touched| *touched > at.ticket.number);
+        self.is_of_now(at.ticket, at.from) && !overtaken
+    }
+
+    /// The server was not silent since, and the session did not come to it anew.
+    fn is_of_now(&self, ticket: Ticket, from: Source) -> bool {
+        let granter = self.granters.get(&from.node).filter(|granter| granter.joined == from.joined);
+        ticket.number > self.floor && granter.is_some_and(|granter| ticket.number > granter.floor)
+    }
+
+    /// `None`: there is no such name. `granted`: in which directory, or which part of it, the server knows the name.
+    pub(crate) fn keep_name(&mut self, at: &At, (dir, name): (Ino, &[u8]), granted: Ino, ino: Option<Ino>) {
         let key = Key::Entry { dir, name: name.into() };
-        if self.may_keep(ticket, now, &key) {
-            self.names.insert((dir, name.into()), ino);
+        if self.may_keep(at, &key) && self.counts_for(at, granted.ugsd().slot()) {
+            self.names.insert((dir, name.into()), (ino, at.from.node));
         }
     }
 
-    pub(crate) fn keep_attr(&mut self, (ticket, now): (Ticket, Instant), attr: Attr) {
-        if self.may_keep(ticket, now, &Key::Inode(attr.ino)) {
-            self.inodes.insert(attr.ino, attr);
+    pub(crate) fn keep_attr(&mut self, at: &At, attr: Attr) {
+        if self.may_keep(at, &Key::Inode(attr.ino)) {
+            self.inodes.insert(attr.ino, (attr, at.from.node));
         }
     }
 
-    fn lives(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| now < until)
+    fn lives(&self, now: Instant, node: u64) -> bool {
+        self.granters.get(&node).and_then(|granter| granter.until).is_some_and(|until| now < until)
     }
 
     /// `Some(None)`: there is no such name.
     pub(crate) fn name(&self, now: Instant, dir: Ino, name: &[u8]) -> Option<Option<Ino>> {
-        let found = if self.lives(now) { self.names.get(&(dir, name.into())) } else { None };
-        found.copied()
+        let (found, node) = *self.names.get(&(dir, name.into()))?;
+        self.lives(now, node).then_some(found)
     }
 
     pub(crate) fn attr(&self, now: Instant, ino: Ino) -> Option<Attr> {
-        let found = if self.lives(now) { self.inodes.get(&ino) } else { None };
-        found.copied()
+        let (found, node) = *self.inodes.get(&ino)?;
+        self.lives(now, node).then_some(found)
     }
 
     pub(crate) fn answered(&mut self) {
@@ -250,29 +313,43 @@ impl Kept {
         }
     }
 
-    pub(crate) fn keep_bytes(&mut self, (ticket, now): (Ticket, Instant), ino: Ino) {
-        let overtaken = self.touched_files.get(&ino).is_some_and(|at| *at > ticket.number);
-        let in_doubt = self.doubtful_files.get(&ino).is_some_and(|until| now < *until);
-        if ticket.number > self.floor && !overtaken && !in_doubt && self.files.get(&ino).is_none() {
+    /// No names and attributes in these slots stay. `granted`: where the server knows a directory's name to be, if not in the directory.
+    pub(crate) fn recalled_slots(&mut self, slots: &BTreeSet<Slot>, granted: impl Fn(Ino, &[u8]) -> Ino) {
+        self.counts.recalled += 1;
+        self.number += 1;
+        if !self.open.is_empty() {
+            self.touched_slots.extend(slots.iter().map(|slot| (*slot, self.number)));
+        }
+        let stays = |ino: Ino| !slots.contains(&ino.ugsd().slot());
+        self.inodes.retain(|ino, _| stays(*ino));
+        self.names.retain(|(dir, name), _| stays(granted(*dir, name)));
+    }
+
+    pub(crate) fn keep_bytes(&mut self, at: &At, ino: Ino) {
+        let overtaken = self.touched_files.get(&ino).is_some_and(|touched| *touched > at.ticket.number);
+        let in_doubt = self.doubtful_files.get(&ino).is_some_and(|until| at.now < *until);
+        let has = self.bytes(at.now, ino).is_some();
+        if self.counts_for(at, ino.ugsd().slot()) && !overtaken && !in_doubt && !has {
             self.number += 1;
-            self.files.insert(ino, self.number);
+            self.files.insert(ino, (self.number, at.from.node));
         }
     }
 
     /// The lease under which bytes of the file may be kept.
     pub(crate) fn bytes(&self, now: Instant, ino: Ino) -> Option<u64> {
-        let found = if self.lives(now) { self.files.get(&ino) } else { None };
-        found.copied()
+        let (lease, node) = *self.files.get(&ino)?;
+        self.lives(now, node).then_some(lease)
     }
 
-    /// May what is written to it from now on be kept back, by the answer to that ticket?
-    pub(crate) fn may_write(&self, ticket: Ticket, ino: Ino) -> bool {
-        ticket.number > self.floor && self.touched.get(&Key::Inode(ino)).is_none_or(|at| *at < ticket.number)
+    /// May what is written to it from now on be kept back, by this answer?
+    pub(crate) fn may_write(&self, at: &At, ino: Ino) -> bool {
+        let overtaken = self.touched.get(&Key::Inode(ino)).is_some_and(|touched| *touched > at.ticket.number);
+        self.counts_for(at, ino.ugsd().slot()) && !overtaken
     }
 
-    /// Was nothing forgotten since that was asked, and is the server heard?
-    pub(crate) fn stands(&self, ticket: Ticket, now: Instant) -> bool {
-        self.lives(now) && ticket.number > self.floor
+    /// Was nothing of that server forgotten since that was asked, and is it heard?
+    pub(crate) fn stands(&self, (ticket, from): (Ticket, Source), now: Instant) -> bool {
+        self.lives(now, from.node) && self.is_of_now(ticket, from)
     }
 
     /// Bytes of it were to be changed by a request without an answer, which may be carried out until then.
@@ -306,163 +383,4 @@ impl Kept {
 }
 
 #[cfg(test)]
-mod tests {
-    //! Goal: whatever overtakes what, nothing is kept that is not true, and nothing is used for too long. Method: questions, recalls and changes
-    //! in every order.
-    use types::{FileKind, ProjectId, Timestamp};
-
-    use super::*;
-
-    const TERM: Duration = Duration::from_secs(6);
-
-    fn attr(size: u64) -> Attr {
-        let at = Timestamp { sec: 1, nsec: 0 };
-        Attr {
-            ino: Ino::ROOT,
-            kind: FileKind::Regular,
-            mode: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size,
-            blocks: 0,
-            atime: at,
-            mtime: at,
-            ctime: at,
-            btime: at,
-            project: ProjectId::NONE,
-        }
-    }
-
-    fn key() -> Key {
-        Key::Inode(Ino::ROOT)
-    }
-
-    fn keep(kept: &mut Kept, ticket: Ticket, now: Instant, size: u64) {
-        kept.heard_term(ticket, now, TERM);
-        kept.keep_attr((ticket, now), attr(size));
-        kept.keep_name((ticket, now), (Ino::ROOT, b"n"), None);
-        kept.keep_bytes((ticket, now), Ino::ROOT);
-        kept.done(ticket);
-    }
-
-    #[test]
-    fn what_is_kept_ends_with_its_term_for_ever() {
-        let (mut kept, start) = (Kept::default(), Instant::now());
-        let ticket = kept.ask(start);
-        keep(&mut kept, ticket, start + TERM / 2, 1);
-        assert_eq!(kept.attr(start + TERM / 2, Ino::ROOT), Some(attr(1)));
-        assert_eq!(kept.name(start, Ino::ROOT, b"n"), Some(None));
-        assert_eq!(kept.name(start, Ino::ROOT, b"other"), None);
-        assert_eq!(kept.attr(start + TERM, Ino::ROOT), None, "it counts from the asking");
-        // Hearing of the server in time carries it on, too late does not.
-        kept.heard(start + TERM / 2, start + TERM / 2);
-        assert!(kept.attr(start + TERM, Ino::ROOT).is_some());
-        let late = start + TERM * 3;
-        kept.heard(late, late);
-        assert_eq!(kept.attr(late, Ino::ROOT), None);
-        assert_eq!((kept.counts().lapsed, kept.counts().inodes, kept.renew_every(false)), (1, 0, None));
-        let ticket = kept.ask(late);
-        keep(&mut kept, ticket, late, 2);
-        assert_eq!(kept.attr(late, Ino::ROOT), Some(attr(2)));
-    }
-
-    #[test]
-    fn what_was_overtaken_is_not_kept() {
-        let (mut kept, now) = (Kept::default(), Instant::now());
-        let first = kept.ask(now);
-        keep(&mut kept, first, now, 1);
-        // A recall, a change of our own, and another session, before the answer.
-        let overtaken: [fn(&mut Kept, Instant); 3] = [
-            |kept, _| kept.recalled(&key(), false),
-            |kept, now| {
-                kept.begin_change(&key());
-                kept.end_change(&key(), now, None);
-            },
-            |kept, _| kept.clear(),
-        ];
-        for overtake in overtaken {
-            let (ticket, other) = (kept.ask(now), kept.ask(now));
-            overtake(&mut kept, now);
-            kept.done(other);
-            keep(&mut kept, ticket, now, 2);
-            assert_eq!(kept.attr(now, Ino::ROOT), None);
-            let ticket = kept.ask(now);
-            keep(&mut kept, ticket, now, 3);
-            assert_eq!(kept.attr(now, Ino::ROOT), Some(attr(3)), "what is asked afterwards counts");
-        }
-        assert!(kept.touched.is_empty() && kept.open.is_empty());
-    }
-
-    #[test]
-    fn what_changes_is_not_kept() {
-        let (mut kept, now) = (Kept::default(), Instant::now());
-        kept.begin_change(&key());
-        kept.begin_change(&key());
-        for _ in 0..2 {
-            let ticket = kept.ask(now);
-            keep(&mut kept, ticket, now, 1);
-            assert_eq!(kept.attr(now, Ino::ROOT), None);
-            kept.end_change(&key(), now, None);
-        }
-        let ticket = kept.ask(now);
-        keep(&mut kept, ticket, now, 1);
-        assert!(kept.attr(now, Ino::ROOT).is_some());
-        // One without an answer may be carried out later.
-        kept.begin_change(&key());
-        kept.end_change(&key(), now, Some(now + TERM));
-        for (at, there) in [(now, false), (now + TERM, true)] {
-            let ticket = kept.ask(at);
-            keep(&mut kept, ticket, at, 1);
-            assert_eq!(kept.attr(at, Ino::ROOT).is_some(), there);
-        }
-    }
-
-    #[test]
-    fn bytes_have_a_lease_of_their_own() {
-        let (mut kept, now) = (Kept::default(), Instant::now());
-        let ticket = kept.ask(now);
-        keep(&mut kept, ticket, now, 1);
-        let first = kept.bytes(now, Ino::ROOT);
-        assert!(first.is_some() && kept.renew_every(false).is_some());
-        // Attributes that are asked back, or changed here, are no bytes.
-        kept.recalled(&key(), true);
-        kept.begin_change(&key());
-        assert_eq!((kept.attr(now, Ino::ROOT), kept.bytes(now, Ino::ROOT)), (None, first));
-        kept.end_change(&key(), now, None);
-        // One that was asked for before it was asked back counts for nothing, one that was asked for afterwards is another.
-        let (overtaken, other) = (kept.ask(now), kept.ask(now));
-        kept.recalled(&key(), false);
-        kept.done(other);
-        keep(&mut kept, overtaken, now, 1);
-        assert_eq!(kept.bytes(now, Ino::ROOT), None);
-        let ticket = kept.ask(now);
-        keep(&mut kept, ticket, now, 1);
-        let second = kept.bytes(now, Ino::ROOT);
-        assert!(second > first);
-        assert_eq!(kept.bytes(now + TERM, Ino::ROOT), None, "its term has ended");
-        // A write of ours without an answer may be carried out later.
-        kept.doubt_bytes(Ino::ROOT, now, now + TERM / 2);
-        for (at, there) in [(now, false), (now + TERM / 2, true)] {
-            let ticket = kept.ask(at);
-            keep(&mut kept, ticket, at, 1);
-            assert_eq!(kept.bytes(at, Ino::ROOT).is_some(), there);
-        }
-        assert!(kept.touched_files.is_empty());
-    }
-
-    #[test]
-    fn the_older_half_goes() {
-        let (mut kept, now) = (Kept::default(), Instant::now());
-        let ticket = kept.ask(now);
-        kept.heard_term(ticket, now, TERM);
-        for n in 0..2 * KEPT_MAX as u64 {
-            kept.keep_name((ticket, now), (Ino::ROOT, &n.to_le_bytes()), None);
-        }
-        assert!(kept.counts().names <= KEPT_MAX as u64);
-        let last = 2 * KEPT_MAX as u64 - 1;
-        assert_eq!(kept.name(now, Ino::ROOT, &last.to_le_bytes()), Some(None));
-        assert_eq!(kept.name(now, Ino::ROOT, &0u64.to_le_bytes()), None);
-    }
-}
+mod tests;

@@ -28,6 +28,7 @@ use crate::{
     held::{Change, Holder, Source},
     line::{Asking, Stop, Waits},
     remote::{RECOVERIES_MAX, Want},
+    routing::Lost,
     session::Session,
     waiting::{Answer, LockWish, Next},
 };
@@ -272,7 +273,7 @@ impl Remote {
     }
 
     /// A thread hears what the server there tells.
-    fn listen_at(&self, node: u64) {
+    pub(crate) fn listen_at(&self, node: u64) {
         let home = self.home_at(node);
         let listening = &home.listening;
         if listening.swap(true, Ordering::AcqRel) {
@@ -303,10 +304,15 @@ impl Remote {
         let sent = Instant::now();
         let line = &self.home_at(at.node).control;
         let told = answer::<Listen>(&line.ask(&asking(&request)?, waits)?)?;
-        self.kept.lock().heard(sent, Instant::now());
+        if !self.has_homes() {
+            // One of several may answer this when another has gone on in its place.
+            self.kept.lock().heard(at, sent, Instant::now());
+        }
         let recalls: Vec<Recalled> = told.recalls.into_iter().filter(|one| one.number > heard).collect();
-        self.recalled(session, &recalls)?;
-        let mut last = recalls.last().map_or(heard, |recalled| recalled.number);
+        let slots = told.slots.filter(|one| one.number > heard);
+        let numbers = recalls.last().map(|one| one.number).into_iter();
+        let mut last = numbers.chain(slots.as_ref().map(|one| one.number)).max().unwrap_or(heard);
+        self.recalled(session, at, (&recalls, slots))?;
         for telling in told.tellings.into_iter().filter(|telling| telling.number > heard) {
             last = last.max(telling.number);
             let operation = (session.serial, telling.operation);
@@ -341,7 +347,12 @@ fn listen(remote: &Weak<Remote>, node: u64) {
             Err(stop) => {
                 let gone =
                     matches!(&stop, Stop::Fault { fault, .. } if Reason::of(fault) == Reason::SessionGone);
-                let made = gone && !*remote.stopping.lock() && remote.recover(&session, at).is_ok();
+                let gone = gone && !*remote.stopping.lock();
+                let lost = match gone && remote.has_homes() {
+                    true => remote.what_is_lost(&remote.home_at(node), at.joined),
+                    false => Lost::All,
+                };
+                let made = gone && matches!(lost, Lost::All) && remote.recover(&session, at).is_ok();
                 if !made {
                     remote.ask_moved_locks(node);
                     thread::sleep(LISTEN_PAUSE);

@@ -14,6 +14,8 @@ use std::{
 use proto::leases::Returned;
 use types::Ino;
 
+use crate::held::Source;
+
 /// For so long pages without a lease stay.
 pub(crate) const STALE_MAX: Duration = Duration::from_millis(500);
 /// A program's changes that cannot be written for so long hold nobody else up: half of the time after which the server gives a client up.
@@ -30,8 +32,8 @@ pub(crate) enum Job {
     Range(Ino, Range<u64>, Then),
 }
 
-/// A lease on its way back: the session that has it, and what it is told.
-pub(crate) type Giving = (u64, Returned);
+/// A lease on its way back: who granted it, and what he is told.
+pub(crate) type Giving = (Source, Returned);
 
 struct Pages {
     /// The lease under which all of them were read; `None`: there was none, or several.

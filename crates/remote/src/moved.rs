@@ -1,13 +1,21 @@
 //! Stripes that are moved to another data server while their file is open: whoever comes to the old place is told so, asks where the stripe is now, and
 //! does it all again there. What was answered before stays true, and nothing was done of what is done again.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
-use proto::metadata;
-use types::Errno;
+use proto::{Reason, metadata};
+use types::{Errno, Ino};
 
 use crate::{
     Remote,
+    duty::PAUSE_LONGEST,
+    held::Source,
+    homes::FIRST_PAUSE,
+    line::Stop,
     openings::{OpenFile, Placed},
 };
 
@@ -28,9 +36,19 @@ impl Remote {
         {
             placed = now;
         }
-        for _ in 0..MOVES_MAX {
+        let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+        let mut moves = 0;
+        while moves < MOVES_MAX {
             let sessions = self.recoveries.load(Ordering::Acquire);
             match run(&placed) {
+                Err(Errno::EREMOTE) => {
+                    if !self.owner_is_waited_for(began, &mut pause) {
+                        return Err(Errno::EIO);
+                    }
+                    if self.recoveries.load(Ordering::Acquire) != sessions {
+                        placed = self.begun_anew(file, placed)?;
+                    }
+                }
                 // It was moved, or where it was is away: maybe since it was moved. Or the session was given up, which is noticed by asking.
                 Err(error @ (Errno::ESTALE | Errno::EIO)) => {
                     let mut now = self.placed_now(file).map_err(|_| Errno::EIO)?;
@@ -44,6 +62,7 @@ impl Remote {
                         "a stripe of an open file is on another data server"
                     );
                     placed = now;
+                    moves += 1;
                 }
                 done => return done,
             }
@@ -57,9 +76,35 @@ impl Remote {
         if file.begun.load(Ordering::Acquire) == 0 { Ok(now) } else { self.begin_write(file) }
     }
 
-    /// As which the session came, for data servers. With several metadata servers it has a number at each, and data servers know none.
-    pub(crate) fn joined_for_data(&self) -> u64 {
-        if self.has_homes() { 0 } else { self.session().joined }
+    /// In whose name a file's data servers are asked for changes, and as which the session came there: of several metadata servers the owner of the
+    /// file's slot. `EREMOTE`: that is not known now.
+    pub(crate) fn name_for_data(&self, ino: Ino) -> Result<Source, Errno> {
+        let session = self.session();
+        if !self.has_homes() {
+            return Ok(Source { node: 0, joined: session.joined });
+        }
+        let home = self.home_of(ino.get());
+        let came = home.joined_as(session.id).map_or_else(|| self.join_at(&home, &session), Ok);
+        let joined = came.map_err(|stop| {
+            tracing::debug!(%ino, node = home.node, errno = %stop.errno(), "the session does not come to an owner now");
+            match &stop {
+                // It was given up, which is noticed by asking.
+                Stop::Fault { fault, .. } if Reason::of(fault) == Reason::SessionGone => Errno::EIO,
+                Stop::Fault { .. } | Stop::Silent { .. } => Errno::EREMOTE,
+            }
+        })?;
+        Ok(Source { node: home.node, joined })
+    }
+
+    /// Data servers know another owner of a file's slot than we do, or none yet. False: that was waited for.
+    fn owner_is_waited_for(&self, since: Instant, pause: &mut Duration) -> bool {
+        if since.elapsed() + *pause >= self.metadata_patience() {
+            return false;
+        }
+        self.fetch_map();
+        thread::sleep(*pause);
+        *pause = (*pause * 2).min(PAUSE_LONGEST);
+        true
     }
 
     /// As the metadata server has it now.

@@ -95,6 +95,13 @@ impl Nodes {
         with_slots.into_iter().filter_map(|node| map.node(node).map(as_owner)).collect()
     }
 
+    /// Also those that have none.
+    pub(crate) fn metadata_servers(&self) -> Vec<Owner> {
+        let known = self.known.lock();
+        let nodes = known.map.iter().flat_map(ClusterMap::nodes);
+        nodes.filter(|node| node.roles.has(Roles::MDS)).map(as_owner).collect()
+    }
+
     /// The node of this machine, as the map has it now.
     pub(crate) fn own(&self, wanted: OwnNode, host: &str) -> Own {
         let mut known = self.known.lock();

@@ -95,15 +95,15 @@ impl Remote {
         let asked = keep.then(|| self.asked_to_keep());
         let write = access.write;
         let make = |head| metadata::Open { head: Some(head), ino: ino.get(), opening: number, write, keep };
-        let (opened, sure) = self.ask_surely(make, self.want_anew());
-        let opened = opened.and_then(|(opened, _)| Ok((attr_of(opened.attr)?, opened)));
-        let (attr, opened) = opened.inspect_err(|_| {
+        let (opened, sure) = self.ask_whom(make, self.want_anew());
+        let opened = opened.and_then(|(opened, _, from)| Ok((attr_of(opened.attr)?, opened, from)));
+        let (attr, opened, from) = opened.inspect_err(|_| {
             if access.write {
                 self.end_change(&[inode(ino)], sure);
             }
         })?;
         if let Some(asked) = asked {
-            self.may_keep_bytes(asked.ticket, ino, (opened.keeps, opened.term_ms));
+            self.may_keep_bytes((asked.ticket, from), ino, (opened.keeps, opened.term_ms));
         }
         Ok(self.opened(&attr, opened.layout, (number, 0), access))
     }

@@ -10,6 +10,7 @@ use types::{Attr, Errno, Ino};
 
 use crate::{
     Remote,
+    at_once::Begun,
     dirs::{Page, Wish, listed},
     names::attr_of,
 };
@@ -22,7 +23,7 @@ const DOTS_BYTES_MAX: u32 = 4096;
 impl Remote {
     /// A request was told that a directory is spread, or that a part is none any more: is there more to try?
     pub(crate) fn learn_spread<R: Request>(&self, mut request: R, told: bool, entered: &[u64]) -> bool {
-        entered.iter().for_each(|dir| self.spreads.forget(*dir));
+        entered.iter().for_each(|dir| self.now_over(*dir, None));
         if !told {
             return !entered.is_empty();
         }
@@ -32,9 +33,15 @@ impl Remote {
             let over = asked.and_then(|told| Over::new(&told).map_err(|_| Errno::EIO));
             // What is not about a name goes to each part: see `attr_of_all` and `list_spread`.
             learned |= over.is_ok() && name.is_some();
-            self.spreads.learn(*dir, over.ok().flatten());
+            self.now_over(*dir, over.ok().flatten());
         });
         learned
+    }
+
+    /// What is known of a directory has changed: what is kept was granted by what was known before.
+    fn now_over(&self, dir: u64, over: Option<Over>) {
+        self.spreads.learn(dir, over);
+        self.kept.lock().clear();
     }
 
     /// Attributes of this moment; of a directory that is spread those of all its parts.
@@ -47,29 +54,34 @@ impl Remote {
                 }
                 return attr_of(asked?.attr);
             };
-            let asked = self.look(|head| GetAlone { head: Some(head), ino: ino.get() })?;
-            let mut attr = attr_of(asked.attr)?;
-            match over.parts().try_for_each(|part| self.add_part(&mut attr, part)) {
-                Ok(()) => return Ok(attr),
+            match self.attr_over(ino, &over) {
                 // It was gathered meanwhile.
-                Err(Errno::ESTALE) => self.spreads.forget(ino.get()),
-                Err(error) => return Err(error),
+                Err(Errno::ESTALE) => self.now_over(ino.get(), None),
+                attr => return attr,
             }
         }
         Err(Errno::EIO)
     }
 
-    fn add_part(&self, attr: &mut Attr, part: Ino) -> Result<(), Errno> {
-        let asked = self.look(|head| GetAttr { head: Some(head), ino: part.get() })?;
-        complete_attr(attr, &attr_of(asked.attr)?);
-        Ok(())
+    /// The directory and all its parts are asked at once.
+    fn attr_over(&self, ino: Ino, over: &Over) -> Result<Attr, Errno> {
+        let alone = |head| GetAlone { head: Some(head), ino: ino.get() };
+        let part = |ino: Ino| move |head| GetAttr { head: Some(head), ino: ino.get() };
+        let begun = self.begin_look(alone);
+        let parts: Vec<(Ino, Option<Begun>)> =
+            over.parts().map(|ino| (ino, self.begin_look(part(ino)))).collect();
+        let mut attr = attr_of(self.end_look(begun, alone)?.attr)?;
+        for (ino, begun) in parts {
+            complete_attr(&mut attr, &attr_of(self.end_look(begun, part(ino))?.attr)?);
+        }
+        Ok(attr)
     }
 
     pub(crate) fn list_spread(&self, dir: Ino, wish: &Wish) -> Result<Page, Errno> {
         for _ in 0..TURNS_MAX {
             let listed = match self.spreads.of(dir.get()) {
                 None => {
-                    let page = self.list_one(dir, wish, true);
+                    let page = self.list_one(dir, wish, dir);
                     if page.is_err() && self.spreads.of(dir.get()).is_some() {
                         continue;
                     }
@@ -79,7 +91,7 @@ impl Remote {
             };
             match listed {
                 // It was gathered meanwhile. Cookies are the same then.
-                Err(Errno::ESTALE) => self.spreads.forget(dir.get()),
+                Err(Errno::ESTALE) => self.now_over(dir.get(), None),
                 page => return page,
             }
         }
@@ -94,7 +106,7 @@ impl Remote {
         }
         let mut parts = over.parts_after(wish.cookie).peekable();
         while let Some(part) = parts.next() {
-            let page = self.list_one(part, wish, false)?;
+            let page = self.list_one(part, wish, dir)?;
             let is_last = parts.peek().is_none();
             if is_last || !page.entries.is_empty() {
                 return Ok(Page { end: page.end && is_last, ..page });

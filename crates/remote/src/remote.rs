@@ -82,6 +82,8 @@ pub(crate) struct Want {
 
 /// An answer with its body.
 pub(crate) type Asked<A> = Result<(A, Vec<u8>), Errno>;
+/// And whose it is.
+pub(crate) type AskedOf<A> = Result<(A, Vec<u8>, Source), Errno>;
 
 pub struct Remote {
     pub(crate) this: Weak<Remote>,
@@ -286,11 +288,34 @@ impl Remote {
         make: impl Fn(Head) -> R,
         want: Want,
     ) -> (Asked<R::Answer>, bool) {
+        let (answer, sure) = self.ask_whom(make, want);
+        (answer.map(|(answer, body, _)| (answer, body)), sure)
+    }
+
+    /// The same, and who answered.
+    pub(crate) fn ask_whom<R: Request>(
+        &self,
+        make: impl Fn(Head) -> R,
+        want: Want,
+    ) -> (AskedOf<R::Answer>, bool) {
         let mut sure = true;
         (self.ask_or(make, want, &mut sure), sure)
     }
 
-    fn ask_or<R: Request>(&self, make: impl Fn(Head) -> R, want: Want, sure: &mut bool) -> Asked<R::Answer> {
+    /// As [`Remote::look`], and who answered.
+    pub(crate) fn look_and_where<R: Request>(
+        &self,
+        make: impl Fn(Head) -> R,
+    ) -> Result<(R::Answer, Source), Errno> {
+        self.ask_whom(make, self.want(false)).0.map(|(answer, _, from)| (answer, from))
+    }
+
+    fn ask_or<R: Request>(
+        &self,
+        make: impl Fn(Head) -> R,
+        want: Want,
+        sure: &mut bool,
+    ) -> AskedOf<R::Answer> {
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
             let operation =
@@ -298,9 +323,9 @@ impl Remote {
             let head = operation.as_ref().map_or_else(|| session.head(), |one| one.head());
             let (sent, mut entered) = (Instant::now(), Vec::new());
             match self.ask_owner(&make, &want, (&session, head, None), &mut entered) {
-                Ok((answered, _)) => {
-                    self.kept.lock().heard(sent, Instant::now());
-                    return understand::<R>(answered);
+                Ok((answered, from)) => {
+                    self.kept.lock().heard(from, sent, Instant::now());
+                    return understand::<R>(answered).map(|(answer, body)| (answer, body, from));
                 }
                 Err((Stop::Fault { fault, again }, lost)) if Reason::of(&fault) == Reason::SessionGone => {
                     drop(operation);
@@ -355,7 +380,8 @@ impl Remote {
         let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
         if renewed.is_ok() {
             self.told_node.store(node, Ordering::Relaxed);
-            self.kept.lock().heard(sent, Instant::now());
+            let here = Source { node: 0, joined: session.joined };
+            self.kept.lock().heard(here, sent, Instant::now());
         }
         match renewed {
             Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => {

@@ -54,6 +54,14 @@ pub(crate) struct Coming {
 #[derive(Clone, Copy)]
 pub(crate) struct Recovering(pub Option<Source>);
 
+/// What a server lost that does not know a session which came to it.
+pub(crate) enum Lost {
+    Nothing,
+    All,
+    /// It does not say, or the session is just coming there again.
+    NotKnown,
+}
+
 /// What was tried of one request.
 struct Tried {
     pause: Duration,
@@ -87,13 +95,13 @@ impl Remote {
         if self.has_homes() { self.homes.at(node)?.joined_as(session.id) } else { Some(session.joined) }
     }
 
-    fn home_of(&self, ino: u64) -> Arc<Home> {
+    pub(crate) fn home_of(&self, ino: u64) -> Arc<Home> {
         // What is nobody's the one on duty takes.
         self.nodes.owner_of(ino).map_or_else(|| self.duty(), |owner| self.homes.of(&owner))
     }
 
     /// Who is asked. `request` has any head.
-    fn whose<R: Request>(&self, request: &R) -> Arc<Home> {
+    pub(crate) fn whose<R: Request>(&self, request: &R) -> Arc<Home> {
         if !self.has_homes() {
             return self.duty();
         }
@@ -186,10 +194,17 @@ impl Remote {
                 if Reason::of(&fault) == Reason::SessionGone
                     && self.has_homes()
                     && from.joined != u64::MAX
-                    && Instant::now() < tried.end
-                    && self.comes_again(home, from.joined) =>
+                    && Instant::now() < tried.end =>
             {
                 tried.again |= again;
+                match self.what_is_lost(home, from.joined) {
+                    Lost::Nothing => {}
+                    Lost::NotKnown => {
+                        thread::sleep(tried.pause);
+                        tried.pause = (tried.pause * 2).min(PAUSE_LONGEST);
+                    }
+                    Lost::All => return Err(Stop::Fault { fault, again: tried.again }),
+                }
             }
             Stop::Fault { fault, again } => {
                 return Err(Stop::Fault { fault, again: again || tried.again });
@@ -269,6 +284,8 @@ impl Remote {
             Some(came) if came.serial > session.serial => return Err(session_gone()),
             Some(_) | None => (),
         }
+        // Before the server takes us for somebody who keeps nothing.
+        self.kept.lock().leave(home.node);
         let had = self.locks.lock().held.had(session.id);
         let to = Coming { id: session.id, node: home.node, life: 0, before: 0 };
         let waits = Waits { able: self.options.patience, ..Waits::of(SLICE, self.options.patience) };
@@ -288,20 +305,20 @@ impl Remote {
 
     /// A server does not know the session as it came there. Is that because the server is a new one, and had nothing of it to lose? Then it comes
     /// again.
-    fn comes_again(&self, home: &Home, joined: u64) -> bool {
+    pub(crate) fn what_is_lost(&self, home: &Home, joined: u64) -> Lost {
         if joined == 0 {
             // It could not even come.
-            return false;
+            return Lost::All;
         }
         let waits = Waits { able: self.options.patience, ..Waits::of(SLICE, self.options.patience) };
         let Ok((facts, _)) = ask_line(&home.control, &control::Hello {}, Body::default(), waits) else {
-            return false;
+            return Lost::NotKnown;
         };
-        let Some(mut came) = home.joined.try_lock_for(SLICE) else { return false };
+        let Some(mut came) = home.joined.try_lock_for(SLICE) else { return Lost::NotKnown };
         match *came {
             // Given up by the one to which it came.
             Some(before) if before.joined == joined && before.incarnation == facts.incarnation => {
-                return false;
+                return Lost::All;
             }
             Some(before) if before.joined == joined => {
                 if facts.began_empty {
@@ -311,7 +328,7 @@ impl Remote {
             // Somebody else came again meanwhile.
             Some(_) | None => {}
         }
-        facts.began_empty
+        if facts.began_empty { Lost::Nothing } else { Lost::All }
     }
 
     /// The session comes to a server, with its locks.
@@ -355,7 +372,7 @@ impl Remote {
             });
             match renewed {
                 Ok((answer, _)) => {
-                    self.kept.lock().heard(sent, Instant::now());
+                    self.kept.lock().heard(at, sent, Instant::now());
                     if answer.map_epoch > self.nodes.epoch() {
                         self.fetch_map_from(&home.control, patience);
                     }
@@ -363,8 +380,9 @@ impl Remote {
                 }
                 Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
                     told = false;
-                    if self.comes_again(&home, at.joined) {
-                        continue;
+                    match self.what_is_lost(&home, at.joined) {
+                        Lost::Nothing | Lost::NotKnown => continue,
+                        Lost::All => {}
                     }
                     if let Err(error) = self.recover(session, at) {
                         tracing::warn!(%error, "no session in place of the lost one yet");

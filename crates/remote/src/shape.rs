@@ -10,6 +10,7 @@ use wire::frame::Body;
 
 use crate::{
     Remote,
+    held::Source,
     openings::{OpenFile, Placed},
     reading::{asking, object},
 };
@@ -55,10 +56,11 @@ impl Remote {
         self.where_it_is(file, placed, &mut |placed| {
             let size = self.size_of(file, placed)?;
             let ranges = ranges(placed.striped, args.offset, end.min(size));
+            let Source { node: server, joined } = self.name_for_data(file.ino)?;
             let askings = ranges.into_iter().map(|(stripe, offset, length)| {
                 let object = Some(object(file, placed, stripe));
-                let (mode, joined) = (mode.into(), self.joined_for_data());
-                let request = data::Allocate { object, mode, offset, length, joined };
+                let mode = mode.into();
+                let request = data::Allocate { object, mode, offset, length, joined, server };
                 Ok((placed.layout.stripes[stripe], asking(&request, Body::default(), 0)?))
             });
             let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;

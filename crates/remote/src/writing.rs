@@ -19,6 +19,7 @@ use wire::frame::Body;
 use crate::{
     Remote,
     back::At,
+    held::Source,
     openings::{OpenFile, Placed},
     reading::{asking, object},
 };
@@ -148,10 +149,10 @@ impl Remote {
         let parts: Vec<Part> = placed.striped.parts(offset, bytes.len() as u64).collect();
         // One copy, since the connection may need them longer than the kernel's buffer is ours.
         let whole = Bytes::copy_from_slice(bytes);
+        let Source { node: server, joined } = self.name_for_data(file.ino)?;
         let askings = parts.iter().map(|part| {
             let object = Some(object(file, placed, part.stripe));
-            let joined = self.joined_for_data();
-            let request = data::Write { object, offset: part.object_offset, sync, joined };
+            let request = data::Write { object, offset: part.object_offset, sync, joined, server };
             let from = (part.offset - offset) as usize;
             let body = Body::new(whole.slice(from..from + part.len as usize));
             Ok((placed.layout.stripes[part.stripe], asking(&request, body, 0)?))
@@ -159,8 +160,10 @@ impl Remote {
         let waits = if sync { self.sync_waits() } else { self.waits() };
         let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, waits)?;
         // A part was to go to where its stripe is not any more: all of it is written again.
-        if answers.iter().any(|answered| matches!(answered, Err(Errno::ESTALE))) {
-            return Err(Errno::ESTALE);
+        for again in [Errno::ESTALE, Errno::EREMOTE] {
+            if answers.iter().any(|answered| matches!(answered, Err(errno) if *errno == again)) {
+                return Err(again);
+            }
         }
         let mut written = 0;
         for (part, answered) in parts.iter().zip(answers) {

@@ -221,7 +221,7 @@ fn a_client_that_does_not_answer_is_waited_for_as_long_as_it_may_keep_something(
     let silent = site.session();
     let look = || {
         let (head, name) = (silent.head(), b"f".to_vec());
-        silent.try_ask(&proto::leases::Look { head, ino: 1, name }).unwrap().keeps
+        silent.try_ask(&proto::leases::Look { head, ino: 1, name, referring: false }).unwrap().keeps
     };
     until("it may be kept", || look() == 3);
     a.setattr(ino, &mode(0o600)).unwrap();

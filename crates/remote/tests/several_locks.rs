@@ -132,6 +132,76 @@ fn locks_go_with_their_slots() {
     b.shutdown();
 }
 
+/// Waits until one of two who wait for each other is told, and not the other, who goes on when the first one's lock is free.
+fn one_is_told(
+    clients: &[Arc<Remote>; 2],
+    files: &[[Arc<OpenFile>; 2]; 2],
+    waits: &[Receiver<Result<(), Errno>>; 2],
+) {
+    let mut told = None;
+    until("one is told", || {
+        told = waits.iter().position(|answer| answer.try_recv() == Ok(Err(Errno::EDEADLK)));
+        told.is_some()
+    });
+    let told = told.unwrap();
+    assert_eq!(waits[1 - told].try_recv(), Err(TryRecvError::Empty));
+    clients[told].unlock(files[told][told].ino, ONE, Range::ALL).unwrap();
+    got(&waits[1 - told]).unwrap();
+    for ino in [0, 1].map(|n| files[1 - told][n].ino) {
+        clients[1 - told].unlock(ino, ONE, Range::ALL).unwrap();
+    }
+}
+
+/// Goal: a circle of processes over two servers is told to one of them, and the other goes on; of flock(2) nobody is told. Method: two clients that
+/// wait for each other at two servers, with flock(2) and with fcntl(2).
+#[test]
+fn a_circle_over_two_servers_is_told_to_one() {
+    let site = Several::new(2, 1);
+    let clients = [client(&site, 900), client(&site, 901)];
+    let dirs = dirs(&site, &clients[0]);
+    let files = clients.each_ref().map(|client| dirs.map(|dir| open(client, dir)));
+    let circle = |holder: Holder| {
+        for n in 0..2 {
+            take(&clients[n], &files[n][n], holder, Kind::Write).unwrap();
+        }
+        [0, 1].map(|n| begin(&clients[n], wish(&files[n][1 - n], holder, Kind::Write, true)))
+    };
+    let flocks = circle(FLOCK);
+    one_is_told(&clients, &files, &circle(ONE).map(|(_, answer)| answer));
+    for (client, (number, answer)) in clients.iter().zip(flocks) {
+        assert_eq!(answer.try_recv(), Err(TryRecvError::Empty));
+        client.interrupt(number);
+        assert_eq!(got(&answer), Err(Errno::EINTR));
+    }
+    clients.iter().for_each(|client| client.shutdown());
+}
+
+/// Goal: a circle is found also if it was closed while one of its servers was away, be it the one that looks. Method: each in turn is stopped, the last
+/// wait is begun, and it is started again.
+#[test]
+fn a_circle_that_is_closed_while_a_server_is_away_is_found() {
+    let mut site = with_silence(Duration::from_secs(12));
+    let clients = [client(&site, 900), client(&site, 901)];
+    let dirs = dirs(&site, &clients[0]);
+    let files = clients.each_ref().map(|client| dirs.map(|dir| open(client, dir)));
+    for away in [1, 0] {
+        for n in 0..2 {
+            take(&clients[n], &files[n][n], ONE, Kind::Write).unwrap();
+        }
+        // It waits at the server that stays.
+        let wait = |n: usize| begin(&clients[n], wish(&files[n][1 - n], ONE, Kind::Write, true)).1;
+        let first = wait(away);
+        until("it waits", || clients[away].status().waiting_locks == 1);
+        site.stop(away);
+        let last = wait(1 - away);
+        site.start(away);
+        site.settled();
+        let waits = if away == 0 { [first, last] } else { [last, first] };
+        one_is_told(&clients, &files, &waits);
+    }
+    clients.iter().for_each(|client| client.shutdown());
+}
+
 /// Goal: no two have the same lock at once, whatever goes on with the slots. Method: three threads on two clients count under a lock, and the slot goes
 /// to and fro. Each count is there, and nobody was inside beside another.
 #[test]

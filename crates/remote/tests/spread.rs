@@ -272,6 +272,27 @@ fn spreading_goes_on_under_clients() {
     clients.iter().for_each(|client| client.shutdown());
 }
 
+/// Goal: also a directory of a server that is not on duty is spread, though the numbers of parts are the root's. Method: one that is the other server's
+/// for good, several times.
+#[test]
+fn regression_a_directory_of_any_server_is_spread() {
+    let site = Several::new(2, 2);
+    let (a, b) = (client(&site, 900, 0), client(&site, 901, 1));
+    let dir = a.mkdir(CALLER, at(Ino::ROOT, "hot"), 0o755).unwrap().ino;
+    let other = 1 - site.owner(Ino::ROOT.get());
+    until("it has gone", || site.try_bring(dir.get(), other).is_ok() && site.owner(dir.get()) == other);
+    for n in 0..5 {
+        create(&a, dir, &format!("n{n}")).unwrap();
+        until("it is the other's again", || site.owner(dir.get()) == other);
+        set_spread(&a, dir, "parts=4").unwrap();
+        assert_eq!(names(&b, dir).len(), n + 1);
+        until("it is the other's again", || site.owner(dir.get()) == other);
+        b.removexattr(dir, SPREAD).unwrap();
+    }
+    a.shutdown();
+    b.shutdown();
+}
+
 /// Goal: where there is one metadata server, it does all of it, and what clients keep stays true. Method: two clients with leases, one that keeps names and
 /// attributes of before, while the other spreads, changes, and gathers.
 #[test]

@@ -6,7 +6,7 @@
 //!   request and not every one.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -53,6 +53,8 @@ struct State {
     nodes: BTreeMap<u64, Known>,
     /// Those that are being drained, or were removed.
     standings: BTreeMap<u64, Standing>,
+    /// Rises with each change of them, of several metadata servers at all of them, also when another makes the map.
+    standings_version: u64,
 }
 
 pub struct Nodes {
@@ -106,7 +108,7 @@ impl State {
         if gone && !there.roles.has(Roles::MDS) {
             return vec![Change::Remove(there.id)];
         }
-        let roles = if gone { Roles::MDS } else { there.roles };
+        let roles = if gone { there.roles.without(Roles::DS) } else { there.roles };
         // A metadata server's node stays one.
         let state = if gone { NodeState::Up } else { self.kind_in_map(node) };
         vec![Change::Put(Node { roles, state, ..there.clone() })]
@@ -117,7 +119,32 @@ impl State {
 impl Nodes {
     /// As it was stored.
     pub(crate) fn know(&self, standings: BTreeMap<u64, Standing>) {
-        self.state.lock().standings = standings;
+        let mut state = self.state.lock();
+        state.standings_version = state.standings_version.max(state.map.epoch().0) + 1;
+        state.standings = standings;
+    }
+
+    pub(crate) fn standings_version(&self) -> u64 {
+        self.state.lock().standings_version
+    }
+
+    /// As who makes the map has it. Returns those that are others than before, if it is no older.
+    pub(crate) fn adopt_standings(&self, version: u64, standings: BTreeMap<u64, Standing>) -> Vec<u64> {
+        let mut state = self.state.lock();
+        if version < state.standings_version || !state.follows {
+            return Vec::new();
+        }
+        let before = std::mem::replace(&mut state.standings, standings);
+        state.standings_version = version;
+        let all: BTreeSet<u64> = before.keys().chain(state.standings.keys()).copied().collect();
+        let changed: Vec<u64> =
+            all.into_iter().filter(|node| before.get(node) != state.standings.get(node)).collect();
+        for node in &changed {
+            if state.kind(*node) == StandingKind::Removed {
+                state.nodes.remove(node);
+            }
+        }
+        changed
     }
 
     pub(crate) fn standings(&self) -> BTreeMap<u64, Standing> {
@@ -131,6 +158,7 @@ impl Nodes {
     /// It is stored already. Everybody is told by the map.
     pub(crate) fn set_standing(&self, node: u64, standing: Option<Standing>) -> Result<(), No> {
         let mut state = self.state.lock();
+        state.standings_version = state.standings_version.max(state.map.epoch().0) + 1;
         match standing {
             Some(standing) => state.standings.insert(node, standing),
             None => state.standings.remove(&node),
@@ -190,8 +218,14 @@ impl Nodes {
     pub fn new(credentials: Credentials, me: Option<Node>, silence: Duration, patience: Duration) -> Nodes {
         let first = ClusterMap::first(credentials.me.cluster);
         let map = me.and_then(|me| first.next(&[Change::Put(me)]).ok()).unwrap_or(first);
-        let state =
-            State { map, follows: false, adopted: false, nodes: BTreeMap::new(), standings: BTreeMap::new() };
+        let state = State {
+            map,
+            follows: false,
+            adopted: false,
+            nodes: BTreeMap::new(),
+            standings: BTreeMap::new(),
+            standings_version: 0,
+        };
         let state = Mutex::new(state);
         let instance = Instance::random();
         Nodes { credentials, instance, silence, patience, started: Instant::now(), state }
@@ -305,11 +339,13 @@ impl Nodes {
     /// Just started, and not all data servers of the map have reported.
     pub(crate) fn is_early(&self) -> bool {
         let state = self.state.lock();
-        let mut servers = state.map.nodes().filter(|node| node.takes_data());
-        self.started.elapsed() < self.silence && servers.any(|node| !state.nodes.contains_key(&node.id.0))
+        let mut servers = state.map.nodes().filter(|node| node.takes_data()).peekable();
+        // Who makes the map hears of them one after the other.
+        let lacks = servers.peek().is_none() || servers.any(|node| !state.nodes.contains_key(&node.id.0));
+        self.started.elapsed() < self.silence && lacks
     }
 
-    /// Of those that take new files now.
+    /// Of those that are there.
     pub fn measures(&self) -> Measures {
         let state = self.state.lock();
         let here = state.nodes.iter().filter(|(_, known)| !self.is_away(known));
@@ -319,9 +355,17 @@ impl Nodes {
         .collect()
     }
 
+    /// The same without those that are taken out: the map may be told later than who that is.
+    pub(crate) fn measures_of_takers(&self) -> Measures {
+        let mut measures = self.measures();
+        let state = self.state.lock();
+        measures.retain(|node, _| state.kind(node.0) == StandingKind::In);
+        measures
+    }
+
     /// The same without those that are full, unless all are: what went there would soon have to leave.
     pub fn measures_for_new(&self) -> Measures {
-        let mut measures = self.measures();
+        let mut measures = self.measures_of_takers();
         let full: Vec<NodeId> = {
             let state = self.state.lock();
             let forced = |known: &Known| known.report.pressure.is_some_and(|pressure| pressure.forced);
@@ -373,6 +417,17 @@ impl Nodes {
             report.refuses && report.roster < version && known.heard.elapsed() <= patience
         });
         without.map(|(node, _)| *node).collect()
+    }
+
+    /// Each data server of the map was heard of, and keeps to this roster or a later one.
+    pub(crate) fn all_keep(&self, version: u64, patience: Duration) -> bool {
+        let state = self.state.lock();
+        let keeps = |known: &Known| {
+            let report = &known.report;
+            report.refuses && report.roster >= version && known.heard.elapsed() <= patience
+        };
+        let mut servers = state.map.nodes().filter(|node| node.roles.has(Roles::DS));
+        servers.all(|node| state.nodes.get(&node.id.0).is_some_and(keeps))
     }
 
     pub fn status(&self) -> Vec<NodeStatus> {

@@ -30,6 +30,9 @@ pub struct Trouble {
     pub why: String,
 }
 
+/// Gets the epoch of the map of who took it, and whom to ask for that.
+pub(crate) type Taken = Box<dyn Fn(u64, &Client) + Send>;
+
 /// Ends with its thread when it is dropped.
 pub struct Reporter {
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -39,7 +42,17 @@ pub struct Reporter {
 
 impl Reporter {
     /// `about` says who reports; the numbers are the service's. The first report goes out at once.
-    pub fn start(service: Arc<DataService>, to: Client, mut about: NodeReport) -> io::Result<Reporter> {
+    pub fn start(service: Arc<DataService>, to: Client, about: NodeReport) -> io::Result<Reporter> {
+        Reporter::telling(service, to, about, Box::new(|_, _| ()))
+    }
+
+    /// The same, and `taken` is called after each report that was taken.
+    pub(crate) fn telling(
+        service: Arc<DataService>,
+        to: Client,
+        mut about: NodeReport,
+        taken: Taken,
+    ) -> io::Result<Reporter> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         about.incarnation = u64::from_le_bytes(random);
@@ -54,7 +67,7 @@ impl Reporter {
             }
         }));
         let thread = std::thread::Builder::new().name("data-report".into());
-        let thread = thread.spawn(move || run((&own, &said), &service, &to, about))?;
+        let thread = thread.spawn(move || run((&own, &said), &service, (&to, taken), about))?;
         Ok(Reporter { ended, trouble, thread: Some(thread) })
     }
 
@@ -62,12 +75,17 @@ impl Reporter {
     pub fn trouble(&self) -> Option<Trouble> {
         self.trouble.lock().clone()
     }
+
+    /// It ends, and nobody waits for that yet.
+    pub(crate) fn end(&self) {
+        *self.ended.0.lock() = true;
+        self.ended.1.notify_all();
+    }
 }
 
 impl Drop for Reporter {
     fn drop(&mut self) {
-        *self.ended.0.lock() = true;
-        self.ended.1.notify_all();
+        self.end();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -78,15 +96,22 @@ impl Drop for Reporter {
 
 type Said<'a> = (&'a (Mutex<bool>, Condvar), &'a Mutex<Option<Trouble>>);
 
-fn run((ended, trouble): Said<'_>, service: &DataService, to: &Client, mut about: NodeReport) {
+fn run(
+    (ended, trouble): Said<'_>,
+    service: &DataService,
+    (to, taken): (&Client, Taken),
+    mut about: NodeReport,
+) {
     let mut over = ended.0.lock();
+    let mut server = 0;
     while !*over {
         let mut again = PERIOD;
         parking_lot::MutexGuard::unlocked(&mut over, || {
-            service.report(&mut about);
+            service.report(&mut about, server);
             let sent = Instant::now();
             match report(to, &about) {
                 Ok(reported) => {
+                    server = reported.server;
                     service.told(&reported);
                     again = Duration::from_millis(reported.again_ms.into()).clamp(PERIOD_MIN, PERIOD);
                     // Somebody waits to hear that this was taken.
@@ -94,6 +119,7 @@ fn run((ended, trouble): Said<'_>, service: &DataService, to: &Client, mut about
                         again = PERIOD_MIN;
                     }
                     *trouble.lock() = None;
+                    taken(reported.map_epoch, to);
                 }
                 Err(why) => {
                     let mut trouble = trouble.lock();

@@ -18,7 +18,7 @@ use net::{
     Incoming, Queue, Refused, Reply,
     trace::{self, Trace},
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use proto::{
     Method,
     meter::{Class, Ended, Meter},
@@ -52,6 +52,11 @@ impl Default for Bounds {
 /// What is done with a request: by a service, on a worker's thread.
 pub trait Serve: Send + Sync + 'static {
     fn serve(&self, incoming: &mut Incoming) -> Outcome;
+
+    /// Gives the answer: now, or when it may be known.
+    fn answer(&self, owed: Owed, outcome: Outcome) {
+        owed.answer(outcome);
+    }
 }
 
 struct Job {
@@ -95,8 +100,9 @@ impl Workers {
             let jobs = workers.jobs.clone();
             let thread = std::thread::Builder::new().name(format!("{name}-{n}"));
             let (meter, share) = (workers.meter.clone(), workers.crowd.share());
-            let counts = Counts { meter, share, failures: failures.clone() };
-            let carry_out = move || std::iter::from_fn(|| jobs.take()).for_each(|job| counts.carry_out(*job));
+            let counts = Arc::new(Counts { meter, share, failures: failures.clone() });
+            let carry_out =
+                move || std::iter::from_fn(|| jobs.take()).for_each(|job| carry_out(&counts, *job));
             workers.threads.lock().push(thread.spawn(carry_out)?);
         }
         Ok(workers)
@@ -154,6 +160,7 @@ impl Drop for Workers {
 }
 
 /// What a worker counts with.
+#[derive(Default)]
 struct Counts {
     meter: Arc<Meter>,
     share: Arc<Share>,
@@ -161,27 +168,74 @@ struct Counts {
     failures: Arc<Failures>,
 }
 
-impl Counts {
-    fn carry_out(&self, job: Job) {
-        let Job { service, mut incoming, reply, taken, came } = job;
-        let _request = trace::enter(Trace(incoming.header.trace));
-        // The service may take it away.
-        let received = (incoming.meta.len() + incoming.body().len()) as u64;
-        let outcome = if incoming.is_superseded() {
-            // It may have been asked again already, and more after it.
-            Err(No::later("a newer connection is in its connection's place"))
-        } else if Instant::now() >= incoming.deadline {
-            // Nobody waits, and nothing was begun.
-            Err(No::later("its time was over before it was begun"))
-        } else {
-            service.serve(&mut incoming)
-        };
-        self.count(&incoming, (came, received), &outcome);
-        answered(reply, outcome);
-        drop(incoming);
-        drop(taken);
+fn carry_out(counts: &Arc<Counts>, job: Job) {
+    let Job { service, mut incoming, reply, taken, came } = job;
+    let _request = trace::enter(Trace(incoming.header.trace));
+    // The service may take it away.
+    let received = (incoming.meta.len() + incoming.body().len()) as u64;
+    let outcome = if incoming.is_superseded() {
+        // It may have been asked again already, and more after it.
+        Err(No::later("a newer connection is in its connection's place"))
+    } else if Instant::now() >= incoming.deadline {
+        // Nobody waits, and nothing was begun.
+        Err(No::later("its time was over before it was begun"))
+    } else {
+        service.serve(&mut incoming)
+    };
+    let owed = Owed { counts: counts.clone(), incoming, reply, _taken: taken, came, received };
+    service.answer(owed, outcome);
+}
+
+/// The answer of a request that was carried out, to be given by any thread.
+pub struct Owed {
+    counts: Arc<Counts>,
+    incoming: Incoming,
+    reply: Reply,
+    _taken: Taken,
+    came: Instant,
+    received: u64,
+}
+
+impl Owed {
+    pub fn incoming(&self) -> &Incoming {
+        &self.incoming
     }
 
+    pub fn answer(self, outcome: Outcome) {
+        let _request = trace::enter(Trace(self.incoming.header.trace));
+        self.counts.count(&self.incoming, (self.came, self.received), &outcome);
+        answered(self.reply, outcome);
+    }
+}
+
+/// Requests that are carried out where they come in, on the reader thread of their connection: in their order, and before anything else of it is
+/// read. For what waits for nothing.
+#[derive(Default)]
+pub struct AtOnce {
+    counts: Arc<Counts>,
+    bytes: Arc<AtomicU64>,
+    ended: RwLock<bool>,
+}
+
+impl AtOnce {
+    pub fn take(&self, service: Arc<dyn Serve>, incoming: Incoming, reply: Reply) {
+        let ended = self.ended.read();
+        self.counts.meter.begin();
+        if *ended {
+            // The reply says that it was dropped.
+            return self.counts.meter.refuse();
+        }
+        let taken = Taken(self.bytes.clone(), 0);
+        carry_out(&self.counts, Job { service, incoming, reply, taken, came: Instant::now() });
+    }
+
+    /// Takes no more; what was taken is done.
+    pub fn shutdown(&self) {
+        *self.ended.write() = true;
+    }
+}
+
+impl Counts {
     /// Before it is answered: who has his answer finds it counted.
     fn count(&self, incoming: &Incoming, (came, received): (Instant, u64), outcome: &Outcome) {
         let now = Instant::now();

@@ -22,7 +22,7 @@ fn object(n: u64) -> Object {
 }
 
 fn write(client: &Client, n: u64, offset: u64, bytes: &[u8]) {
-    let request = Write { object: Some(object(n)), offset, sync: false, joined: 0 };
+    let request = Write { object: Some(object(n)), offset, sync: false, joined: 0, server: 0 };
     let (written, _) = ask(client, &request, bytes, 0).unwrap();
     assert_eq!(written.bytes as usize, bytes.len());
 }
@@ -106,8 +106,13 @@ fn step(client: &Client, random: &mut Random, n: u64, model: &mut Option<Vec<u8>
         7 => {
             let (offset, length) = (random.below(MOST), 1 + random.below(100_000));
             let mode = AllocateMode::Zero.into();
-            ask(client, &Allocate { object: Some(object(n)), mode, offset, length, joined: 0 }, &[], 0)
-                .unwrap();
+            ask(
+                client,
+                &Allocate { object: Some(object(n)), mode, offset, length, joined: 0, server: 0 },
+                &[],
+                0,
+            )
+            .unwrap();
             let end = (offset + length).min(size);
             if let Some(model) = model
                 && offset < end
@@ -234,7 +239,7 @@ fn a_late_write_does_not_make_a_removed_object_again() {
     write(&client, 2, 0, b"x");
     remove(&client, 2);
     remove(&client, 2);
-    let late = Write { object: Some(object(2)), offset: 0, sync: false, joined: 0 };
+    let late = Write { object: Some(object(2)), offset: 0, sync: false, joined: 0, server: 0 };
     let fault = ask(&client, &late, b"y", 0).unwrap_err();
     assert_eq!(Errno::from_raw(fault.errno), Errno::ESTALE);
     assert_eq!(attr(&client, 2), ObjectAttr::default());
@@ -258,14 +263,14 @@ fn beyond_the_bounds_there_are_errors() {
     let site = DataSite::started(1);
     let client = site.client();
     let errno = |fault: wire::schema::Fault| Errno::from_raw(fault.errno);
-    let far = Write { object: Some(object(2)), offset: u64::MAX - 1, sync: false, joined: 0 };
+    let far = Write { object: Some(object(2)), offset: u64::MAX - 1, sync: false, joined: 0, server: 0 };
     assert_eq!(errno(ask(&client, &far, b"xyz", 0).unwrap_err()), Errno::EFBIG);
     let far = Truncate { object: Some(object(2)), size: u64::MAX, grow_only: false };
     assert_eq!(errno(ask(&client, &far, &[], 0).unwrap_err()), Errno::EFBIG);
     let mode = AllocateMode::Reserve.into();
-    let none = Allocate { object: Some(object(2)), mode, offset: 0, length: 0, joined: 0 };
+    let none = Allocate { object: Some(object(2)), mode, offset: 0, length: 0, joined: 0, server: 0 };
     assert_eq!(errno(ask(&client, &none, &[], 0).unwrap_err()), Errno::EINVAL);
-    let none = Write { object: None, offset: 0, sync: false, joined: 0 };
+    let none = Write { object: None, offset: 0, sync: false, joined: 0, server: 0 };
     assert_eq!(errno(ask(&client, &none, b"x", 0).unwrap_err()), Errno::EINVAL);
     assert_eq!(attr(&client, 2), ObjectAttr::default());
     assert!(read(&client, 2, 1 << 40, 9).is_empty());

@@ -78,6 +78,7 @@ fn write_moving(session: &Session, site: &Site, ino: u64, offset: u64, bytes: &[
                 offset: part.object_offset,
                 sync: false,
                 joined: 0,
+                server: 0,
             };
             let from = (part.offset - offset) as usize;
             match ask(&data.client(), &write, &bytes[from..from + part.len as usize], 0) {
@@ -239,7 +240,7 @@ fn a_freeze_ends_by_itself_and_its_copy_does_not_count() {
     let site = DataSite::started(1);
     let client = site.client();
     let object = Object { ino: ino(7).get(), generation: 1 };
-    let write = Write { object: Some(object), offset: 0, sync: false, joined: 0 };
+    let write = Write { object: Some(object), offset: 0, sync: false, joined: 0, server: 0 };
     ask(&client, &write, b"before", 0).unwrap();
     followed(&client, object, 5).unwrap();
     let changed = |freeze_ms| {
@@ -273,7 +274,7 @@ fn a_freeze_ends_by_itself_and_its_copy_does_not_count() {
 fn what_was_handed_over_is_never_written_again() {
     let mut site = DataSite::started(1);
     let object = Object { ino: ino(8).get(), generation: 1 };
-    let write = Write { object: Some(object), offset: 0, sync: false, joined: 0 };
+    let write = Write { object: Some(object), offset: 0, sync: false, joined: 0, server: 0 };
     let client = site.client();
     ask(&client, &write, b"bytes", 0).unwrap();
     followed(&client, object, 6).unwrap();
@@ -304,7 +305,7 @@ fn regression_who_asks_in_the_moment_of_a_hand_over_is_told_the_truth() {
     let site = DataSite::started(1);
     for n in 0..30 {
         let object = Object { ino: ino(100 + n).get(), generation: 1 };
-        let write = Write { object: Some(object), offset: 0, sync: false, joined: 0 };
+        let write = Write { object: Some(object), offset: 0, sync: false, joined: 0, server: 0 };
         let client = site.client();
         ask(&client, &write, b"bytes", 0).unwrap();
         followed(&client, object, 6).unwrap();
@@ -417,7 +418,8 @@ fn nothing_answered_is_lost_whoever_is_killed_meanwhile() {
     }
     // Copies that did not come to count are gone.
     until("no copy is left of which nothing is known", || {
-        let unjudged = |data: &DataSite| ask(&data.client(), &Copies {}, &[], 0).unwrap().0.copies.len();
+        let unjudged =
+            |data: &DataSite| ask(&data.client(), &Copies { after: 0 }, &[], 0).unwrap().0.copies.len();
         site.data.iter().map(unjudged).sum::<usize>() == 0
     });
     remove(&site, node).unwrap();

@@ -17,7 +17,9 @@ use serve::metadata::{MetadataOptions, SessionLimits};
 use site::{
     DataSite, ask_once,
     cluster::{Session, Site, options},
-    deadline, until,
+    deadline,
+    several::{Routed, Several},
+    until,
 };
 use store::IoKind;
 
@@ -42,7 +44,7 @@ fn gets_the_lock(session: &Session) {
 /// As a session that came by this number; why not.
 fn write(data: &DataSite, joined: u64) -> Result<(), Reason> {
     let object = Some(Object { ino: 1 << 20, generation: 1 });
-    let write = Write { object, offset: 0, sync: false, joined };
+    let write = Write { object, offset: 0, sync: false, joined, server: 0 };
     ask_once(&data.client(), &write, b"bytes", 0).map(drop).map_err(|fault| Reason::of(&fault))
 }
 
@@ -133,4 +135,133 @@ fn a_verdict_outlives_a_restart_of_both_servers() {
     let third = site.session();
     gets_the_lock(&third);
     assert_eq!(write(&site.data[0], alive), Err(Reason::SessionGone));
+}
+
+/// Several metadata servers, and a file of which a session has the lock; which one has its slot.
+fn several(data: u64) -> Several {
+    let sessions = SessionLimits { silence: SILENCE, ..SessionLimits::default() };
+    Several::with(2, data, MetadataOptions { sessions, ..options() })
+}
+
+fn lock_of(session: &Routed<'_>, ino: u64) -> Result<LockOutcome, types::Errno> {
+    let (class, kind) = (LockClass::Process.into(), LockKind::Write.into());
+    let lock = HeldLock { ino, class, owner: 1, start: 0, end: i64::MAX as u64, kind, pid: 7 };
+    session.ask(&Lock { head: session.op(), lock: Some(lock), wait: false }).map(|locked| locked.outcome())
+}
+
+/// It says that it is there, and is not there for others.
+fn renew(session: &Routed<'_>, n: usize) {
+    let _ = session.once(n, &GetAttr { head: session.head(), ino: 1 });
+}
+
+/// In the name of a metadata server.
+fn write_as(data: &DataSite, session: &Routed<'_>, n: usize, ino: u64) -> Result<(), Reason> {
+    let object = Some(Object { ino, generation: 1 });
+    let (joined, server) = (session.joined[&n], Several::node(n));
+    let write = Write { object, offset: 0, sync: false, joined, server };
+    ask_once(&data.client(), &write, b"bytes", 0).map(drop).map_err(|fault| Reason::of(&fault))
+}
+
+fn file(session: &Routed<'_>) -> u64 {
+    let dir = session.mkdir(1, "d").unwrap();
+    session.create(dir, "f", 1).unwrap()
+}
+
+#[test]
+fn of_several_the_owner_of_the_slot_fences() {
+    let site = several(2);
+    let (silent, other) = (site.session(), site.session());
+    let ino = file(&silent);
+    let owner = site.owner(ino);
+    for data in &site.data {
+        until("it has heard who is there", || write_as(data, &silent, owner, ino).is_ok());
+        assert_eq!(write_as(data, &silent, 1 - owner, ino), Err(Reason::WrongOwner));
+    }
+    assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
+    until("the lock is free", || {
+        // The other server has no reason to give it up.
+        renew(&silent, 1 - owner);
+        renew(&other, 1 - owner);
+        lock_of(&other, ino) == Ok(LockOutcome::Granted)
+    });
+    for data in &site.data {
+        assert_eq!(write_as(data, &silent, owner, ino), Err(Reason::SessionGone));
+        assert_eq!(write_as(data, &other, owner, ino), Ok(()));
+    }
+}
+
+/// A slot goes with the lock of a client that is given up by who took it. One data server hears nothing of the taker.
+#[test]
+fn who_took_a_slot_fences_what_was_asked_in_the_givers_name() {
+    let mut site = several(2);
+    site.cut_off_data(1, 1);
+    let (silent, other) = (site.session(), site.session());
+    let ino = file(&silent);
+    site.try_bring(ino, 0).unwrap();
+    for data in &site.data {
+        until("it has heard who is there", || write_as(data, &silent, 0, ino).is_ok());
+    }
+    assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
+    site.try_bring(ino, 1).unwrap();
+    until("the lock is free", || {
+        // Who gave the slot has no reason to give it up.
+        renew(&silent, 0);
+        renew(&other, 0);
+        lock_of(&other, ino) == Ok(LockOutcome::Granted)
+    });
+    for data in &site.data {
+        assert_eq!(write_as(data, &silent, 0, ino), Err(Reason::WrongOwner));
+    }
+    assert_eq!(write_as(&site.data[0], &silent, 1, ino), Err(Reason::SessionGone));
+    until("the new owner is known", || write_as(&site.data[0], &other, 1, ino).is_ok());
+    // It does not know that the taker has it: nobody can write there what is the taker's.
+    assert_eq!(write_as(&site.data[1], &other, 1, ino), Err(Reason::WrongOwner));
+}
+
+#[test]
+fn what_is_under_way_in_the_givers_name_is_waited_for_by_who_took_the_slot() {
+    let site = several(1);
+    let (silent, other) = (site.session(), site.session());
+    let ino = file(&silent);
+    site.try_bring(ino, 0).unwrap();
+    until("it has heard who is there", || write_as(&site.data[0], &silent, 0, ino).is_ok());
+    assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
+    let hangs = site.data[0].faults.hold(IoKind::Write);
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| write_as(&site.data[0], &silent, 0, ino));
+        assert!(hangs.has_come(deadline()));
+        site.try_bring(ino, 1).unwrap();
+        until("it is refused", || {
+            renew(&silent, 0);
+            assert_eq!(lock_of(&other, ino), Ok(LockOutcome::Conflict));
+            write_as(&site.data[0], &silent, 1, ino) == Err(Reason::SessionGone)
+        });
+        for _ in 0..30 {
+            assert_eq!(lock_of(&other, ino), Ok(LockOutcome::Conflict), "a write of who had it is under way");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(hangs);
+        writing.join().unwrap().unwrap();
+        until("the lock is free", || lock_of(&other, ino) == Ok(LockOutcome::Granted));
+    });
+}
+
+/// Given up by one server, and the slot goes to the other, who heard the client all the time: it is given up there, too, before it can write again.
+#[test]
+fn a_verdict_goes_along_with_the_slot() {
+    let site = several(1);
+    let (silent, other) = (site.session(), site.session());
+    let ino = file(&silent);
+    site.try_bring(ino, 0).unwrap();
+    until("it has heard who is there", || write_as(&site.data[0], &silent, 0, ino).is_ok());
+    assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
+    until("the lock is free", || {
+        renew(&silent, 1);
+        renew(&other, 1);
+        lock_of(&other, ino) == Ok(LockOutcome::Granted)
+    });
+    until("the slot goes", || site.try_bring(ino, 1).is_ok());
+    until("the new owner is known", || write_as(&site.data[0], &other, 1, ino).is_ok());
+    assert_eq!(write_as(&site.data[0], &silent, 1, ino), Err(Reason::SessionGone));
+    assert_eq!(write_as(&site.data[0], &silent, 0, ino), Err(Reason::WrongOwner));
 }

@@ -58,7 +58,7 @@ fn begin<R: Request>(client: &Client, request: &R, body: &[u8]) -> Pending {
 }
 
 fn a_write(n: u64) -> Write {
-    Write { object: object(n), offset: 0, sync: false, joined: 0 }
+    Write { object: object(n), offset: 0, sync: false, joined: 0, server: 0 }
 }
 
 fn write(client: &Client, n: u64, bytes: &[u8]) {

@@ -31,7 +31,7 @@ fn with_silence(silence: Duration) -> Site {
 }
 
 fn look(session: &Session, ino: u64, name: &str) -> Answer<Looked> {
-    session.try_ask(&Look { head: session.head(), ino, name: name.as_bytes().to_vec() })
+    session.try_ask(&Look { head: session.head(), ino, name: name.as_bytes().to_vec(), referring: false })
 }
 
 /// Until all of it may be kept: what was recalled a moment ago is not.
@@ -85,7 +85,7 @@ fn give_back(session: &Session, recalls: &[Recalled]) {
         number: one.grant,
     };
     let returned = recalls.iter().map(back).collect();
-    ask(&session.control, &Return { head: session.head(), returned }, &[], 0).unwrap();
+    ask(&session.control, &Return { head: session.head(), returned, ..Return::default() }, &[], 0).unwrap();
 }
 
 #[test]

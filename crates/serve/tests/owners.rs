@@ -4,13 +4,14 @@
 
 mod site;
 
-use std::{collections::BTreeSet, thread, time::Duration};
+use std::{collections::BTreeSet, sync::atomic::Ordering, thread, time::Duration};
 
 use cluster::NodeId;
 use proto::{
     Head, Reason,
     locks::{HeldLock, Lock, LockKind, LockOutcome},
     metadata::*,
+    owners::JoinMetadata,
 };
 use serve::metadata::{MetadataOptions, SessionLimits};
 use site::{
@@ -52,6 +53,54 @@ fn slots_are_shared_and_each_is_served_by_one() {
         assert_eq!(session.mkdir(1, &format!("d{n}")), Err(Errno::EEXIST));
     }
     assert_eq!(session.lookup(1, "none"), Err(Errno::ENOENT));
+}
+
+/// Goal: slots that one has let go and nobody could take are somebody's again by themselves, with what sessions have in them. Method: a hand-over
+/// while nobody gets a row; nothing is asked for there meanwhile.
+#[test]
+fn regression_slots_that_nobody_could_take_are_taken_later() {
+    let site = Several::new(2, 0);
+    let session = site.session();
+    let dirs = dirs(&session, 4);
+    let dir = *dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap();
+    let gone = session.create(dir, "gone", 1).unwrap();
+    session.unlink(dir, "gone").unwrap();
+    site.refuse.store(true, Ordering::SeqCst);
+    site.try_bring(dir, 0).unwrap_err();
+    assert_eq!(session.map(0).slot(slot_of(dir)).owner, None);
+    site.refuse.store(false, Ordering::SeqCst);
+    until("the slot is somebody's", || session.map(0).slot(slot_of(dir)).owner.is_some());
+    assert_eq!(session.ask(&GetAttr { head: session.head(), ino: gone }).unwrap().attr.unwrap().nlink, 0);
+}
+
+/// Goal: slots that a server got just when it came anew, and said that it has none, are not nobody's for long, and who tries to take them can hand
+/// over his own meanwhile. Method: a second server is said to have come again without any.
+#[test]
+fn regression_what_a_server_has_is_not_nobodys() {
+    let site = Several::new(2, 0);
+    let session = site.session();
+    let dirs = dirs(&session, 4);
+    let dir = *dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap();
+    let gone = session.create(dir, "gone", 1).unwrap();
+    session.unlink(dir, "gone").unwrap();
+    let control = site::client_to(&site.address(0), Several::node(0), wire::schema::Lane::Control);
+    let come = JoinMetadata {
+        node: Several::node(1),
+        name: "again".to_owned(),
+        addresses: vec![site.address(1).to_string()],
+        incarnation: 77,
+        ..JoinMetadata::default()
+    };
+    site::ask(&control, &come, &[], 4 << 20).unwrap();
+    // Or it was found to be somebody's already.
+    let _ = site.try_bring(dir, 0);
+    assert!(
+        site.service(0).grace_left().is_zero(),
+        "nothing came of which it is not known what is open there"
+    );
+    until("the slot is somebody's", || session.map(0).slot(slot_of(dir)).owner.is_some());
+    assert_eq!(session.ask(&GetAttr { head: session.head(), ino: gone }).unwrap().attr.unwrap().nlink, 0);
+    session.mkdir(dir, "after").unwrap();
 }
 
 /// Goal: an operation over slots of two servers is one commit of one of them, whichever ways such operations cross. Method: renames between
@@ -138,7 +187,10 @@ fn the_server_on_duty_is_started_again() {
     let mut site = Several::new(2, 0);
     let (dir, before) = {
         let session = site.session();
+        let share = || session.map(0).slots_of(NodeId(Several::node(1))).count();
+        let at_first = share();
         let dirs = dirs(&session, 4);
+        until("what was lent has gone back", || share() == at_first);
         (*dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap(), session.map(0))
     };
     site.stop(0);

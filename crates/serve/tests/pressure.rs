@@ -97,7 +97,7 @@ fn write(session: &Session, site: &Site, ino: u64, offset: u64, bytes: &[u8]) ->
         let at = offset + n as u64 * MIB;
         parts(session, ino, (at, chunk.len() as u64), &mut |layout, part| {
             let object = Some(layout.object(ino, part.stripe));
-            let write = Write { object, offset: part.object_offset, sync: false, joined: 0 };
+            let write = Write { object, offset: part.object_offset, sync: false, joined: 0, server: 0 };
             let from = (part.offset - at) as usize;
             let client = server(site, layout.stripes[part.stripe]).client();
             ask(&client, &write, &chunk[from..from + part.len as usize], 0).map(drop)
@@ -259,7 +259,7 @@ fn a_sync_where_there_is_only_memory_is_an_error() {
     assert_eq!(read(&session, &site, ino, 5), b"bytes");
     // As a write that is to be safe.
     let now = layout(&session, ino);
-    let write = Write { object: Some(now.object(ino, 0)), offset: 0, sync: true, joined: 0 };
+    let write = Write { object: Some(now.object(ino, 0)), offset: 0, sync: true, joined: 0, server: 0 };
     let fault = ask(&server(&site, 1).client(), &write, b"bytes", 0).unwrap_err();
     assert_eq!(Errno::from_raw(fault.errno), Errno::ENOSPC, "{fault:?}");
 }
@@ -284,11 +284,11 @@ fn what_was_closed_in_memory_leaves_it_in_time_with_its_whole_group() {
 }
 
 #[test]
-#[ignore = "in one of three runs a write finds no room for 20 s after there is some; not explained yet (decision 0032, gaps)"]
 fn without_room_anywhere_it_is_an_error_and_with_room_again_it_goes_on() {
     let mut full = memory(1, 32);
     full.kill();
-    full.options.patience = Duration::from_millis(300);
+    // More than a movement takes on a busy machine.
+    full.options.patience = Duration::from_secs(5);
     full.start();
     let site = Site::of(vec![full, disk(2, 64)], options());
     let session = session_on(&site, 1);

@@ -237,7 +237,7 @@ fn one_process_has_both_roles_and_one_store() {
         let layout = ask(&meta, &BeginWrite { head, ino, opening }, &[], 0).unwrap().0.layout.unwrap();
         assert_eq!(layout.stripes, [META]);
         let object = Some(Object { ino, generation: 1 });
-        ask(&bytes, &Write { object, offset: 3, sync: true, joined: 0 }, b"bytes", 0).unwrap();
+        ask(&bytes, &Write { object, offset: 3, sync: true, joined: 0, server: 0 }, b"bytes", 0).unwrap();
         ask(&meta, &Close { head, opening, atime: None, ino: 0 }, &[], 0).unwrap();
         ino
     };

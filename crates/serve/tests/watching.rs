@@ -86,7 +86,7 @@ fn requests_are_counted_by_role_and_by_client() {
     }
     let object = Some(Object { ino: 1 << 40 | 7, generation: 1 });
     let bytes = client(one, Lane::Data);
-    ask(&bytes, &Write { object, offset: 0, sync: false, joined: 0 }, &[1; BYTES], 0).unwrap();
+    ask(&bytes, &Write { object, offset: 0, sync: false, joined: 0, server: 0 }, &[1; BYTES], 0).unwrap();
 
     let control = client(one, Lane::Control);
     let first = counted(&control);

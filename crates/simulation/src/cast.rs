@@ -172,12 +172,18 @@ pub enum Broken {
     EarlySync,
     /// The residency map is not written before the bytes.
     LateMap,
+    /// Answers do not go along with their slot.
+    AnswersLeft,
+    /// Nor do locks.
+    LocksLeft,
+    /// Who let a slot go serves it on.
+    ServedOn,
     /// Connections of a process stay when it has made a new one, and so do the requests in them.
     OldConnections,
 }
 
 impl Broken {
-    pub const ALL: [Broken; 13] = [
+    pub const ALL: [Broken; 16] = [
         Broken::ClientTerms,
         Broken::MemberTerms,
         Broken::RowFence,
@@ -191,5 +197,8 @@ impl Broken {
         Broken::EarlySync,
         Broken::LateMap,
         Broken::OldConnections,
+        Broken::AnswersLeft,
+        Broken::LocksLeft,
+        Broken::ServedOn,
     ];
 }

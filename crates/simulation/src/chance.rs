@@ -73,6 +73,8 @@ pub struct Weather {
     pub power: u64,
     /// A write to a disk takes long.
     pub slow_disk: u64,
+    /// A slot goes to another owner that is well: in one of so many beats of the coordinator.
+    pub moves: u64,
     /// Who is stopped, killed and cut off; `None`: anybody.
     pub who: Option<&'static [Place]>,
     /// Whose machine loses its power.
@@ -98,6 +100,7 @@ impl Weather {
             kill: maybe(250),
             power: maybe(500),
             slow_disk: maybe(15),
+            moves: maybe(8),
             who: None,
             machines: MACHINES,
         }
@@ -112,6 +115,7 @@ impl Weather {
         kill: 250,
         power: 500,
         slow_disk: 5,
+        moves: 8,
         who: None,
         machines: MACHINES,
     };
@@ -124,6 +128,7 @@ impl Weather {
         kill: 0,
         power: 0,
         slow_disk: 0,
+        moves: 0,
         who: None,
         machines: MACHINES,
     };
@@ -142,6 +147,8 @@ impl Weather {
             Broken::OldConnections => {
                 Some(Weather { loss: 20, reset: 12, who: Some(KEEPERS), ..Weather::FAIR })
             }
+            Broken::AnswersLeft => Some(Weather { moves: 3, reset: 6, ..Weather::FAIR }),
+            Broken::LocksLeft | Broken::ServedOn => Some(Weather { moves: 4, ..Weather::FAIR }),
             _ => None,
         }
     }

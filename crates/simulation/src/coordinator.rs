@@ -1,15 +1,17 @@
 //! A coordinator's process: the machine of members, and the shell that gets it the right to coordinate and divides the slots.
 
 use cluster::{
-    Change, ClusterMap, Loads, NodeState,
+    Change, ClusterMap, Loads, NodeId, NodeState, SlotEpoch,
     assignment::{NoServer, assign, fail_over, release},
     members::{Effect, Input, Members},
     tenure::Time,
 };
 
+use types::Slot;
+
 use crate::{
     cast::{METADATA_SERVERS, Place, TERMS, node_of, slots},
-    message::{Message, Process},
+    message::{Message, Process, State},
     network::Happened,
     scene::Scene,
 };
@@ -18,6 +20,16 @@ use crate::{
 enum Called {
     Claim,
     Store,
+    LetGo(Slot),
+}
+
+/// A hand-over in order.
+struct Moving {
+    slot: Slot,
+    from: NodeId,
+    to: NodeId,
+    /// Then it is given up, and whoever let it go takes it again.
+    until: Time,
 }
 
 pub struct Coordinator {
@@ -26,11 +38,12 @@ pub struct Coordinator {
     storing: Option<ClusterMap>,
     next: Time,
     calls: Vec<(u64, Called)>,
+    moving: Option<Moving>,
 }
 
 impl Coordinator {
     pub fn new(me: Process) -> Coordinator {
-        Coordinator { me, members: None, storing: None, next: Time::ZERO, calls: Vec::new() }
+        Coordinator { me, members: None, storing: None, next: Time::ZERO, calls: Vec::new(), moving: None }
     }
 
     fn place(&self) -> Place {
@@ -50,7 +63,10 @@ impl Coordinator {
                 Happened::Asked { .. } => (),
                 Happened::Answered { call, message } => {
                     self.calls.retain(|(of, _)| *of != call);
-                    self.answered(now, message);
+                    match message {
+                        Message::LetGone(state) => self.hand_over(scene, *state),
+                        message => self.answered(now, message),
+                    }
                 }
                 Happened::Failed { call } => self.calls.retain(|(of, _)| *of != call),
             }
@@ -86,7 +102,49 @@ impl Coordinator {
     }
 
     fn step_down(&mut self) {
-        (self.members, self.storing) = (None, None);
+        (self.members, self.storing, self.moving) = (None, None, None);
+    }
+
+    /// Somebody let a slot go: whoever is to have it gets what belongs to it, and then the slot.
+    fn hand_over(&mut self, scene: &mut Scene, state: State) {
+        let now = scene.local(self.place());
+        let (Some(moving), Some(members)) =
+            (self.moving.take_if(|moving| moving.slot == state.slot), &mut self.members)
+        else {
+            return;
+        };
+        let entry = members.map().slot(moving.slot);
+        if entry.owner == Some(moving.from) {
+            let to = Place::Metadata(moving.to.0 as usize - 1);
+            scene.net.push(Place::Coordinator(self.me.0), to, Message::Bring(Box::new(state)));
+            let epoch = SlotEpoch(entry.epoch.0 + 1);
+            let own = Change::Own { slot: moving.slot, owner: moving.to, epoch };
+            members.handle(now, Input::Changes(vec![own]));
+        }
+    }
+
+    fn move_slots(&mut self, scene: &mut Scene, now: Time) {
+        let Some(members) = &self.members else { return };
+        if self.moving.is_none() && scene.random.one_in(scene.weather.moves) {
+            let slot = scene.random.any(&slots());
+            let map = members.map();
+            let up: Vec<NodeId> =
+                map.nodes().filter(|node| node.state == NodeState::Up).map(|node| node.id).collect();
+            let from = slot.and_then(|slot| map.slot(slot).owner).filter(|owner| up.contains(owner));
+            let to = up.into_iter().find(|node| Some(*node) != from);
+            if let (Some(slot), Some(from), Some(to)) = (slot, from, to) {
+                self.moving = Some(Moving { slot, from, to, until: now + TERMS.lease });
+            }
+        }
+        self.moving.take_if(|moving| now >= moving.until);
+        if let Some(Moving { slot, from, .. }) = self.moving {
+            let called = Called::LetGo(slot);
+            if !self.calls.iter().any(|(_, of)| *of == called) {
+                let from = Place::Metadata(from.0 as usize - 1);
+                let call = scene.net.ask(self.place(), from, Message::LetGo { slot }, TERMS.lease);
+                self.calls.push((call, called));
+            }
+        }
     }
 
     fn effects(&mut self, scene: &mut Scene) {
@@ -126,6 +184,7 @@ impl Coordinator {
             return;
         }
         self.next = now + TERMS.beat_every;
+        self.move_slots(scene, now);
         let asks = |called: Called, calls: &[(u64, Called)]| !calls.iter().any(|(_, c)| *c == called);
         if asks(Called::Claim, &self.calls) {
             self.ask(scene, Called::Claim, Message::Claim { by: self.me, asked: now });

@@ -18,7 +18,7 @@ use types::{Errno, Ino, Slot, UgsdId};
 use crate::{
     cast::{Broken, LEASES, Place, TERMS, directory, place_of, ugsd_of},
     database::{CALLER, env, regular},
-    message::{CallId, Commit, Done, Message, NameAnswer, NameOp, Op, OpAnswer, Seen},
+    message::{Answered, CallId, Commit, Done, Message, NameAnswer, NameOp, Number, Op, OpAnswer, Seen},
     names::{listing, told},
     network::Ticket,
     records::{Batch, Changes, Records},
@@ -28,11 +28,8 @@ use crate::{
 /// Inode numbers that are taken at once, durably: after a power cut none is given out again.
 const NUMBERS: u64 = 400;
 
-/// By session and its number.
-type Number = (SessionId, u64);
-
 #[derive(Clone, Debug)]
-enum Stage {
+pub(crate) enum Stage {
     Claims(Vec<(Key, Claim)>),
     Locks,
     /// Answered when no commit up to this one is on its way.
@@ -42,11 +39,11 @@ enum Stage {
     },
 }
 
-struct Doing {
+pub(crate) struct Doing {
     by: Party,
     call: CallId,
     op: Op,
-    ticket: Option<Ticket>,
+    pub(crate) ticket: Option<Ticket>,
     stage: Stage,
 }
 
@@ -63,17 +60,21 @@ pub struct Domain {
     /// Names this taking on in the whole run.
     pub stream: u64,
     pub life: Life,
-    incarnation: u64,
+    pub(crate) incarnation: u64,
     view: Records,
     pub lease: Server,
     numbers: Option<std::ops::Range<u64>>,
     commits: u64,
     /// Not known to be written.
     pub pending: BTreeMap<u64, Commit>,
-    doing: BTreeMap<Number, Doing>,
-    answers: BTreeMap<Number, OpAnswer>,
+    pub(crate) doing: BTreeMap<Number, Doing>,
+    pub(crate) answers: BTreeMap<Number, Answered>,
     pub tasks: Vec<Task>,
     came: BTreeSet<SessionId>,
+    /// It is to be let go: nothing new begins.
+    pub(crate) closed_until: Time,
+    /// They came with the slot: what sessions say of them is not more.
+    pub(crate) knows_locks: bool,
 }
 
 /// Under which row it is taken on.
@@ -105,6 +106,8 @@ impl Domain {
             answers: BTreeMap::new(),
             tasks: Vec::new(),
             came: BTreeSet::new(),
+            closed_until: Time::ZERO,
+            knows_locks: false,
         };
         domain.take_numbers();
         domain
@@ -174,8 +177,11 @@ impl Domain {
         now: Time,
         scene: &mut Scene,
         by: Party,
-        saying: lease::coherence::message::Saying,
+        mut saying: lease::coherence::message::Saying,
     ) {
+        if let (true, lease::coherence::message::Saying::Join { had, .. }) = (self.knows_locks, &mut saying) {
+            had.locks.retain(|lock| self.lease.locks().has(lock));
+        }
         if matches!(&saying, lease::coherence::message::Saying::Join { .. }) && by.joined.0 != 0 {
             scene.tally.came_back += 1;
         }
@@ -198,9 +204,9 @@ impl Domain {
         }
         self.answers.retain(|(of, n), _| *of != by.session || *n >= acknowledged);
         let key = (by.session, number);
-        if let Some(answer) = self.answers.get(&key) {
+        if let Some(known) = self.answers.get(&key) {
             scene.tally.known_answers += 1;
-            return scene.net.answer(ticket, Message::Answer(answer.clone()));
+            return scene.net.answer(ticket, Message::Answer(known.answer.clone()));
         }
         if let Some(doing) = self.doing.get_mut(&key) {
             scene.tally.known_answers += 1;
@@ -210,7 +216,7 @@ impl Domain {
         if number < acknowledged {
             return;
         }
-        if !self.is_ready() {
+        if !self.is_ready() || now < self.closed_until {
             return scene.net.answer(ticket, Message::Later);
         }
         let stage = match &op {
@@ -459,7 +465,8 @@ impl Domain {
             if let Some(ticket) = doing.ticket {
                 scene.net.answer(ticket, Message::Answer(answer.clone()));
             }
-            self.answers.insert(key, answer);
+            let goes_along = matches!(&doing.op, Op::Names { op, holds: false } if op.changes());
+            self.answers.insert(key, Answered { answer, goes_along });
         }
     }
 }

@@ -20,6 +20,7 @@ mod coordinator;
 mod data;
 mod database;
 mod domain;
+mod handing;
 mod message;
 mod metadata;
 mod names;

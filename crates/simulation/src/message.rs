@@ -9,7 +9,7 @@ use cluster::{
     tenure::Time,
 };
 use lease::coherence::{
-    locks::{LockRequest, Outcome, Owner},
+    locks::{HadLock, LockRequest, Outcome, Owner},
     message::{self, Life, Party, Telling},
     ranges::Range,
     rights::Claim,
@@ -148,6 +148,28 @@ pub struct DataWrite {
     pub kept: bool,
 }
 
+/// By session and its number.
+pub type Number = (SessionId, u64);
+
+#[derive(Clone, Debug)]
+pub struct Answered {
+    pub answer: OpAnswer,
+    /// It changed something: it is not to be done again, wherever the slot goes. What of claims and locks stands is said by other means.
+    pub goes_along: bool,
+}
+
+/// What belongs to a slot that was let go.
+#[derive(Clone, Debug)]
+pub struct State {
+    pub slot: Slot,
+    pub life: Life,
+    /// Of the database: what was answered may be gone in another one.
+    pub incarnation: u64,
+    pub sessions: Vec<SessionId>,
+    pub locks: Vec<HadLock>,
+    pub answers: BTreeMap<Number, Answered>,
+}
+
 #[derive(Clone, Debug)]
 pub enum Message {
     // To the database.
@@ -178,6 +200,12 @@ pub enum Message {
         epoch: SlotEpoch,
         life: Life,
     },
+    // Of hand-overs.
+    LetGo {
+        slot: Slot,
+    },
+    LetGone(Box<State>),
+    Bring(Box<State>),
     // Its answers.
     Claimed {
         asked: Time,

@@ -8,13 +8,13 @@ use cluster::{
     membership::Membership,
     tenure::{Terms, Time},
 };
-use lease::coherence::server::Effect;
+use lease::coherence::{message::Life, server::Effect};
 use types::Slot;
 
 use crate::{
     cast::{Broken, COORDINATORS, Place, TERMS, slots},
     domain::{Domain, Taken},
-    message::Message,
+    message::{Message, State},
     network::{Happened, Ticket},
     scene::Scene,
 };
@@ -37,6 +37,10 @@ pub struct Metadata {
     next_look: Time,
     pub domains: BTreeMap<Slot, Domain>,
     calls: BTreeMap<u64, Called>,
+    /// Of slots that were let go or are to come.
+    states: BTreeMap<Slot, State>,
+    /// Not taken on again until then.
+    rests: BTreeMap<Slot, Time>,
 }
 
 impl Metadata {
@@ -55,6 +59,8 @@ impl Metadata {
             next_look: now,
             domains: BTreeMap::new(),
             calls: BTreeMap::new(),
+            states: BTreeMap::new(),
+            rests: BTreeMap::new(),
         }
     }
 
@@ -122,6 +128,11 @@ impl Metadata {
                 let _ = self.map.as_mut().map(|map| map.apply(&difference));
                 Message::Yes
             }
+            Message::LetGo { slot } => self.let_go(scene, slot, acts),
+            Message::Bring(state) => {
+                self.states.insert(state.slot, *state);
+                Message::Yes
+            }
             Message::WhichMap => Message::Map(self.map.clone().map(Box::new)),
             Message::Lease { slot, by, saying } => match self.domains.get_mut(&slot).filter(|_| acts) {
                 Some(domain) => {
@@ -143,6 +154,22 @@ impl Metadata {
         scene.net.answer(ticket, answer);
     }
 
+    fn let_go(&mut self, scene: &mut Scene, slot: Slot, acts: bool) -> Message {
+        let now = scene.local(self.place());
+        if let Some(domain) = self.domains.get_mut(&slot).filter(|_| acts) {
+            let Some(state) = domain.let_go(now, scene) else { return Message::Later };
+            if scene.broken != Broken::ServedOn {
+                self.domains.remove(&slot);
+            }
+            self.rests.insert(slot, now + TERMS.lease * 2);
+            self.states.insert(slot, state);
+        }
+        // It is asked again if the answer was lost.
+        let rests = self.rests.get(&slot).is_some_and(|until| now < *until);
+        let state = self.states.get(&slot).filter(|_| rests);
+        state.map_or(Message::WrongOwner, |state| Message::LetGone(Box::new(state.clone())))
+    }
+
     fn answered(&mut self, scene: &mut Scene, called: Called, message: Message) {
         let now = scene.local(self.place());
         match (called, message) {
@@ -158,7 +185,15 @@ impl Metadata {
                 if self.owns(slot) == Some(epoch) && self.incarnation == Some(incarnation) =>
             {
                 let taken = Taken { slot, owner: self.id(), epoch, incarnation };
-                self.domains.insert(slot, Domain::begin(scene, &taken, past, *view, now));
+                let before = past.life.0.checked_sub(1).map(Life);
+                let mut domain = Domain::begin(scene, &taken, past, *view, now);
+                let state = self.states.remove(&slot);
+                if let Some(state) =
+                    state.filter(|of| Some(of.life) == before && of.incarnation == incarnation)
+                {
+                    domain.go_on(now, scene, state);
+                }
+                self.domains.insert(slot, domain);
             }
             (Called::Commit { slot, stream, number }, message) => {
                 let Some(domain) = self.domains.get_mut(&slot).filter(|d| d.stream == stream) else { return };
@@ -230,6 +265,9 @@ impl Metadata {
         self.domains.retain(|slot, domain| owned.get(slot) == Some(&domain.epoch));
         let Some(incarnation) = self.incarnation.filter(|_| self.may_act(now)) else { return };
         for (slot, epoch) in owned {
+            if self.rests.get(&slot).is_some_and(|until| now < *until) {
+                continue;
+            }
             let called = Called::TakeOn { slot, epoch, incarnation };
             if !self.domains.contains_key(&slot) && !self.calls.values().any(|of| *of == called) {
                 let message = Message::TakeOn { slot, owner: self.id(), epoch, incarnation };

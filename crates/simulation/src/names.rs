@@ -1,7 +1,8 @@
 //! What the namespace is: a plain model of the same operations, in the order in which they were committed.
 //!
 //! Each commit has to be possible there, and to leave the records that the model says. Each answer has to be true at some moment of
-//! its call. What was answered as done is committed; under one life of an owner no call is committed twice (S-163).
+//! its call. What was answered as done is committed; under one life of an owner, and those to which it went on in order, no call is
+//! committed twice (S-163).
 
 use std::{collections::BTreeMap, ops::ControlFlow, time::Duration};
 
@@ -29,6 +30,8 @@ pub struct NameTruth {
     attributes: BTreeMap<Ino, Versions<Option<Told>>>,
     listings: BTreeMap<Ino, Versions<Listing>>,
     committed: BTreeMap<CallId, Vec<Life>>,
+    /// Lives that went on in order, and which was the first.
+    first: BTreeMap<(Slot, Life), Life>,
     pub commits: u64,
     pub taken_away: u64,
 }
@@ -72,19 +75,28 @@ impl NameTruth {
             synced: model.clone(),
             model,
             committed: BTreeMap::new(),
+            first: BTreeMap::new(),
             commits: 0,
             taken_away: 0,
         }
     }
 
+    /// A slot went from one life to another with all that belongs to it.
+    pub fn goes_on(&mut self, slot: Slot, from: Life, to: Life) {
+        let first = self.first.get(&(slot, from)).copied().unwrap_or(from);
+        self.first.insert((slot, to), first);
+    }
+
     /// The database has written a commit.
     pub fn commit(&mut self, now: Duration, done: &Done, data: &Records) -> Result<(), String> {
         self.commits += 1;
+        let slot = directory(ugsd(&done.op)).ugsd().slot();
+        let life = self.first.get(&(slot, done.life)).copied().unwrap_or(done.life);
         let lives = self.committed.entry(done.call).or_default();
-        if lives.contains(&done.life) {
+        if lives.contains(&life) {
             return Err(format!("{done:?} is carried out twice under one life"));
         }
-        lives.push(done.life);
+        lives.push(life);
         let touched = self.model.apply(&done.op, &done.answer).map_err(|why| format!("{done:?}: {why}"))?;
         for ino in touched {
             let is = self.model.inodes.get(&ino).copied();

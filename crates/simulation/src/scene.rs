@@ -32,6 +32,8 @@ impl Tally {
             ("requests made again", self.again),
             ("answers given again", self.known_answers),
             ("moved down", self.moved_down),
+            ("slots handed over", self.handed_over),
+            ("locks handed over", self.locks_handed_over),
         ]
     }
 }
@@ -56,6 +58,8 @@ pub struct Tally {
     pub again: u64,
     pub known_answers: u64,
     pub moved_down: u64,
+    pub handed_over: u64,
+    pub locks_handed_over: u64,
 }
 
 pub struct Scene {

@@ -72,6 +72,8 @@ fn the_cores_hold_together() {
         "bytes lost by power cuts",
         "names lost by power cuts",
         "writes lost with their keeper",
+        "slots handed over",
+        "locks handed over",
     ] {
         assert!(
             seeds < SEEDS || met.get(what).is_some_and(|times| *times > 0),

@@ -229,14 +229,19 @@ impl TierStore {
     }
 
     pub fn exists(&self, ino: Ino) -> Result<bool, Errno> {
+        self.bytes_of(ino).map(|bytes| bytes.is_some())
+    }
+
+    /// What the object's file takes; `None`: there is none.
+    pub fn bytes_of(&self, ino: Ino) -> Result<Option<u64>, Errno> {
         self.shared.faults.check(IoKind::Stat)?;
         match rustix::fs::statat(
             &self.shared.dir(ino).fd,
             ObjectName::of(ino).c_str(),
             AtFlags::SYMLINK_NOFOLLOW,
         ) {
-            Ok(_) => Ok(true),
-            Err(Sys::NOENT) => Ok(false),
+            Ok(stat) => Ok(Some(stat.st_blocks as u64 * 512)),
+            Err(Sys::NOENT) => Ok(None),
             Err(e) => Err(errno(e)),
         }
     }

@@ -45,7 +45,8 @@ pub enum Input {
     Detached {
         ino: Ino,
     },
-    /// The object is gone from every tier: its bytes are free, its movement is cancelled, its requests fail.
+    /// The object is gone from every tier: its bytes are free, its movement is cancelled, its requests fail. Of one without a record (it was
+    /// [`Input::Detached`]) the shell says with [`Input::Stored`] what is free.
     Removed {
         ino: Ino,
     },

@@ -63,6 +63,8 @@ impl Roles {
     pub const DS: Roles = Roles(4);
     pub const COORD: Roles = Roles(8);
     pub const MONITOR: Roles = Roles(16);
+    /// Beside [`Roles::MDS`]: it keeps copies for other metadata servers, and is given no slots.
+    pub const STANDBY_ONLY: Roles = Roles(32);
 
     pub const fn and(self, other: Roles) -> Roles {
         Roles(self.0 | other.0)
@@ -70,6 +72,10 @@ impl Roles {
 
     pub const fn has(self, role: Roles) -> bool {
         self.0 & role.0 == role.0
+    }
+
+    pub const fn without(self, role: Roles) -> Roles {
+        Roles(self.0 & !role.0)
     }
 }
 

@@ -15,26 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proto::SessionId;
 use types::Ino;
 
-use super::ranges::{Found, Kind, Range, Ranges};
-
-/// Who a lock belongs to, and by whose rules.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Class {
-    /// `F_SETLK`: a process.
-    Process,
-    /// `F_OFD_SETLK`: an open file description.
-    Description,
-    /// flock(2): an open file description, all of the file.
-    Flock,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Owner {
-    pub session: SessionId,
-    pub class: Class,
-    /// As the client's kernel names it.
-    pub id: u64,
-}
+pub use super::owner::{Class, Owner};
+use super::{
+    circles::{Pairs, Wait},
+    ranges::{Found, Kind, Range, Ranges},
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockRequest {
@@ -83,6 +68,9 @@ pub struct LockLimits {
     pub waiters: usize,
 }
 
+/// Owners on inodes that are compared with who waits there, in one look for circles.
+const CONSIDERED_MAX: usize = 1 << 18;
+
 struct Waiter {
     number: u64,
     request: LockRequest,
@@ -128,6 +116,8 @@ pub struct Locks {
     pieces: usize,
     arrivals: u64,
     answers: VecDeque<(SessionId, u64, Outcome)>,
+    /// What was told of who waits for whom.
+    pairs: Pairs,
 }
 
 impl Locks {
@@ -142,6 +132,7 @@ impl Locks {
             pieces: 0,
             arrivals: 0,
             answers: VecDeque::new(),
+            pairs: Pairs::default(),
         }
     }
 
@@ -191,6 +182,33 @@ impl Locks {
             self.dequeue(ino, arrival);
             self.answers.push_back((session, number, Outcome::Interrupted));
         }
+    }
+
+    /// A process's request that waits is told `EDEADLK`: it was in a circle over several servers ([`super::circles`]).
+    pub fn refuse(&mut self, session: SessionId, number: u64) {
+        let Some((ino, arrival)) = self.waiting.get(&(session, number)).copied() else { return };
+        let waiter = self.inodes.get(&ino).and_then(|on| on.waiting.get(&arrival));
+        if waiter.is_some_and(|waiter| waiter.request.owner.class == Class::Process) {
+            self.dequeue(ino, arrival);
+            self.answers.push_back((session, number, Outcome::Deadlock));
+        }
+    }
+
+    /// Which processes wait for which, at most so many pairs.
+    pub fn waits(&mut self, pairs_max: usize) -> Vec<Wait> {
+        let (mut waits, mut left) = (self.pairs.begin(), (pairs_max, CONSIDERED_MAX));
+        for (owner, places) in self.waits_of.iter().filter(|(owner, _)| owner.class == Class::Process) {
+            for (ino, arrival) in places {
+                let Some(on) = self.inodes.get(ino) else { continue };
+                let Some(Waiter { number, request }) = on.waiting.get(arrival) else { continue };
+                let Some(considered) = left.1.checked_sub(on.ranges.owners_len()) else { continue };
+                let behind: Vec<Owner> = on.blockers(request).map(|found| found.owner).collect();
+                let Some(pairs) = left.0.checked_sub(behind.len()) else { continue };
+                left = (pairs, considered);
+                waits.tell((*ino, *arrival), (*owner, *number), behind);
+            }
+        }
+        self.pairs.end(waits)
     }
 
     /// Nobody waits for it any more: what waits of the session is dropped without an answer.
@@ -349,6 +367,13 @@ impl Locks {
         let ranges = self.inodes.entry(ino).or_default().of_mut(owner.class);
         let growth = ranges.growth(owner, range, kind);
         ranges.set(owner, range, kind, pid);
+        if let Some(on) = self.inodes.get(&ino).filter(|_| owner.class == Class::Process) {
+            let blocks = |arrival: u64| {
+                let waiter = on.waiting.get(&arrival);
+                waiter.is_some_and(|w| on.ranges.blocks(owner, w.request.range, w.request.kind))
+            };
+            self.pairs.changed(ino, owner, blocks);
+        }
         self.pieces = self.pieces.saturating_add_signed(growth);
         let of_session = self.pieces_of.entry(owner.session).or_default();
         *of_session = of_session.saturating_add_signed(growth);
@@ -382,6 +407,7 @@ impl Locks {
 
     fn dequeue(&mut self, ino: Ino, arrival: u64) -> Option<Waiter> {
         let waiter = self.inodes.get_mut(&ino)?.waiting.remove(&arrival)?;
+        self.pairs.ended(ino, arrival);
         let owner = waiter.request.owner;
         self.waiting.remove(&(owner.session, waiter.number));
         if let Some(waits) = self.waits_of.get_mut(&owner) {

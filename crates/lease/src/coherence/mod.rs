@@ -2,8 +2,9 @@
 //! and leases are called by the metadata service; [`client`] is for clients that keep what they write, and is called by the simulation alone ([0029](../../../../docs/decisions/0029-bytes-at-clients.md)).
 //!
 //! - [`rights`] what can be leased, and which leases and operations go together; [`message`] what both sides say.
-//! - [`server`] who has what, recalls, sessions and how they come, within its [`limits`]; its [`table`] of leases. [`client`] what may be used until when.
-//! - [`locks`] of byte ranges and files, over the [`ranges`] of one inode; how they are `spoken` of.
+//! - [`server`] who has what, recalls, sessions and how they come, within its [`limits`]; its [`table`] of leases, and how slots are [`vacating`]. [`client`] what may be used until when.
+//! - [`locks`] of byte ranges and files, over the [`ranges`] of one inode; how they are `spoken` of. [`circles`] of processes that wait for each other
+//!   over several servers.
 //!
 //! An operation that has to see or change what is true *claims* its keys: what other clients keep in its way is recalled, and until
 //! it ends nothing of the kind is granted. An opening of a file is an operation that lasts. So openings choose the mode: while no
@@ -22,15 +23,19 @@
 //! - I-CLEASE-5, I-CLEASE-6: of [`locks`].
 //! - I-CLEASE-7: a client uses nothing after its term has ended by its clock, and nothing that it was asked to give back and gave back;
 //!   a grant that a recall overtook is not used.
+//! - I-CIRCLE-1, 2: of [`circles`].
 //! - I-CLEASE-8: tables are bounded. What does not fit is not granted, and the oldest leases are recalled before that.
 
+pub mod circles;
 pub mod client;
 mod coming;
 pub mod limits;
 pub mod locks;
 pub mod message;
+mod owner;
 pub mod ranges;
 pub mod rights;
 pub mod server;
 mod spoken;
 pub mod table;
+pub mod vacating;

@@ -97,6 +97,17 @@ impl<O: Ord + Copy> Ranges<O> {
         })
     }
 
+    /// Is a lock of this one in the way of another's?
+    pub fn blocks(&self, owner: O, range: Range, kind: Kind) -> bool {
+        let conflicts = |piece: &Piece| kind == Kind::Write || piece.kind == Kind::Write;
+        let pieces = self.owners.get(&owner).into_iter();
+        pieces.flat_map(|pieces| touched(pieces, range)).any(|(_, piece)| conflicts(&piece))
+    }
+
+    pub fn owners_len(&self) -> usize {
+        self.owners.len()
+    }
+
     /// How many pieces more there would be.
     pub fn growth(&self, owner: O, range: Range, kind: Option<Kind>) -> isize {
         let mut after = Ranges { owners: BTreeMap::new() };
@@ -181,7 +192,10 @@ mod tests {
                     let other = |o: u8| o != owner && mine.iter().any(|b| b[usize::from(o)].as_ref().is_some_and(blocks));
                     let wanted: Vec<u8> = (0..3).filter(|o| other(*o)).collect();
                     let found: Vec<u8> = ranges.in_the_way(owner, range, kind).map(|found| found.owner).collect();
-                    prop_assert_eq!(found, wanted);
+                    prop_assert_eq!(&found, &wanted);
+                    for other in (0..3).filter(|o| *o != owner) {
+                        prop_assert_eq!(ranges.blocks(other, range, kind), wanted.contains(&other));
+                    }
                 }
                 let (before, growth) = (ranges.all().count() as isize, ranges.growth(owner, range, kind));
                 ranges.set(owner, range, kind, 7);

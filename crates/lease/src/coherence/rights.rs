@@ -1,6 +1,6 @@
 //! What can be leased, and which leases and operations go together.
 
-use types::Ino;
+use types::{Ino, Slot, UgsdId};
 
 /// What a lease is on.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -11,6 +11,19 @@ pub enum Key {
         dir: Ino,
         name: Box<[u8]>,
     },
+}
+
+impl Key {
+    pub const fn ugsd(&self) -> UgsdId {
+        match self {
+            Key::Inode(ino) | Key::Entry { dir: ino, .. } => ino.ugsd(),
+        }
+    }
+
+    /// Its owner grants it.
+    pub const fn slot(&self) -> Slot {
+        self.ugsd().slot()
+    }
 }
 
 /// What a client may do without asking.

@@ -12,6 +12,7 @@ use types::Ino;
 
 pub use super::limits::{Expected, Limits, Past};
 use super::{
+    circles::Wait,
     locks::{LockRequest, Locks, Outcome, Owner},
     message::{Joined, Life, Party, Saying, Telling},
     ranges::Range,
@@ -51,6 +52,11 @@ pub enum Input {
     /// Of the request with that number.
     Cancel {
         by: Party,
+        number: u64,
+    },
+    /// That request was in a circle over several servers, while it waited here.
+    Refuse {
+        session: SessionId,
         number: u64,
     },
     /// It unmounts, has written back everything and lets go of all.
@@ -233,6 +239,11 @@ impl Server {
         &self.locks
     }
 
+    /// As [`Locks::waits`].
+    pub fn waits(&mut self, pairs_max: usize) -> Vec<Wait> {
+        self.locks.waits(pairs_max)
+    }
+
     pub fn is_alive(&self, party: Party) -> bool {
         if party == Party::SERVER {
             return true;
@@ -286,6 +297,7 @@ impl Server {
                     self.locks.cancel(by.session, number);
                 }
             }
+            Input::Refuse { session, number } => self.locks.refuse(session, number),
             Input::Leave(by) => {
                 if self.is_alive(by) {
                     self.end_session(by.session);
@@ -442,7 +454,7 @@ impl Server {
         self.effects.push_back(Effect::Lock { by, number, outcome });
     }
 
-    fn recall(&mut self, now: Time, session: SessionId, key: Key, keeps: Rights) {
+    pub(super) fn recall(&mut self, now: Time, session: SessionId, key: Key, keeps: Rights) {
         let again = now.saturating_add(self.limits.terms.beat_every);
         let deadline = now.saturating_add(self.limits.recall);
         let recall = Recall { keeps, again, deadline };
@@ -527,7 +539,7 @@ impl Server {
         }
     }
 
-    fn begin_waiting(&mut self, key: &Key) {
+    pub(super) fn begin_waiting(&mut self, key: &Key) {
         for (session, operation) in self.table.begin_waiting(key) {
             if session == Party::SERVER.session {
                 self.effects.push_back(Effect::Begun { by: Party::SERVER, operation });

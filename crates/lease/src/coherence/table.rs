@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cluster::tenure::Time;
 use proto::SessionId;
+use types::{Ino, LocalId, SLOTS, Slot, UgsdId};
 
 use super::{
     message::{Had, Life},
@@ -86,6 +87,14 @@ fn meaningful(key: &Key, rights: Rights) -> Rights {
     }
 }
 
+/// The first UGSD after this one that is in one of the slots.
+fn next_in(slots: &BTreeSet<Slot>, after: UgsdId) -> Option<UgsdId> {
+    let slot = u32::from(after.slot().get());
+    let ahead = |of: &Slot| (u32::from(of.get()) + SLOTS - slot - 1) % SLOTS + 1;
+    let nearest = slots.iter().map(ahead).min()?;
+    UgsdId::new(after.get() + nearest)
+}
+
 impl Table {
     pub fn new(life: Life) -> Table {
         Table {
@@ -105,6 +114,40 @@ impl Table {
 
     pub fn operations(&self) -> usize {
         self.operations.len()
+    }
+
+    pub(super) fn last_number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn holders(&self, key: &Key) -> impl Iterator<Item = SessionId> {
+        self.records.get(key).into_iter().flat_map(|record| record.holdings.keys().copied())
+    }
+
+    /// Keys in these slots that somebody holds or claims. It looks at no more keys of other slots than there are UGSDs with some.
+    pub(super) fn keys_in(&self, slots: &BTreeSet<Slot>) -> Vec<Key> {
+        let mut keys = Vec::new();
+        let inode = |ugsd: UgsdId| Key::Inode(Ino::new(ugsd, LocalId::TOP));
+        let entry = |ugsd: UgsdId| Key::Entry { dir: Ino::new(ugsd, LocalId::TOP), name: [].into() };
+        let kinds: [&dyn Fn(UgsdId) -> Key; 2] = [&inode, &entry];
+        for first_of in kinds {
+            let is_kind =
+                |key: &Key| matches!(key, Key::Inode(_)) == matches!(first_of(UgsdId::ROOT), Key::Inode(_));
+            let mut from = Some(UgsdId::ROOT);
+            while let Some(at) = from {
+                let mut rest = self.records.range(first_of(at)..).map(|(key, _)| key);
+                let Some(found) = rest.next().filter(|key| is_kind(key)) else { break };
+                let ugsd = found.ugsd();
+                if slots.contains(&ugsd.slot()) {
+                    let more = rest.take_while(|key| is_kind(key) && key.ugsd() == ugsd);
+                    keys.extend(std::iter::once(found).chain(more).cloned());
+                    from = UgsdId::new(ugsd.get() + 1);
+                } else {
+                    from = next_in(slots, ugsd);
+                }
+            }
+        }
+        keys
     }
 
     pub fn holding(&self, session: SessionId, key: &Key) -> Option<&Holding> {

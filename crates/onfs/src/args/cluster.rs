@@ -228,9 +228,12 @@ pub struct LayoutArgs {
 
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// Metadata servers. Several share a PostgreSQL server of the demo's own, from one that is installed
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = value_parser!(u32).range(1..=i64::from(FEW_MAX)))]
-    pub metadata: u32,
+    /// Metadata servers. Several share a PostgreSQL server of the demo's own, from one that is installed. [default: 2, or 1 where none is]
+    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=i64::from(FEW_MAX)))]
+    pub metadata: Option<u32>,
+    /// Metadata servers beside them that only keep copies, and go on for one that dies. [default: 1 beside several]
+    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(0..=i64::from(FEW_MAX)))]
+    pub standby: Option<u32>,
     /// Data servers, each with memory and SSD
     #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
     pub data: u32,
@@ -252,11 +255,14 @@ pub struct DemoArgs {
     /// Small files that each client makes
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     pub files: u32,
+    /// Kill a metadata server at the end, wait until another has gone on in its place, and start it again: two minutes more
+    #[arg(long, conflicts_with = "hold")]
+    pub kill: bool,
     /// Leave it up, without a workload, until this command is ended
-    #[arg(long)]
+    #[arg(long, visible_alias = "keep")]
     pub hold: bool,
     /// Only take down what demos that were killed have left
-    #[arg(long, conflicts_with = "hold")]
+    #[arg(long, conflicts_with_all = ["hold", "kill"])]
     pub clean: bool,
     #[command(flatten)]
     pub output: Output,

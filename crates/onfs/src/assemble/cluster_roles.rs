@@ -5,16 +5,16 @@ use std::{io, sync::Arc, time::Duration};
 use ds::FirstRecord;
 use kv::MetaStore;
 use mds::Mds;
-use net::{Address, Client, Credentials, Handler, NobodyAnswers, Target, Tuning, hatch::Hatch};
+use net::{Address, Credentials, Handler, hatch::Hatch};
 use parking_lot::Mutex;
 use proto::control::NodeReport;
 use serve::{
     DataService, MetadataService, Services,
     data::{DataOptions, FirstRecords, first_record},
     metadata::{MetadataOptions, Shared},
-    reporting::{Reporter, Trouble},
+    reporters::{Reporters, Servers},
+    reporting::Trouble,
 };
-use wire::{handshake::Wish, schema::Lane};
 
 use super::{
     names::{Names, in_map},
@@ -44,7 +44,7 @@ const LEAVE: Duration = Duration::from_secs(15);
 pub(super) struct Serving {
     services: Arc<Services>,
     /// Of a node with data, while it serves.
-    reporters: Mutex<Vec<Reporter>>,
+    reporters: Mutex<Option<Reporters>>,
 }
 
 impl Serving {
@@ -112,16 +112,8 @@ impl Serving {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..NodeReport::default()
         };
-        for address in servers {
-            let to = Client::new(Target {
-                address,
-                wish: Wish { lane: Lane::Control, node: None },
-                credentials: credentials.clone(),
-                handler: Arc::new(NobodyAnswers),
-                tuning: Tuning::default(),
-            });
-            self.reporters.lock().push(Reporter::start(data.clone(), to, about.clone())?);
-        }
+        let servers = Servers { addresses: servers, credentials: credentials.clone() };
+        *self.reporters.lock() = Some(Reporters::start(data.clone(), servers, about)?);
         Ok(())
     }
 
@@ -134,7 +126,7 @@ impl Serving {
 
     /// Settles what is open, and ends.
     pub fn shutdown(&self) {
-        self.reporters.lock().clear();
+        *self.reporters.lock() = None;
         self.services.shutdown();
     }
 
@@ -209,8 +201,7 @@ impl Serving {
     }
 
     fn report_trouble(&self) -> Option<Trouble> {
-        let reporters = self.reporters.lock();
-        reporters.iter().filter_map(Reporter::trouble).min_by_key(|trouble| trouble.since)
+        self.reporters.lock().as_ref().and_then(Reporters::trouble)
     }
 
     /// Servers that the metadata server does not hear.

@@ -133,7 +133,7 @@ fn open_shared(
 
 /// Reads the password.
 fn database_options(database: &DatabaseConfig) -> Result<pg::Options, String> {
-    let DatabaseConfig { url, password_file, namespace, shared, standby: _ } = database;
+    let DatabaseConfig { url, password_file, namespace, shared, standby: _, standby_only: _ } = database;
     let sharing = if *shared { Sharing::Shared } else { Sharing::Alone };
     pg::Options::new(url, namespace, password_file.clone(), sharing)
 }

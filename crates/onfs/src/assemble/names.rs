@@ -116,8 +116,12 @@ pub(super) fn open(
     if let Some(line) = recovery_line(&store) {
         note(&line);
     }
+    let mut me = in_map(&config.node);
+    if database.standby_only {
+        me.roles = me.roles.and(Roles::STANDBY_ONLY);
+    }
     let joining = Joining {
-        me: in_map(&config.node),
+        me,
         servers: config.cluster.metadata.clone(),
         credentials: credentials.clone(),
         rights: Arc::new(Rows(rights.clone())),

@@ -133,7 +133,7 @@ fn next_steps(host: &str, key_file: &Path, config_file: &Path, tls: Option<&TlsF
     let Some(TlsFiles { ca, certificate, .. }) = tls else {
         return format!(
             "{made}\nnext:\n  \
-             1. look through {config}: the tiers, the addresses\n  \
+             1. look through {config}: the tiers, the addresses, and [metadata] if several servers are to have the names\n  \
              2. onfs server --config {config}\n  \
              3. on each further server: copy both files there, change [node] (its own id, roles = \"data\")\n     \
              and [cluster] (metadata = \"{host}:{PORT}\", key_file), and start it\n  \
@@ -145,7 +145,7 @@ fn next_steps(host: &str, key_file: &Path, config_file: &Path, tls: Option<&TlsF
     format!(
         "{made}made {ca} and {dir}/ca.key (the CA: who has its key makes nodes; keep it here, or where nobody is)\n\
          made {certificate} and its key for this host, {host}\n\nnext:\n  \
-         1. look through {config}: the tiers, the addresses\n  \
+         1. look through {config}: the tiers, the addresses, and [metadata] if several servers are to have the names\n  \
          2. onfs server --config {config}\n  \
          3. for each further server: onfs cluster certificate --dir {dir} NAME [ADDRESS...]; copy NAME.crt, NAME.key, ca.crt,\n     \
          the key and {CONFIG} there, change [node] (its own id, roles = \"data\") and [cluster] (metadata = \"{host}:{PORT}\",\n     \
@@ -166,7 +166,7 @@ fn config_text(host: &str, id: &str, files: &str) -> String {
          [node]\n\
          # Each node has its own number, for ever.\n\
          id = 1\n\
-         # What it serves: metadata, data or both. One node of a cluster has the metadata.\n\
+         # What it serves: metadata, data or both. One node of a cluster has the metadata, or several: see [metadata].\n\
          roles = \"metadata,data\"\n\
          # Where it listens, and where others reach it, if that is not the host's name.\n\
          listen = \"0.0.0.0:{PORT}\"\n\
@@ -178,8 +178,17 @@ fn config_text(host: &str, id: &str, files: &str) -> String {
          # The same on all nodes.\n\
          id = \"{id}\"\n\
          key_file = {files}\
-         # On a node that has data alone: where the metadata server is.\n\
+         # Where the metadata servers are, if that is not this node alone: HOST:PORT[,HOST:PORT].\n\
          # metadata = \"{host}:{PORT}\"\n\
+         \n\
+         [metadata]\n\
+         # Several metadata servers share a PostgreSQL database. A cluster is begun with it, or has one for good.\n\
+         # servers = \"several\"\n\
+         # engine = \"postgres\"\n\
+         # url = \"postgresql://onfs@db1/onfs\"\n\
+         # password_file = \"/etc/onfs/password\"\n\
+         # This one only keeps copies, and goes on for another that dies.\n\
+         # standby_only = \"yes\"\n\
          \n\
          [mount]\n\
          # Metadata, journal, log and control socket, on a disk that survives. The default is /var/lib/onfs/server-NAME.\n\

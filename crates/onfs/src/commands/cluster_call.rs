@@ -5,12 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cluster::map::ClusterMap;
 use net::{Address, Call, Client, Credentials, NobodyAnswers, Target, Tuning};
 use prost::Message;
 use proto::{
     Request,
+    control::Hello,
     watch::{ClusterNow, ClusterStatus, WATCH_BYTES_MAX},
 };
+use types::UgsdId;
 use wire::{
     frame::Verdict,
     handshake::{Roles, Wish},
@@ -26,6 +29,8 @@ use crate::{
     running::StartError,
 };
 
+/// A map is far smaller.
+const MAP_BYTES_MAX: u32 = 4 << 20;
 /// For one server; there may be several addresses.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -64,6 +69,19 @@ impl Cluster {
         let number = client_number().map_err(start_failure)?;
         let credentials = credentials(&cluster, number, roles).map_err(start_failure)?;
         Ok(Cluster { credentials, metadata: cluster.metadata })
+    }
+
+    /// The same, who makes the map first: of several metadata servers the one on duty.
+    pub(super) fn on_duty_first(mut self) -> Outcome<Cluster> {
+        let (_, body) = self.ask(&Hello {}, MAP_BYTES_MAX)?;
+        let map = ClusterMap::decode(&body)
+            .map_err(|error| Failure::failed(format!("the cluster map cannot be read: {error}")))?;
+        let duty = map.slot(UgsdId::ROOT.slot()).owner.and_then(|node| map.node(node));
+        let addresses = duty.into_iter().flat_map(|node| &node.addresses);
+        let first: Vec<Address> = addresses.filter_map(|text| text.parse().ok()).collect();
+        self.metadata.retain(|address| !first.contains(address));
+        self.metadata.splice(0..0, first);
+        Ok(self)
     }
 
     /// A lane on which nothing large goes. Made when it is used.

@@ -17,7 +17,10 @@ use super::inspect::status_of;
 use crate::{
     args::DemoArgs,
     control::SOCKET_NAME,
-    demo::{Amount, Cluster, DemoReport, Host, Network, Plan, Role, Sizes, Stored, Workload, clean},
+    demo::{
+        Amount, Cluster, DemoReport, Host, Installed, Network, Plan, Role, Sizes, Stored, Workload, clean,
+        take_over,
+    },
     exit::{Failure, Outcome, system_text},
     render::{self, AnyStatus},
 };
@@ -90,8 +93,10 @@ pub fn demo(args: &DemoArgs) -> Outcome {
         let _ = writeln!(io::stderr(), "demo: {text}");
         Ok(())
     };
+    let (metadata, standbys) = metadata_servers(args, &mut say)?;
     let sizes = Sizes {
-        metadata: args.metadata,
+        metadata,
+        standbys,
         data: args.data,
         nearline: args.nearline,
         clients: args.clients,
@@ -100,6 +105,11 @@ pub fn demo(args: &DemoArgs) -> Outcome {
     };
     let prefix = Network::prefix();
     let plan = Plan::new(&Path::new(PARENT).join(prefix.trim_end_matches('-')), &prefix, sizes);
+    if args.kill && !plan.has_several() {
+        let why = "--kill: with one metadata server and no standby nobody could go on";
+        return Err(Failure::usage(why).hint("--metadata 2, or --standby 1"));
+    }
+    say(&plan.text())?;
     let cluster = Cluster::up(plan, &mut say)?;
     if args.hold {
         show_held(&cluster, args)?;
@@ -112,6 +122,20 @@ pub fn demo(args: &DemoArgs) -> Outcome {
     say("taking it down")?;
     cluster.down()?;
     if args.output.json { render::json(&report) } else { render::print(&render::demo(&report)) }
+}
+
+/// How many, and how many standbys. Without a word about it two and one, where that is possible.
+fn metadata_servers(args: &DemoArgs, say: &mut dyn FnMut(&str) -> Outcome) -> Outcome<(u32, u32)> {
+    let metadata = match (args.metadata, Installed::find()) {
+        (Some(metadata), _) => metadata,
+        (None, Err(why)) if args.standby.is_none_or(|standby| standby == 0) && !args.kill => {
+            say(&format!("one metadata server and no standby: {} (several need it)", why.message))?;
+            1
+        }
+        (None, Err(why)) => return Err(why),
+        (None, Ok(_)) => 2,
+    };
+    Ok((metadata, args.standby.unwrap_or(u32::from(metadata > 1))))
 }
 
 fn use_it(cluster: &Cluster, args: &DemoArgs, say: &mut dyn FnMut(&str) -> Outcome) -> Outcome<DemoReport> {
@@ -133,7 +157,8 @@ fn use_it(cluster: &Cluster, args: &DemoArgs, say: &mut dyn FnMut(&str) -> Outco
     let metadata = cluster.shares()?;
     say("each removes its own")?;
     rows.push(workload.remove().map_err(failed)?);
-    Ok(DemoReport { workload: rows, servers, metadata })
+    let take_over = if args.kill { Some(take_over(cluster, say)?) } else { None };
+    Ok(DemoReport { workload: rows, servers, metadata, take_over })
 }
 
 fn stored(plan: &Plan) -> Outcome<Vec<Stored>> {
@@ -162,16 +187,24 @@ fn show_held(cluster: &Cluster, args: &DemoArgs) -> Outcome {
         return render::json(&held);
     }
     let mounts: Vec<_> = held.mounts.iter().map(|mount| format!("  {}\n", mount.display())).collect();
+    let several = plan.of(Role::Metadata).next().filter(|_| plan.has_several()).map(|host| {
+        let (namespace, config) = (plan.namespace(host), plan.config(host));
+        format!(
+            "the metadata servers: nsenter --net=/run/netns/{namespace} onfs mds list --config {}\n",
+            config.display()
+        )
+    });
     let database = held.database.map(|url| format!("the database, as root: psql '{url}'\n"));
     render::print(&format!(
         "mounted at\n{}on each host: nsenter --net=/run/netns/NAME COMMAND, with NAME of\n  {}\n\
-         the nodes: nsenter --net=/run/netns/{} onfs node list --cluster-key {} {}\n{}\
+         the nodes: nsenter --net=/run/netns/{} onfs node list --cluster-key {} {}\n{}{}\
          it is taken down when this command ends (Ctrl-C)\n",
         mounts.concat(),
         held.namespaces.join(" "),
         held.namespaces.first().map_or("", String::as_str),
         held.cluster_key.display(),
         held.source,
+        several.unwrap_or_default(),
         database.unwrap_or_default(),
     ))
 }

@@ -123,13 +123,18 @@ fn show(cluster: &Cluster, map: &ClusterMap, only: Option<Slot>, output: &Output
     let servers = map.nodes().filter(|node| node.roles.has(wire::handshake::Roles::MDS));
     let servers = servers.filter(|node| only.is_none_or(|slot| map.slot(slot).owner == Some(node.id)));
     let reports: Vec<MdsReport> = servers
-        .map(|node| MdsReport {
-            node: node.id.0,
-            name: node.name.clone(),
-            addresses: node.addresses.clone(),
-            slots: slots.get(&node.id).copied().unwrap_or(0),
-            on_duty: on_duty == Some(node.id),
-            standby: on_duty.and_then(|_| standby_of(cluster, node)),
+        .map(|node| {
+            let standby = on_duty.and_then(|_| standby_of(cluster, node));
+            MdsReport {
+                node: node.id.0,
+                name: node.name.clone(),
+                addresses: node.addresses.clone(),
+                slots: slots.get(&node.id).copied().unwrap_or(0),
+                on_duty: on_duty == Some(node.id),
+                standby_only: node.is_standby_only(),
+                silent: on_duty.is_some() && standby.is_none(),
+                standby,
+            }
         })
         .collect();
     if output.json { render::json(&reports) } else { render::print(&render::mds(&reports)) }

@@ -35,7 +35,7 @@ const AWAY_MAX: Duration = Duration::from_secs(120);
 pub fn node(command: &NodeCommand) -> Outcome {
     match command {
         NodeCommand::List { config, cluster, output } => {
-            let cluster = Cluster::named(config, cluster.as_deref())?;
+            let cluster = Cluster::named(config, cluster.as_deref())?.on_duty_first()?;
             let reports = reports(&cluster)?;
             if output.json { render::json(&reports) } else { render::print(&render::nodes(&reports)) }
         }
@@ -114,7 +114,7 @@ fn progress(report: &DrainReport) -> Progress {
 
 /// The node that is meant, and the cluster, asked by who may be a server there.
 fn found(which: &WhichNode) -> Outcome<(Cluster, NodeReport)> {
-    let cluster = Cluster::ordered(&which.config, which.cluster.as_deref())?;
+    let cluster = Cluster::ordered(&which.config, which.cluster.as_deref())?.on_duty_first()?;
     let number = which.node.parse::<u64>().ok();
     let is_it = |one: &NodeReport| number.map_or(one.name == which.node, |number| one.node == number);
     match (reports(&cluster)?.into_iter().find(is_it), number) {
@@ -189,7 +189,7 @@ fn pressure_report(standing: &Standing) -> Option<PressureReport> {
 }
 
 fn report(node: &Node) -> NodeReport {
-    let roles = [(Roles::MDS, "metadata"), (Roles::DS, "data")];
+    let roles = [(Roles::MDS, "metadata"), (Roles::STANDBY_ONLY, "standby only"), (Roles::DS, "data")];
     NodeReport {
         node: node.id.0,
         name: node.name.clone(),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{error::ConfigError, reader::Reader};
+use super::{error::ConfigError, reader::Reader, value::Value};
 
 /// As the settings name it. The password is in its file alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,6 +14,8 @@ pub struct DatabaseConfig {
     pub shared: bool,
     /// Another metadata server has what this one answers, and goes on when it dies.
     pub standby: bool,
+    /// This one keeps copies for others, and is given no slots.
+    pub standby_only: bool,
 }
 
 /// `None`: metadata are in the state directory.
@@ -28,6 +30,13 @@ pub(super) fn database(reader: &Reader<'_>) -> Result<Option<DatabaseConfig>, Co
             "metadata.servers is several: metadata.engine must be postgres for that".to_owned(),
         );
     }
+    let standby_only = matches!(reader.entry("metadata", "standby_only")?.value, Value::Switch(true));
+    if standby_only && !shared {
+        return wrong(
+            "standby_only",
+            "metadata.standby_only is yes: metadata.servers must be several for that".to_owned(),
+        );
+    }
     match (reader.word("metadata", "engine")?, url) {
         ("postgres", Some(url)) => {
             let namespace = reader.text("metadata", "namespace")?.unwrap_or_default();
@@ -36,7 +45,7 @@ pub(super) fn database(reader: &Reader<'_>) -> Result<Option<DatabaseConfig>, Co
             }
             let (url, namespace) = (url.to_owned(), namespace.to_owned());
             let standby = reader.word("metadata", "standby")? == "auto";
-            Ok(Some(DatabaseConfig { url, password_file, namespace, shared, standby }))
+            Ok(Some(DatabaseConfig { url, password_file, namespace, shared, standby, standby_only }))
         }
         ("postgres", None) => {
             wrong("engine", "metadata.engine is postgres: metadata.url must say which database".to_owned())

@@ -174,10 +174,13 @@ settings! {
         "Schema of the database that holds this file system: small letters, digits and _. Each file system has its own.";
     metadata.servers: Kind::Choice(&["one", "several"]), "one", None,
         "Of a cluster: whether this metadata server has all of the namespace, or several share it, each with directories of its own. \
-         `several` needs `postgres`, the same database and namespace for all, and all of them in cluster.metadata.";
+         `several` needs `postgres`, the same database and namespace for all, and in cluster.metadata those that are there from the beginning.";
     metadata.standby: Kind::Choice(&["auto", "off"]), "auto", None,
         "Of several metadata servers: whether another one keeps a copy of what this one has answered, and goes on in its place \
          when it is dead for good. `off`: nobody does, and its directories wait until it is started again.";
+    metadata.standby_only: Kind::Switch, "no", None,
+        "Of several metadata servers: this one keeps copies for the others and is given no directories. What it takes in a dead one's place it \
+         serves until another server is there.";
 
     policy.promote: Kind::Choice(crate::policy::Promote::NAMES), "on-open", None,
         "When data comes up from a slower tier: when a file is opened (of a linked directory: when it is read), or only on \
@@ -233,7 +236,7 @@ settings! {
     cluster.tls_key_file: Kind::Path { or: Some("none") }, "none", Some("--tls-key"),
         "The key of the certificate (PEM), which nobody else may read.";
     cluster.metadata: Kind::Text { or: Some("none") }, "none", None,
-        "Where the metadata servers are, HOST:PORT[,HOST:PORT]: servers of data report there.";
+        "Where the metadata servers are, HOST:PORT[,HOST:PORT]: servers of data report there, and to those that the cluster map names beside them.";
 
     monitor.listen: Kind::Text { or: Some("none") }, "none", None,
         "Where `/metrics` (OpenMetrics, docs/metrics.md) and `/healthz` are served, HOST:PORT or unix:/PATH. Whoever reaches it reads \

@@ -195,6 +195,12 @@ pub struct MdsReport {
     /// As it says itself; `None`: it did not, or there is none where one server has all.
     #[serde(default)]
     pub standby: Option<StandbyReport>,
+    /// It keeps copies for others, and is given no slots (`metadata.standby_only`).
+    #[serde(default)]
+    pub standby_only: bool,
+    /// Of several, it did not answer when it was asked for its standby.
+    #[serde(default)]
+    pub silent: bool,
 }
 
 /// Of a metadata server, about who goes on in its place when it is dead.

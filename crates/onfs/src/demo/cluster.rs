@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use types::SLOTS;
 
 use super::{
@@ -62,7 +62,7 @@ impl Cluster {
         step("all servers in the cluster map")?;
         cluster.wait_for_servers()?;
         if cluster.plan.has_several() {
-            step("all metadata servers with their share")?;
+            step("all metadata servers with their share, and a standby that has all of it")?;
             cluster.wait_for_shares()?;
         }
         for host in cluster.plan.of(Role::Client) {
@@ -85,7 +85,7 @@ impl Cluster {
         done(Command::new(&self.program).args(["cluster", "init"]).arg(self.plan.cluster_dir()))?;
         for host in &self.plan.hosts {
             let dirs = match host.role {
-                Role::Metadata => vec![],
+                Role::Metadata | Role::Standby => vec![],
                 Role::Data | Role::Nearline => vec![self.plan.tier(host)],
                 Role::Client => vec![self.plan.mountpoint(host)],
             };
@@ -100,7 +100,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn serve(&self, host: &Host) -> Outcome {
+    pub fn serve(&self, host: &Host) -> Outcome {
         done(self.on(host).args(["server", "--config"]).arg(self.plan.config(host))).map(drop)
     }
 
@@ -137,30 +137,41 @@ impl Cluster {
 
     /// What each metadata server has.
     pub fn shares(&self) -> Outcome<Vec<MdsReport>> {
-        let Some(metadata) = self.plan.of(Role::Metadata).next() else { return Ok(Vec::new()) };
-        let mut command = self.on(metadata);
+        let (client, metadata) = (self.plan.of(Role::Client).next(), self.plan.of(Role::Metadata).next());
+        let (Some(client), Some(metadata)) = (client, metadata) else { return Ok(Vec::new()) };
+        // The configuration names all of them, and any one answers.
+        let mut command = self.on(client);
         let listed =
             done(command.args(["mds", "list", "--json", "--config"]).arg(self.plan.config(metadata)))?;
         serde_json::from_slice(&listed.stdout)
             .map_err(|error| Failure::failed(format!("the list of metadata servers: {error}")))
     }
 
-    /// Until then directories that are made go to who has more.
-    fn wait_for_shares(&self) -> Outcome {
+    /// Until then directories that are made go to who has more, and nobody could go on for who dies.
+    pub fn wait_for_shares(&self) -> Outcome {
         let (count, end) = (self.plan.of(Role::Metadata).count() as u64, Instant::now() + PATIENCE);
         let enough = u64::from(SLOTS) / count / 2;
         loop {
             let shares = self.shares()?;
-            let served = shares.iter().filter(|share| share.slots >= enough).count() as u64;
+            let is_copied = |share: &MdsReport| share.standby.as_ref().is_some_and(|it| it.complete);
+            let served = shares.iter().filter(|share| share.slots >= enough && is_copied(share));
+            let served = served.count() as u64;
             if served == count {
                 return Ok(());
             }
             if Instant::now() > end {
-                let why = format!("{served} of {count} metadata servers have their share");
+                let why = format!("{served} of {count} metadata servers have their share and a standby");
                 return Err(Failure::new(Exit::TimedOut, why));
             }
             std::thread::sleep(LOOK_AGAIN);
         }
+    }
+
+    /// As `kill -9`: nothing that it has is settled.
+    pub fn kill(&self, host: &Host) -> Outcome {
+        let state = self.plan.state(host);
+        let pid = daemon_pid(&state).ok_or_else(|| Failure::failed(format!("{} does not run", host.name)))?;
+        kill_process(pid, Signal::KILL).map_err(|error| Failure::failed(format!("{}: {error}", host.name)))
     }
 
     /// Ends all, the clients first, the metadata servers last and then their database. The first error is told after everything was tried.
@@ -176,7 +187,7 @@ impl Cluster {
         for host in self.plan.hosts.iter().rev() {
             let ended = match host.role {
                 Role::Client => self.unmount(host),
-                Role::Data | Role::Nearline | Role::Metadata => self.end(host),
+                Role::Data | Role::Nearline | Role::Metadata | Role::Standby => self.end(host),
             };
             first = first.and(ended);
         }
@@ -218,11 +229,14 @@ impl Drop for Cluster {
     }
 }
 
+/// As the kernel knows who listens there: a number in a file may be another's by now.
+fn daemon_pid(state: &Path) -> Option<Pid> {
+    Client::connect(&state.join(SOCKET_NAME)).ok()?.daemon_pid()
+}
+
 /// `false`: it had to be killed.
 fn end_process(state: &Path) -> bool {
-    // As the kernel knows who listens there: a number in a file may be another's by now.
-    let listens = Client::connect(&state.join(SOCKET_NAME)).ok();
-    let Some(pid) = listens.and_then(|client| client.daemon_pid()) else { return true };
+    let Some(pid) = daemon_pid(state) else { return true };
     let _ = kill_process(pid, Signal::TERM);
     let end = Instant::now() + PATIENCE;
     while test_kill_process(pid).is_ok() {

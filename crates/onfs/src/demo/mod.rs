@@ -13,11 +13,14 @@ mod place;
 mod plan;
 mod programs;
 mod report;
+mod takeover;
 mod workload;
 
 pub use clean::clean;
 pub use cluster::Cluster;
+pub use database::Installed;
 pub use network::Network;
 pub use plan::{FEW_MAX, Host, NODES_MAX, Plan, Role, Sizes};
 pub use report::{DemoReport, Stored};
+pub use takeover::{TakeOver, take_over};
 pub use workload::{Amount, Workload, WorkloadRow};

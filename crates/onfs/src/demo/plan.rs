@@ -12,7 +12,7 @@ const PORT: u16 = 7400;
 pub const DATABASE_DIR: &str = "database";
 /// Addresses of the last part of [`NETWORK`], and processes of one machine.
 pub const NODES_MAX: u32 = 64;
-/// Of metadata servers, and of near-line servers: with both kinds of [`NODES_MAX`] they fit into the network.
+/// Of metadata servers, standbys, and near-line servers: with both kinds of [`NODES_MAX`] they fit into the network.
 pub const FEW_MAX: u32 = 16;
 
 /// How much is brought up.
@@ -20,6 +20,8 @@ pub const FEW_MAX: u32 = 16;
 pub struct Sizes {
     /// Several share their names in a database of the demo's own.
     pub metadata: u32,
+    /// Those beside them that only keep copies.
+    pub standbys: u32,
     /// Data servers, each with memory and SSD.
     pub data: u32,
     /// Data servers with memory and a near-line directory.
@@ -35,6 +37,8 @@ pub struct Sizes {
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     Metadata,
+    /// Of metadata, and it only keeps copies.
+    Standby,
     Data,
     /// Of data, and its persistent tier is near-line.
     Nearline,
@@ -45,7 +49,7 @@ impl Role {
     pub fn has_data(self) -> bool {
         match self {
             Role::Data | Role::Nearline => true,
-            Role::Metadata | Role::Client => false,
+            Role::Metadata | Role::Standby | Role::Client => false,
         }
     }
 }
@@ -73,12 +77,13 @@ impl Plan {
     pub fn new(dir: &Path, prefix: &str, sizes: Sizes) -> Plan {
         let roles = [
             (Role::Metadata, "meta", sizes.metadata),
+            (Role::Standby, "standby", sizes.standbys),
             (Role::Data, "data", sizes.data),
             (Role::Nearline, "nearline", sizes.nearline),
             (Role::Client, "client", sizes.clients),
         ];
         let names = roles.into_iter().flat_map(|(role, name, count)| {
-            let alone = role == Role::Metadata && count == 1;
+            let alone = matches!(role, Role::Metadata | Role::Standby) && count == 1;
             (1..=count).map(move |n| (role, if alone { name.to_owned() } else { format!("{name}{n}") }))
         });
         let hosts = names.zip(1..).map(|((role, name), number)| Host { name, role, number }).collect();
@@ -92,7 +97,24 @@ impl Plan {
 
     /// Do metadata servers share the namespace?
     pub fn has_several(&self) -> bool {
-        self.sizes.metadata > 1
+        self.sizes.metadata + self.sizes.standbys > 1
+    }
+
+    /// What it is, in a line.
+    pub fn text(&self) -> String {
+        let Sizes { metadata, standbys, data, nearline, clients, .. } = self.sizes;
+        let parts = [
+            (metadata, "metadata server", ""),
+            (standbys, "standby", " of their own"),
+            (data, "data server", " with memory and SSD"),
+            (nearline, "data server", " with memory and near-line"),
+            (clients, "client", ""),
+        ];
+        let parts = parts.iter().filter(|(count, _, _)| *count > 0).map(|(count, name, has)| {
+            let several = if *count == 1 { "" } else { "s" };
+            format!("{count} {name}{several}{has}")
+        });
+        parts.collect::<Vec<_>>().join(", ")
     }
 
     /// Of the database and its socket.
@@ -126,7 +148,7 @@ impl Plan {
         format!("{NETWORK}.{}", host.number)
     }
 
-    /// What clients mount.
+    /// What clients mount, and servers are told. Standbys are not among them: the cluster map names them.
     pub fn source(&self) -> String {
         let metadata = self.of(Role::Metadata).map(|host| format!("{}:{PORT}", Plan::address(host)));
         format!("{}:/", metadata.collect::<Vec<_>>().join(","))
@@ -174,6 +196,7 @@ impl Plan {
         };
         let (roles, has) = match host.role {
             Role::Metadata => ("metadata", self.names_text()),
+            Role::Standby => ("metadata", self.names_text() + "standby_only = \"yes\"\n"),
             Role::Data | Role::Client => ("data", tiers("ssd")),
             Role::Nearline => ("data", tiers("nearline")),
         };
@@ -208,8 +231,15 @@ mod tests {
     use super::*;
     use crate::config::{self, ServerConfig, Settings};
 
-    const SMALL: Sizes =
-        Sizes { metadata: 1, data: 4, nearline: 0, clients: 2, postgres: false, memory: ByteSize(64 << 20) };
+    const SMALL: Sizes = Sizes {
+        metadata: 1,
+        standbys: 0,
+        data: 4,
+        nearline: 0,
+        clients: 2,
+        postgres: false,
+        memory: ByteSize(64 << 20),
+    };
 
     fn planned(sizes: Sizes) -> Plan {
         let plan = Plan::new(Path::new("/var/tmp/d"), "onfs-7-", sizes);
@@ -241,12 +271,19 @@ mod tests {
 
     #[test]
     fn several_metadata_servers_share_a_database_and_near_line_is_the_last_tier() {
-        let plan = planned(Sizes { metadata: 2, nearline: 1, ..SMALL });
-        assert_eq!(plan.hosts.len(), 9);
+        let plan = planned(Sizes { metadata: 2, standbys: 1, nearline: 1, ..SMALL });
+        assert_eq!(plan.hosts.len(), 10);
         assert_eq!(plan.source(), "10.77.0.1:7400,10.77.0.2:7400:/");
+        assert_eq!(
+            plan.text(),
+            "2 metadata servers, 1 standby of their own, 4 data servers with memory and SSD, \
+             1 data server with memory and near-line, 2 clients"
+        );
         for host in plan.servers() {
             let config = resolved(&plan, host);
-            assert_eq!(config.shared_names().is_some(), host.role == Role::Metadata);
+            let shared = config.shared_names();
+            assert_eq!(shared.is_some(), matches!(host.role, Role::Metadata | Role::Standby));
+            assert_eq!(shared.is_some_and(|it| it.standby_only), host.role == Role::Standby);
             assert_eq!(config.node.data, host.role.has_data());
             assert_eq!(config.stores.nearline.is_some(), host.role == Role::Nearline);
             assert_eq!(config.cluster.metadata.len(), 2);
@@ -258,8 +295,14 @@ mod tests {
 
     #[test]
     fn the_largest_plan_fits_into_the_network() {
-        let sizes =
-            Sizes { metadata: FEW_MAX, data: NODES_MAX, nearline: FEW_MAX, clients: NODES_MAX, ..SMALL };
+        let sizes = Sizes {
+            metadata: FEW_MAX,
+            standbys: FEW_MAX,
+            data: NODES_MAX,
+            nearline: FEW_MAX,
+            clients: NODES_MAX,
+            ..SMALL
+        };
         assert!(planned(sizes).hosts.iter().all(|host| (1..255).contains(&host.number)));
     }
 }

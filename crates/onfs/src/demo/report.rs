@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::workload::WorkloadRow;
+use super::{takeover::TakeOver, workload::WorkloadRow};
 use crate::control::{MdsReport, TierReport};
 
 #[derive(Debug, Serialize)]
@@ -12,6 +12,9 @@ pub struct DemoReport {
     pub servers: Vec<Stored>,
     /// What each metadata server had of the namespace.
     pub metadata: Vec<MdsReport>,
+    /// If a metadata server was killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub take_over: Option<TakeOver>,
 }
 
 /// The tiers of a data server.

@@ -278,10 +278,19 @@ pub fn mds(servers: &[MdsReport]) -> String {
         ("address", Align::Left),
     ]);
     for server in servers {
-        let slots = if server.slots == 0 { "-".to_owned() } else { count(server.slots) };
+        let slots = match server {
+            MdsReport { slots: 0, standby_only: true, .. } => "standby only".to_owned(),
+            MdsReport { slots: 0, .. } => "-".to_owned(),
+            MdsReport { slots, standby_only: true, .. } => format!("{}, for now", count(*slots)),
+            MdsReport { slots, .. } => count(*slots),
+        };
         let duty = if server.on_duty { "yes" } else { "-" };
         let (node, name) = (server.node.to_string(), server.name.clone());
-        let standby = server.standby.as_ref().map_or_else(|| "-".to_owned(), standby);
+        let standby = match &server.standby {
+            Some(of) => standby(of),
+            None if server.silent => "it does not answer".to_owned(),
+            None => "-".to_owned(),
+        };
         table.row([node, name, slots, duty.to_owned(), standby, server.addresses.join(", ")]);
     }
     table.render(0)
@@ -331,6 +340,21 @@ mod tests {
         assert!(lines[2].ends_with("full; 3 files, 4.0 MiB sent to others; one waits: w"), "{text}");
         assert!(lines[3].ends_with("3 files, 4.0 MiB sent to others"), "{text}");
         assert!(!nodes(&all[..1]).contains("room"));
+    }
+
+    #[test]
+    fn metadata_servers_are_shown() {
+        let copy = StandbyReport { node: 3, complete: true, since_ms: 1000, ..StandbyReport::default() };
+        let full =
+            MdsReport { node: 1, slots: 2071, on_duty: true, standby: Some(copy), ..MdsReport::default() };
+        let dead = MdsReport { node: 2, silent: true, ..MdsReport::default() };
+        let only = MdsReport { node: 3, standby_only: true, ..MdsReport::default() };
+        let text = mds(&[full, dead, only.clone(), MdsReport { slots: 9, ..only }]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains("2 071  yes") && lines[1].contains("node 3, complete, 1s"), "{text}");
+        assert!(lines[2].contains("it does not answer"), "{text}");
+        assert!(lines[3].contains("standby only"), "{text}");
+        assert!(lines[4].contains("9, for now"), "{text}");
     }
 
     #[test]

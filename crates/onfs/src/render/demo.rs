@@ -1,10 +1,11 @@
 //! What a demo came to, for people.
 
 use super::{
+    cluster::mds,
     table::{Align, Table},
     units::{bytes, count},
 };
-use crate::demo::DemoReport;
+use crate::demo::{DemoReport, TakeOver};
 
 pub fn demo(report: &DemoReport) -> String {
     let mut workload = Table::new(&[
@@ -30,13 +31,22 @@ pub fn demo(report: &DemoReport) -> String {
             servers.row([server.name.clone(), tier.name.to_string(), bytes(tier.used_bytes)]);
         }
     }
-    let mut metadata =
-        Table::new(&[("metadata server", Align::Left), ("slots", Align::Right), ("on duty", Align::Left)]);
-    for server in &report.metadata {
-        let duty = if server.on_duty { "yes" } else { "-" };
-        metadata.row([server.name.clone(), count(server.slots), duty.to_owned()]);
-    }
     // One has all.
-    let metadata = if report.metadata.len() > 1 { metadata.render(0) + "\n" } else { String::new() };
-    format!("{}\n{}\n{metadata}every byte was as it was written\n", workload.render(0), servers.render(0))
+    let metadata = if report.metadata.len() > 1 { mds(&report.metadata) + "\n" } else { String::new() };
+    let take_over = report.take_over.as_ref().map_or_else(String::new, take_over);
+    format!(
+        "{}\n{}\n{metadata}{take_over}every byte was as it was written\n",
+        workload.render(0),
+        servers.render(0)
+    )
+}
+
+fn take_over(of: &TakeOver) -> String {
+    let TakeOver { killed, waited_seconds, after, back } = of;
+    format!(
+        "{killed} was killed: programs that used its directories waited {waited_seconds:.0} s, then\n{}\n\
+         it was started again, and then\n{}\n",
+        mds(after),
+        mds(back)
+    )
 }

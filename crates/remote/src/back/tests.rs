@@ -17,7 +17,7 @@ impl Random {
 }
 
 fn right(now: Instant) -> Right {
-    Right { ticket: crate::kept::Kept::default().ask(now), joined: 7, asked: now }
+    Right { ticket: crate::kept::Kept::default().ask(now), from: Source { node: 0, joined: 7 }, asked: now }
 }
 
 /// The file as programs see it, as its data servers have it, and what each byte's write was.
@@ -167,7 +167,7 @@ fn nothing_is_kept_back_without_a_right_that_stands() {
     assert!(!write(&mut world, now + RIGHT_LASTS, true), "it was not asked for again");
     assert!(write(&mut world, now, true));
     // What was kept back under another number is sent first.
-    world.back.answered(INO, Some(Right { joined: 8, ..right(now) }));
+    world.back.answered(INO, Some(Right { from: Source { node: 0, joined: 8 }, ..right(now) }));
     assert!(!write(&mut world, now, true));
     assert!(world.back.stop(INO) && !write(&mut world, now, true), "asked back");
     // It is lost when it cannot be sent.

@@ -7,7 +7,7 @@ fn ino(n: u64) -> Ino {
 }
 
 fn giving(number: u64) -> Giving {
-    (1, Returned { number, ..Returned::default() })
+    (Source { node: 0, joined: 1 }, Returned { number, ..Returned::default() })
 }
 
 fn file(job: Option<Job>) -> Option<Ino> {

@@ -53,13 +53,15 @@ impl DataService {
         marks.iter().filter(|(ino, _)| idle(ino)).map(|(ino, mark)| (*ino, *mark)).collect()
     }
 
-    pub(super) fn copies(&self) -> Done {
+    pub(super) fn copies(&self, after: u64) -> Done {
         let judged = |(ino, mark): (Ino, Mark)| Judged {
             object: Some(Object { ino: ino.get(), generation: mark.generation }),
             attempt: mark.attempt,
             counts: false,
         };
-        let copies = self.unjudged().into_iter().take(BATCH_MAX / 2).map(judged).collect();
+        // In order.
+        let later = self.unjudged().into_iter().filter(|(ino, _)| ino.get() > after);
+        let copies = later.take(BATCH_MAX / 2).map(judged).collect();
         Done::new(&CopyList { copies })
     }
 

@@ -1,10 +1,15 @@
 //! Requests for bytes: read, write, cut, free, seek, make durable.
 
 use net::Incoming;
-use proto::{Bad, Nothing, data as asked};
-use types::Errno;
+use proto::{Bad, Nothing, Reason, data as asked};
+use types::{Errno, Ino};
 
-use super::{DataService, record::refused, table::State};
+use super::{
+    DataService,
+    admission::{Admitted, Asker},
+    record::refused,
+    table::State,
+};
 use crate::answer::{Done, No, Outcome};
 
 fn the(object: Option<&asked::Object>) -> Result<&asked::Object, No> {
@@ -40,8 +45,9 @@ impl DataService {
         if bytes.is_empty() {
             return Ok(Done::new(&asked::Written { bytes: 0 }));
         }
-        let admitted = self.admission.begin(asked.joined)?;
-        let begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
+        let ino = proto::attr::ino(object.ino)?;
+        let admitted = self.admit(Asker { server: asked.server, joined: asked.joined }, ino)?;
+        let begun = self.under_way.begin(incoming, ino)?;
         let written = self.writing(object, |there| {
             self.may_change(there.ino())?;
             let written = self.ds.write(there, asked.offset, bytes);
@@ -54,6 +60,15 @@ impl DataService {
             self.make_safe(object)?;
         }
         Ok(Done::new(&asked::Written { bytes: written as u32 }))
+    }
+
+    fn admit(&self, asker: Asker, ino: Ino) -> Result<Option<Admitted<'_>>, No> {
+        let admitted = self.admission.begin(asker, ino);
+        if admitted.as_ref().is_err_and(|no| Reason::of(&no.0) == Reason::WrongOwner) {
+            // Whose the slot is was not heard yet, by one of us.
+            self.pressed.nudge();
+        }
+        admitted
     }
 
     pub(super) fn sync(&self, asked: &asked::Sync) -> Outcome {
@@ -151,8 +166,9 @@ impl DataService {
 
     pub(super) fn allocate(&self, asked: &asked::Allocate, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
-        let _admitted = self.admission.begin(asked.joined)?;
-        let _begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
+        let ino = proto::attr::ino(object.ino)?;
+        let _admitted = self.admit(Asker { server: asked.server, joined: asked.joined }, ino)?;
+        let _begun = self.under_way.begin(incoming, ino)?;
         self.allot(asked, object)
     }
 

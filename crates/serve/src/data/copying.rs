@@ -168,7 +168,8 @@ impl DataService {
 
     fn make_hole(&self, to: &Object, from: u64, until: u64) -> Result<(), No> {
         let mode = AllocateMode::Zero.into();
-        let hole = Allocate { object: Some(*to), mode, offset: from, length: until - from, joined: 0 };
+        let hole =
+            Allocate { object: Some(*to), mode, offset: from, length: until - from, joined: 0, server: 0 };
         self.allot(&hole, to).map(drop)
     }
 

@@ -7,7 +7,7 @@
 //! - I-PRESS-6: who waits for room or safety waits while something leaves, and for a stated time without anything leaving, no longer.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -16,7 +16,8 @@ use proto::{
     BATCH_MAX, Reason,
     control::{NodeReported, Pressure},
     data::Object,
-    moving::{Cool, CoolList, CoolWhy},
+    moving::{Cool, CoolList, CoolWhy, Coolest},
+    owners,
 };
 use types::{Errno, Ino, TierSet};
 use wire::schema::Retry;
@@ -49,7 +50,7 @@ impl DataService {
     pub fn told(&self, reported: &NodeReported) {
         let (safe, any) = (reported.safe_room, reported.any_room);
         let mut state = self.pressed.state.lock();
-        state.room = Some(Room { safe, any, said: Instant::now() });
+        state.room.insert(reported.server, Room { safe, any, said: Instant::now() });
         // Of several metadata servers one may have heard later.
         state.outlives = Some(!reported.nothing_safe || state.outlives == Some(true));
     }
@@ -165,22 +166,25 @@ impl DataService {
     }
 
     /// What it would be rid of.
-    pub(super) fn coolest(&self) -> Result<Done, No> {
+    pub(super) fn coolest(&self, asked: &Coolest) -> Result<Done, No> {
+        let slots: HashSet<u16> = owners::slots(&asked.slots).into_iter().collect();
+        let of_asker = |ino: Ino| slots.is_empty() || slots.contains(&ino.ugsd().slot().get());
         let stand = self.stand();
         let pressure = Some(self.pressure());
-        let mut objects = self.to_be_safe();
+        let mut objects = self.to_be_safe(&of_asker);
         if stand.lacking > 0 || self.aged() > 0 {
             let left = LIST_MAX - objects.len();
-            objects.extend(self.cool_ones(&stand, left)?);
+            objects.extend(self.cool_ones(&stand, &of_asker, left)?);
         }
         Ok(Done::new(&CoolList { pressure, objects }))
     }
 
     /// Those that somebody waits for, who waits longest first.
-    fn to_be_safe(&self) -> Vec<Cool> {
+    fn to_be_safe(&self, of_asker: &dyn Fn(Ino) -> bool) -> Vec<Cool> {
         let mut waiting: Vec<(Instant, Ino, u64)> = {
             let state = self.pressed.state.lock();
-            state.unsafe_ones.iter().map(|(ino, (waits, bytes))| (waits.since, *ino, *bytes)).collect()
+            let asked = state.unsafe_ones.iter().filter(|(ino, _)| of_asker(**ino));
+            asked.map(|(ino, (waits, bytes))| (waits.since, *ino, *bytes)).collect()
         };
         waiting.sort_unstable();
         waiting.truncate(LIST_MAX / 2);
@@ -193,7 +197,7 @@ impl DataService {
     }
 
     /// The coolest of what is in the lowest tier.
-    fn cool_ones(&self, stand: &Stand, most: usize) -> Result<Vec<Cool>, No> {
+    fn cool_ones(&self, stand: &Stand, of_asker: &dyn Fn(Ino) -> bool, most: usize) -> Result<Vec<Cool>, No> {
         let now = self.pressed.now();
         let aged_after = self.pressed.leave_after.filter(|_| !self.is_safe());
         let unused = self.table.idle(Duration::ZERO);
@@ -203,6 +207,9 @@ impl DataService {
         let mut cool = Vec::new();
         let key = |one: &Cool| (one.why == i32::from(CoolWhy::Room), one.open, u64::MAX - one.cool);
         let scanned = self.ds.scan_lowest(&mut |ino, bytes| {
+            if !of_asker(ino) {
+                return;
+            }
             let usage = self.pressed.usage.lock();
             let open = rank.get(&ino).copied();
             let aged = open.is_none() && aged_after.is_some_and(|after| usage.closed_for(ino, now) >= after);

@@ -1,7 +1,7 @@
 //! Who waits at a full data server, or at one that has only memory, and what is known of room elsewhere.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     time::{Duration, Instant},
 };
 
@@ -41,8 +41,8 @@ pub(super) struct State {
     pub unsafe_ones: HashMap<Ino, (Waits, u64)>,
     /// For room.
     pub starved: Option<Waits>,
-    /// What the metadata server said last.
-    pub room: Option<Room>,
+    /// What each metadata server said last; they may hear of others at different times.
+    pub room: BTreeMap<u64, Room>,
     /// Whether the cluster has a tier that outlives its machine; `None`: nobody said yet.
     pub outlives: Option<bool>,
     /// When an object left last.
@@ -100,8 +100,9 @@ impl Pressed {
 
     /// It was said that there is no room elsewhere, to somebody who has waited long enough for all to have reported.
     pub(super) fn is_without(&self, since: Instant, room: impl Fn(&Room) -> u64) -> bool {
-        let said = self.state.lock().room.filter(|said| said.said.elapsed() < BELIEVED);
-        since.elapsed() > self.patience / 8 && said.is_none_or(|said| room(&said) == 0)
+        let state = self.state.lock();
+        let mut said = state.room.values().filter(|said| said.said.elapsed() < BELIEVED);
+        since.elapsed() > self.patience / 8 && said.all(|said| room(said) == 0)
     }
 
     pub(super) fn nudge(&self) {

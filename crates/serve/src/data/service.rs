@@ -165,8 +165,8 @@ impl DataService {
         &self.workers
     }
 
-    /// Says how it is in a report.
-    pub fn report(&self, about: &mut NodeReport) {
+    /// Says how it is in a report to a metadata server, which is this node; 0: the one that there is, or it is not known yet.
+    pub fn report(&self, about: &mut NodeReport, server: u64) {
         let tiers = self.ds.tiers();
         (about.total, about.free) = super::space::space(&tiers);
         about.tiers = tiers.iter().map(super::space::tier_now).collect();
@@ -175,7 +175,7 @@ impl DataService {
         about.busy = super::space::busy(&tiers, about.waiting, self.options.bounds.threads);
         about.copies = self.copies_unjudged();
         about.pressure = Some(self.pressure());
-        (about.refuses, about.roster) = (true, self.admission.kept());
+        (about.refuses, about.roster) = (true, self.admission.kept(server));
     }
 
     /// The report that was sent at `sent` was answered. True: there is something new that the next report says to be known.
@@ -489,16 +489,13 @@ impl DataService {
             Method::Changed => self.changed(&decode(meta)?),
             Method::HandOver => self.hand_over(&decode(meta)?),
             Method::Copies => {
-                let _: proto::moving::Copies = decode(meta)?;
-                Ok(self.copies())
+                let proto::moving::Copies { after } = decode(meta)?;
+                Ok(self.copies(after))
             }
             Method::Judge => self.judge(&decode(meta)?),
             Method::Lend => self.lend(&decode(meta)?, incoming),
             Method::StoreTo => self.store_to(&decode(meta)?, incoming),
-            Method::Coolest => {
-                let _: proto::moving::Coolest = decode(meta)?;
-                self.coolest()
-            }
+            Method::Coolest => self.coolest(&decode(meta)?),
             Method::Read => self.read(&decode(meta)?, incoming),
             Method::Write => self.write(&decode(meta)?, incoming),
             Method::Sync => self.sync(&decode(meta)?),

@@ -54,7 +54,7 @@ impl MetadataService {
 
     /// The times of reading of these are about to change. Of a file that somebody else keeps and does not give back soon it stays as it is:
     /// no close waits for him.
-    fn claim_read(&self, session: &Session, asked: &CloseMany) -> (Vec<Option<Claimed<'_>>>, BTreeSet<u64>) {
+    fn claim_read(&self, session: &Session, asked: &CloseMany) -> (Vec<Claimed<'_>>, BTreeSet<u64>) {
         let read = asked.closings.iter().filter(|one| one.atime.is_some()).map(|one| one.ino);
         let read: BTreeSet<u64> = read.collect();
         let (mut claimed, mut free) = (Vec::with_capacity(read.len()), BTreeSet::new());

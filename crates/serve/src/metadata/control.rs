@@ -12,7 +12,7 @@ use proto::{
 use types::{Errno, Ino};
 use wire::handshake::{Peer, Roles};
 
-use super::{MetadataService, fencing::data_lease, session::Session};
+use super::{MetadataService, fencing::data_lease, owners::Owners, session::Session};
 use crate::{
     answer::{Done, No, Outcome},
     standing,
@@ -93,6 +93,8 @@ impl MetadataService {
     }
 
     pub(super) fn renew(&self, session: &Session, asked: &Renew) -> Outcome {
+        // Its answer says that what we granted stands.
+        self.may_speak()?;
         asked.node.into_iter().for_each(|node| session.is_at(node));
         Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch(), bare: self.last_bare() }))
     }
@@ -104,8 +106,8 @@ impl MetadataService {
             return Err(Errno::EPERM.into());
         }
         let map_epoch = self.nodes.reported(&asked)?;
-        // Where there are several of us data servers do not know whose session asks.
-        let keeps_to = asked.refuses && self.owners.is_none();
+        self.may_vouch()?;
+        let keeps_to = asked.refuses;
         let (safe_room, any_room) = self.room_beside(asked.node);
         let nothing_safe = !self.has_what_outlives(&asked)?;
         Ok(Done::new(&NodeReported {
@@ -116,6 +118,7 @@ impl MetadataService {
             nothing_safe,
             lease_ms: if keeps_to { millis(data_lease(&self.options.sessions)) } else { 0 },
             roster: self.roster_for(asked.roster).filter(|_| keeps_to),
+            server: self.owners.as_ref().map_or(0, Owners::node),
         }))
     }
 }

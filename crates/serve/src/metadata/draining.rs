@@ -4,7 +4,7 @@
 //! - I-DRAIN-2: one that is found to hold nothing after that holds nothing until it is taken back; only such a one is removed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     ops::ControlFlow,
     sync::atomic::Ordering,
     time::{Duration, Instant},
@@ -20,7 +20,7 @@ use proto::{
 };
 use types::{Errno, Ino};
 
-use super::{MetadataService, drains::Drain, moving::Cause, placed::Placed, wishes::DirWish};
+use super::{MetadataService, drains::Drain, moving::Cause, owners::Other, placed::Placed, wishes::DirWish};
 use crate::{
     answer::{Done, No, Outcome},
     standing::{self, Standing},
@@ -38,9 +38,10 @@ const REST_MAX: Duration = Duration::from_secs(60);
 const LOOKS_REST: u32 = 10;
 
 impl MetadataService {
-    /// Higher than those of all lives before.
-    pub(super) fn next_attempt(&self) -> u64 {
-        u64::from(self.terms.life().0) << 32 | (self.drains.attempts.fetch_add(1, Ordering::Relaxed) + 1)
+    /// Higher than all that were before for a file of ours, in earlier lives and by earlier owners of its slot.
+    pub(super) fn next_attempt(&self) -> Result<u64, No> {
+        let front = if self.owners.is_some() { self.attempt_era()? } else { self.terms.life().0 };
+        Ok(u64::from(front) << 32 | (self.drains.attempts.fetch_add(1, Ordering::Relaxed) + 1))
     }
 
     /// Returns when nothing is being moved any more.
@@ -52,17 +53,10 @@ impl MetadataService {
         }
     }
 
-    fn is_alone(&self) -> Result<(), No> {
-        if self.owners.is_none() {
-            return Ok(());
-        }
-        let why = "data servers cannot be drained or removed while there are several metadata servers (metadata.servers)";
-        Err(refused(Errno::EOPNOTSUPP, why))
-    }
-
     pub(super) fn drain_node(&self, meta: &[u8]) -> Outcome {
         let DrainNode { node, undo } = proto::decode(meta)?;
-        self.is_alone()?;
+        let _changing = self.drains.changing.lock();
+        drop(self.inside_duty()?);
         let before = self.nodes.standing(node);
         let heard = self.nodes.name_of(node);
         let name = heard.or(before.as_ref().map(|standing| standing.name.clone()));
@@ -90,29 +84,45 @@ impl MetadataService {
             }
         };
         self.set_standing(node, now)?;
+        match self.tell_standings() {
+            // Who does not hear gives it nothing for a while.
+            Err(no) if undo => tracing::info!(node, why = no.0.detail, "a data server is taken back"),
+            told => told?,
+        }
         tracing::info!(node, undo, "a data server is drained, or taken back");
-        Ok(Done::new(&self.said(node, name.unwrap_or_default())))
+        let others = self.looks_of_others()?;
+        Ok(Done::new(&self.said(node, name.unwrap_or_default(), &others)))
     }
 
     fn set_standing(&self, node: u64, now: Option<Standing>) -> Result<(), No> {
         // Nobody is choosing, and whoever chooses later knows it.
         let _alone = self.drains.placing.write();
-        standing::save(&self.notes, node, now.as_ref()).map_err(|error| {
-            tracing::error!(node, %error, "what becomes of a data server was not stored");
-            No::from(Errno::EIO)
-        })?;
+        {
+            let _inside = self.inside_duty()?;
+            standing::save(self.standings_store(), node, now.as_ref()).map_err(|error| {
+                tracing::error!(node, %error, "what becomes of a data server was not stored");
+                No::from(Errno::EIO)
+            })?;
+            self.settled_here()?;
+        }
         let same = now.is_some() && now == self.nodes.standing(node);
         self.nodes.set_standing(node, now)?;
         if !same {
-            self.drains.table.lock().remove(&node);
-            self.drains.resting.lock().clear();
+            self.has_other_standing(node);
         }
         Ok(())
     }
 
+    pub(super) fn has_other_standing(&self, node: u64) {
+        self.drains.table.lock().remove(&node);
+        self.drains.resting.lock().clear();
+    }
+
     pub(super) fn remove_node(&self, meta: &[u8]) -> Outcome {
         let RemoveNode { node } = proto::decode(meta)?;
-        self.is_alone()?;
+        let _changing = self.drains.changing.lock();
+        drop(self.inside_duty()?);
+        let others = self.looks_of_others()?;
         let before = self.nodes.standing(node);
         let Some(standing) = before.filter(|standing| standing.kind == StandingKind::Draining) else {
             return Err(refused(
@@ -122,9 +132,10 @@ impl MetadataService {
                 ),
             ));
         };
-        let drain = self.drains.table.lock().get(&node).cloned().unwrap_or_default();
+        let drain = self.said(node, String::new(), &others);
         if !drain.known {
-            return Err(refused(Errno::EBUSY, &format!("it is not known yet what node {node} holds")));
+            let why = if drain.why.is_empty() { drain.why } else { format!(": {}", drain.why) };
+            return Err(refused(Errno::EBUSY, &format!("it is not known yet what node {node} holds{why}")));
         }
         if drain.files_left > 0 {
             let files = drain.files_left;
@@ -134,12 +145,19 @@ impl MetadataService {
             ));
         }
         self.set_standing(node, Some(Standing { kind: StandingKind::Removed, ..standing }))?;
+        if let Err(no) = self.tell_standings() {
+            // It gets nothing already.
+            tracing::info!(node, why = no.0.detail, "a data server is removed");
+        }
         tracing::info!(node, "a data server is removed");
         Ok(Done::new(&Nothing {}))
     }
 
     pub(super) fn standings(&self, meta: &[u8], most: usize) -> Outcome {
         let _: Standings = proto::decode(meta)?;
+        let _changing = self.drains.changing.lock();
+        drop(self.inside_duty()?);
+        let others = self.looks_of_others()?;
         let mut names: BTreeMap<u64, String> =
             self.nodes.standings().into_iter().map(|(node, standing)| (node, standing.name)).collect();
         // And those that are full, or sent something away.
@@ -148,12 +166,20 @@ impl MetadataService {
         for node in full.map(|one| one.node).chain(sent.into_keys()) {
             names.entry(node).or_insert_with(|| self.nodes.name_of(node).unwrap_or_default());
         }
-        let standings = names.into_iter().map(|(node, name)| self.said(node, name)).collect();
+        for look in others.iter().flat_map(|other| &other.looks).filter_map(|look| look.standing.as_ref()) {
+            names.entry(look.node).or_insert_with(|| look.name.clone());
+        }
+        let standings = names.into_iter().map(|(node, name)| self.said(node, name, &others)).collect();
         let body = StandingList { standings }.encode_to_vec();
         if body.len() > most { Err(Errno::ERANGE.into()) } else { Ok(Done::with_body(&Nothing {}, body)) }
     }
 
-    fn said(&self, node: u64, name: String) -> Said {
+    /// Of all metadata servers.
+    fn said(&self, node: u64, name: String, others: &[Other]) -> Said {
+        self.said_by_all(self.said_here(node, name), others)
+    }
+
+    pub(super) fn said_here(&self, node: u64, name: String) -> Said {
         let kind = self.nodes.standing(node).map_or(StandingKind::In, |standing| standing.kind);
         let drain = match kind {
             StandingKind::Draining => self.drains.table.lock().get(&node).cloned().unwrap_or_default(),
@@ -184,14 +210,18 @@ impl MetadataService {
     /// Called again and again.
     pub(super) fn tend_moves(&self) {
         let _at_work = self.drains.at_work.lock();
-        if self.has_ended() {
+        if self.has_ended() || self.may_vouch().is_err() || !self.nodes.has_map() {
             return;
         }
         self.judge_copies();
         for node in self.nodes.draining() {
             let due = {
+                let gained = self.drains.gained.load(Ordering::Acquire);
+                let now = Instant::now();
                 let mut table = self.drains.table.lock();
-                table.entry(node).or_default().next.is_none_or(|next| Instant::now() >= next)
+                let drain = table.entry(node).or_default();
+                let has_more = drain.gained != gained && drain.rests_until.is_none_or(|until| now >= until);
+                has_more || drain.next.is_none_or(|next| now >= next)
             };
             if due {
                 self.drain_more(node);
@@ -202,6 +232,9 @@ impl MetadataService {
     /// Looks for what a node holds, and moves what may be moved now.
     fn drain_more(&self, node: u64) {
         let began = Instant::now();
+        let gained = self.drains.gained.load(Ordering::Acquire);
+        let before = self.nodes.standings_version();
+        let slots = self.served();
         let (found, files) = match self.held_by(node) {
             Ok(held) => held,
             Err(no) => {
@@ -214,8 +247,16 @@ impl MetadataService {
         };
         let took = began.elapsed();
         let bytes = found.iter().map(|(_, bytes)| bytes).sum();
+        let there: HashSet<u16> = self.served().into_iter().collect();
+        let placing = self.drains.placing.read();
+        if before != self.nodes.standings_version() {
+            // It may have been taken back meanwhile, and be drained again.
+            return;
+        }
         self.drained(node, |drain| {
             (drain.known, drain.files_left, drain.bytes_left) = (true, files, bytes);
+            drain.slots = slots.into_iter().filter(|slot| there.contains(slot)).collect();
+            (drain.gained, drain.rests_until) = (gained, Some(Instant::now() + REST + took * LOOKS_REST));
             if files == 0 {
                 // It gets nothing any more.
                 (drain.failed, drain.why) = (0, String::new());
@@ -224,6 +265,7 @@ impl MetadataService {
                 drain.next = Some(Instant::now() + REST + took * LOOKS_REST);
             }
         });
+        drop(placing);
         let now = Instant::now();
         let due: Vec<(Ino, u64)> = {
             let resting = self.drains.resting.lock();
@@ -269,6 +311,12 @@ impl MetadataService {
                     drain.next = None;
                 });
             }
+            Err(no) if proto::Reason::of(&no.0) == proto::Reason::WrongOwner => {
+                // It is another's to move.
+                resting.remove(&ino);
+                drop(resting);
+                self.drained(node, |drain| drain.next = None);
+            }
             Err(no) => {
                 let rest = resting.get(&ino).map_or(REST, |(_, before)| (*before * 2).min(REST_MAX));
                 resting.insert(ino, (Instant::now() + rest, rest));
@@ -295,7 +343,8 @@ impl MetadataService {
         let (from, to) = (key::inode(Ino::ROOT), [0xff; key::PREFIX_BYTES]);
         let scanned = self.store.scan(&from, &to, &mut |key, value| {
             if let Some(Parsed { raw_ino, kind: key::STRIPES, .. }) = Parsed::new(key) {
-                match Placed::decode(value).zip(Ino::from_raw(raw_ino)) {
+                let ino = Ino::from_raw(raw_ino).filter(|ino| self.mds.serves(ino.ugsd().slot()));
+                match Placed::decode(value).zip(ino) {
                     Some((placed, ino)) if holds(&placed, node) => {
                         files += 1;
                         if found.len() < FOUND_MAX {
@@ -303,6 +352,7 @@ impl MetadataService {
                         }
                     }
                     Some(_) => (),
+                    None if ino.is_none() => (),
                     // A directory has what it says of new files under the same key.
                     None => damaged |= DirWish::decode(value).is_none(),
                 }

@@ -3,6 +3,9 @@
 //! - I-FENCE-1: what a session had is free, and so is what sessions of earlier lives had that did not come back, only when its verdict is
 //!   durable and no data server carries out anything of it any more: each has said that it keeps to a roster without it, or was not
 //!   answered for so long that it carries out nothing before it has heard of a newer one.
+//! - I-FENCE-2: of several metadata servers the owner of a slot decides who may change what is in it. A roster says which slots its server has, and has another
+//!   version before a slot that was let go can be another's. Who took slots frees nothing before each data server has said that it keeps to a roster with
+//!   them, or cannot go by any of the giver's any more.
 
 use std::{
     sync::atomic::Ordering,
@@ -10,7 +13,11 @@ use std::{
 };
 
 use lease::coherence::message::Life;
-use proto::control::Roster;
+use proto::{
+    control::Roster,
+    owners::{Run, runs},
+};
+use types::Slot;
 
 use super::{
     MetadataService,
@@ -18,6 +25,7 @@ use super::{
     session::SessionLimits,
     terms::Due,
 };
+use crate::answer::No;
 
 /// For how long a data server may carry out what sessions ask after it reported.
 pub(super) fn data_lease(sessions: &SessionLimits) -> Duration {
@@ -37,6 +45,8 @@ impl MetadataService {
             return None;
         }
         let earlier = leaving.earlier.load(Ordering::Acquire);
+        // Before who is there: who was given up with a slot is not in the first roster that has it.
+        let (slots, epochs) = self.slots_here();
         let (there, last) = self.terms.there();
         Some(Roster {
             version,
@@ -49,16 +59,45 @@ impl MetadataService {
             } else {
                 Vec::new()
             },
+            slots,
+            epochs,
         })
     }
 
-    /// The verdict is durable. With several metadata servers data servers do not know whose session asks.
+    fn slots_here(&self) -> (Vec<Run>, Vec<u64>) {
+        let Some(owners) = &self.owners else { return Default::default() };
+        let served = |slot: &u16| Slot::new(*slot).is_some_and(|slot| self.mds.serves(slot));
+        let ours = owners.epochs().into_iter().filter(|(slot, _)| served(slot));
+        let (slots, epochs): (Vec<u16>, Vec<u64>) = ours.unzip();
+        (runs(slots), epochs)
+    }
+
+    /// Data servers are told which slots are served here. `came`: some of them, from another, to whose rosters data servers may keep for a while.
+    pub(super) fn slots_changed(&self, came: bool) {
+        if came {
+            self.drains.gained.fetch_add(1, Ordering::AcqRel);
+            *self.leaving.came.lock() = Some(Instant::now());
+        }
+        self.leaving.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Another may go on in our place: then what we know is not told any more.
+    pub(super) fn may_vouch(&self) -> Result<(), No> {
+        match self.owners.as_ref().and_then(|owners| owners.tails.as_ref()) {
+            Some(tails) if !tails.keeper.may_act() => Err(No::later("its standby does not answer")),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The verdict is durable.
     pub(super) fn fence_at_data_servers(&self, what: Fenced) -> Due {
         if let Fenced::Earlier = what {
             self.leaving.earlier.store(false, Ordering::Release);
         }
         let version = self.leaving.version.fetch_add(1, Ordering::AcqRel) + 1;
-        let fencing = Fencing { what, version, since: Instant::now(), told: false };
+        let of_others = self.owners.is_some()
+            && self.leaving.came.lock().is_some_and(|came| came.elapsed() < self.data_patience());
+        let fencing = Fencing { what, version, since: Instant::now(), of_others, told: false };
         let nobody = matches!(what, Fenced::Earlier) && self.terms.all_are_back();
         if nobody || self.is_fenced(&fencing) {
             return self.fenced(what);
@@ -98,7 +137,11 @@ impl MetadataService {
         let patience = self.data_patience();
         // One that an earlier life answered may not have come to this one yet.
         let early = self.terms.life() > Life(1) && self.terms.age() < patience;
-        self.owners.is_some() || !early && self.nodes.without_roster(fencing.version, patience).is_empty()
+        let doubtful = early || fencing.of_others && fencing.since.elapsed() < patience;
+        if doubtful && !(self.owners.is_some() && self.nodes.all_keep(fencing.version, patience)) {
+            return false;
+        }
+        self.nodes.without_roster(fencing.version, patience).is_empty()
     }
 
     fn fenced(&self, what: Fenced) -> Due {

@@ -4,8 +4,8 @@
 //! - I-KEEP-2: what may be kept is read after the grant. Of a file that is being written no attributes are granted: its data servers know better.
 //!   Its bytes are to who alone has it open for writing.
 //! - I-KEEP-3: operations that change a name are alone with it, so what it names is what was claimed.
-//!
-//! Where there are several metadata servers nothing is granted.
+//! - I-KEEP-4: of several metadata servers each grants what is in its own slots, inside of their gates. What is elsewhere its owner grants. A slot goes
+//!   when nobody keeps anything in it ([`super::vacating`]); so claims count also for what comes while they last.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,17 @@ use lease::coherence::{
     server::Refused,
 };
 use mds::Found;
-use parking_lot::MutexGuard;
+use parking_lot::{MutexGuard, RwLockReadGuard};
 use proto::{
     Bad, Head, Nothing,
-    leases::{Keep, Kept, Look, Looked, Return, Returned, keeps},
+    leases::{Keep, Kept, Look, Looked, Return, Returned, keeps, slots_of},
     metadata::DirEntry,
 };
 use types::{Attr, Errno, FileKind, Ino};
 
 use super::{
     MetadataService,
+    owners::Inside,
     session::Session,
     terms::{Counts, lease_term},
     turns::Name,
@@ -62,19 +63,18 @@ pub(super) struct EntryGrant {
 }
 
 /// A change of names under way. The claims end before others get their turn.
-#[derive(Default)]
 pub(super) struct Changing<'a> {
     _claimed: Vec<Claimed<'a>>,
     _turns: Vec<MutexGuard<'a, ()>>,
+    /// Directories are neither spread nor gathered.
+    _parts: RwLockReadGuard<'a, ()>,
+    /// Slots of the names stay.
+    _inside: Option<Inside<'a>>,
 }
 
 impl MetadataService {
     pub fn lease_counts(&self) -> Counts {
         self.terms.counts()
-    }
-
-    fn grants(&self) -> bool {
-        self.owners.is_none()
     }
 
     pub(super) fn term_ms(&self) -> u32 {
@@ -132,21 +132,15 @@ impl MetadataService {
     }
 
     /// Until the result is dropped others keep nothing that this changes.
-    pub(super) fn claim(&self, session: &Session, ino: Ino, claim: Claim) -> Result<Option<Claimed<'_>>, No> {
-        if !self.grants() {
-            return Ok(None);
-        }
+    pub(super) fn claim(&self, session: &Session, ino: Ino, claim: Claim) -> Result<Claimed<'_>, No> {
         let claims = vec![(Key::Inode(ino), claim)];
-        self.claim_as(session.party(), self.turns.next(), claims).map(Some)
+        self.claim_as(session.party(), self.turns.next(), claims)
     }
 
     /// An opening for writing: others keep nothing of the file until it is closed.
     pub(super) fn claim_opening(&self, session: &Session, number: u64, ino: Ino) -> Result<(), No> {
-        if self.grants() {
-            let claims = vec![(Key::Inode(ino), Claim::Modify)];
-            self.begin_claims(session.party(), of_opening(number), claims)?;
-        }
-        Ok(())
+        let claims = vec![(Key::Inode(ino), Claim::Modify)];
+        self.begin_claims(session.party(), of_opening(number), claims)
     }
 
     pub(super) fn end_opening(&self, session: &Session, number: u64) {
@@ -160,16 +154,16 @@ impl MetadataService {
         names: &[Name<'_>],
         inodes: &[Ino],
     ) -> Result<Changing<'_>, No> {
-        if !self.grants() {
-            return Ok(Changing::default());
-        }
+        let inside = self.enter_needed(names.iter().map(|name| name.0))?;
+        let parts = self.not_spreading()?;
+        self.are_whole(names)?;
         let turns = self.turns.take(names)?;
         let head = head.unwrap_or_default();
         let (mut own, mut all) = (Vec::new(), Vec::new());
         for name in names {
             own.push((entry(name), Claim::Change));
             own.push((Key::Inode(name.0), Claim::Modify));
-            // What cannot be looked up the operation itself will refuse.
+            // What cannot be looked up the operation itself will refuse: the directory is here.
             if let Ok((ino, _)) = self.mds.lookup_entry(name.0, name.1) {
                 let knows = [head.dropped, head.dropped_too].contains(&ino.get());
                 let claims = if knows { &mut own } else { &mut all };
@@ -181,30 +175,38 @@ impl MetadataService {
         if !all.is_empty() {
             claimed.push(self.claim_as(Party::SERVER, self.turns.next(), all)?);
         }
-        Ok(Changing { _claimed: claimed, _turns: turns })
+        Ok(Changing { _claimed: claimed, _turns: turns, _parts: parts, _inside: inside })
     }
 
     pub(super) fn look(&self, session: &Session, asked: &Look) -> Outcome {
-        if !self.grants() {
-            return Err(Errno::ENOSYS.into());
-        }
         let keeping = self.arrive(session, true).is_ok();
         let (ino, term_ms) = (proto::attr::ino(asked.ino)?, self.term_ms());
+        let answer = Looked { attr: None, keeps: 0, term_ms, ino: 0 };
         if asked.name.is_empty() {
+            if !asked.referring && self.owners.is_some() && self.mds.spread_of(ino)?.is_some() {
+                return Err(No::spread());
+            }
             let (attr, keeps) = self.look_at(session, ino, keeping)?;
-            return Ok(Done::new(&Looked { attr: Some(attr.into()), keeps, term_ms }));
+            if asked.referring {
+                self.refer(session, ino)?;
+            }
+            return Ok(Done::new(&Looked { attr: Some(attr.into()), keeps, ..answer }));
         }
         let name = (ino, &asked.name[..]);
         let named = if keeping && self.may_keep(session, &entry(&name)) { keeps::NAME } else { 0 };
         let found = match self.mds.lookup(ino, &asked.name) {
-            Err(Errno::ENOENT) => return Ok(Done::new(&Looked { attr: None, keeps: named, term_ms })),
+            Err(Errno::ENOENT) => return Ok(Done::new(&Looked { keeps: named, ..answer })),
+            Err(Errno::EREMOTE) => self.mds.lookup_entry(ino, &asked.name)?.0,
             found => found?.attr.ino,
+        };
+        let Ok(_inside) = self.enter([found]) else {
+            return Ok(Done::new(&Looked { keeps: named, ino: found.get(), ..answer }));
         };
         // It was removed since the name was read.
         let gone = |no: No| if no.errno() == Errno::ESTALE { Errno::ENOENT.into() } else { no };
         let (attr, keeps) = self.look_at(session, found, keeping).map_err(gone)?;
         self.refer(session, found).map_err(gone)?;
-        Ok(Done::new(&Looked { attr: Some(attr.into()), keeps: keeps | named, term_ms }))
+        Ok(Done::new(&Looked { attr: Some(attr.into()), keeps: keeps | named, ..answer }))
     }
 
     fn may_keep(&self, session: &Session, key: &Key) -> bool {
@@ -217,7 +219,7 @@ impl MetadataService {
         let grant = if keeping { self.terms.grant(session.party(), &key, Rights::ATTRIBUTES) } else { None };
         let _looking = self.look_through(session, ino)?;
         let found = self.mds.find(ino)?;
-        let written = is_written(&found);
+        let written = self.is_theirs(&found);
         let attr = self.complete(found)?;
         Ok((attr, self.kept_of(session, ino, grant, written)))
     }
@@ -235,6 +237,11 @@ impl MetadataService {
         }
     }
 
+    /// Others know more of it than the metadata here: data servers of what is being written, and who has its parts of a directory that is spread.
+    pub(super) fn is_theirs(&self, found: &Found) -> bool {
+        is_written(found) || (self.owners.is_some() && found.spread.is_some())
+    }
+
     /// What was just granted is taken back but for `keeps`: it was not told.
     fn grant_no_more(&self, session: &Session, ino: Ino, (number, keeps): (u64, Rights)) {
         let returned = Returned { number, keeps: keeps.bits().into(), ..Returned::default() };
@@ -245,7 +252,7 @@ impl MetadataService {
     /// May what the session reads of the file from now on be kept? Who has it open for writing excludes that, by his claim; a session of an earlier
     /// life may have it open for writing and did not come back yet.
     pub(super) fn keep_bytes(&self, session: &Session, ino: Ino) -> Kept {
-        if !self.grants() || self.arrive(session, true).is_err() {
+        if self.arrive(session, true).is_err() {
             return Kept::default();
         }
         let none = Kept { keeps: 0, term_ms: self.term_ms() };
@@ -264,14 +271,15 @@ impl MetadataService {
     /// Before an entry of a listing is looked at. It may have changed since the listing was read.
     pub(super) fn grant_entry(&self, session: &Session, dir: Ino, entry_of: &DirEntry) -> EntryGrant {
         let name = (dir, &entry_of.name[..]);
-        if !self.grants() || !self.may_keep(session, &entry(&name)) {
+        if !self.may_keep(session, &entry(&name)) {
             return EntryGrant::default();
         }
         match self.mds.lookup_entry(dir, &entry_of.name) {
-            Ok((ino, _)) if ino.get() == entry_of.ino => EntryGrant {
-                named: true,
-                inode: self.terms.grant(session.party(), &Key::Inode(ino), Rights::ATTRIBUTES),
-            },
+            Ok((ino, _)) if ino.get() == entry_of.ino => {
+                let here = self.enter([ino]);
+                let grant = || self.terms.grant(session.party(), &Key::Inode(ino), Rights::ATTRIBUTES);
+                EntryGrant { named: true, inode: here.ok().and_then(|_inside| grant()) }
+            }
             Ok(_) | Err(_) => EntryGrant::default(),
         }
     }
@@ -284,7 +292,7 @@ impl MetadataService {
 
     /// `None`: nothing may be kept of listings.
     pub(super) fn listing_term(&self, session: &Session) -> Option<u32> {
-        (self.grants() && self.arrive(session, true).is_ok()).then(|| self.term_ms())
+        self.arrive(session, true).is_ok().then(|| self.term_ms())
     }
 
     pub(super) fn give_back(&self, session: &Session, asked: &Return) -> Outcome {
@@ -296,6 +304,11 @@ impl MetadataService {
             asked.returned.iter().map(|one| Ok((key(one)?, one.clone()))).collect::<Result<_, Bad>>()?;
         let due = self.terms.returned(session.party(), &returned);
         self.carry_on(due);
+        if !asked.slots.is_empty() {
+            let slots = slots_of(&asked.slots);
+            let due = self.terms.returned_slots(session.party(), &slots, asked.grant);
+            self.carry_on(due);
+        }
         Ok(Done::new(&Nothing {}))
     }
 }
@@ -305,6 +318,6 @@ pub(super) fn is_written(found: &Found) -> bool {
     found.attr.kind == FileKind::Regular && found.data.live
 }
 
-fn of_opening(number: u64) -> u64 {
+pub(super) fn of_opening(number: u64) -> u64 {
     (number & (OPENING - 1)) | OPENING
 }

@@ -67,7 +67,7 @@ impl MetadataService {
         Ok(Done::new(&WritesKept { granted, term_ms: self.term_ms() }))
     }
 
-    /// Of several metadata servers none says so: data servers do not refuse sessions that one of them gave up.
+    /// Of several metadata servers none says so: who takes slots over is not told who may have kept something back there.
     fn may_keep_writes(&self, session: &Session, ino: Ino) -> Result<bool, No> {
         if self.owners.is_some() || self.in_grace() || self.arrive_with(session, Presence::Writing).is_err() {
             return Ok(false);
@@ -89,7 +89,7 @@ impl MetadataService {
     /// have; if nobody had, what comes meanwhile is of the same time as the look.
     pub(super) fn look_through(&self, session: &Session, ino: Ino) -> Result<Option<Claimed<'_>>, No> {
         if self.terms.may_be_kept_back(session.party(), &Key::Inode(ino)) {
-            self.claim(session, ino, Claim::Look)
+            self.claim(session, ino, Claim::Look).map(Some)
         } else {
             Ok(None)
         }

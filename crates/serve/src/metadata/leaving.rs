@@ -29,6 +29,8 @@ pub(super) struct Leaving {
     pub earlier: AtomicBool,
     /// but not these.
     pub given_up: Vec<Joined>,
+    /// When slots of another metadata server came last.
+    pub came: Mutex<Option<Instant>>,
 }
 
 /// What is free as soon as all data servers keep to this roster.
@@ -36,6 +38,8 @@ pub(super) struct Fencing {
     pub what: Fenced,
     pub version: u64,
     pub since: Instant,
+    /// Slots had come not long before.
+    pub of_others: bool,
     pub told: bool,
 }
 
@@ -54,6 +58,8 @@ impl Leaving {
             version: AtomicU64::new(life.first_number() + 1),
             earlier: AtomicBool::new(true),
             given_up,
+            // What was found at the start was another's, or is not known to have been ours.
+            came: Mutex::new(Some(Instant::now())),
         }
     }
 }

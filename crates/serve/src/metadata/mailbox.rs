@@ -1,14 +1,18 @@
 //! What a session is to be told by itself: kept until it says that it heard it, and handed to who listens.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Instant,
+};
 
 use lease::coherence::rights::{Key, Rights};
 use net::Reply;
 use proto::{
     BATCH_MAX,
-    leases::{LEASES_MAX, Recalled},
+    leases::{LEASES_MAX, Recalled, RecalledSlots, slot_bits},
     locks::{Locked, Telling, Told},
 };
+use types::Slot;
 
 /// Of one session. Its bound is that of the requests whose outcomes are in it, and of its leases.
 #[derive(Default)]
@@ -16,6 +20,7 @@ pub(super) struct Mailbox {
     last: u64,
     tellings: VecDeque<Telling>,
     recalls: VecDeque<Recalled>,
+    slots: Option<(u64, BTreeSet<Slot>, u64)>,
     listener: Option<Listener>,
 }
 
@@ -50,6 +55,17 @@ impl Mailbox {
         self.recalls.retain(|told| told.grant != grant);
     }
 
+    /// All in these slots, beside what is not heard or given back yet.
+    pub(super) fn recall_slots(&mut self, slots: &BTreeSet<Slot>, grant: u64) {
+        self.last += 1;
+        let before = self.slots.take().map_or(BTreeSet::new(), |(_, slots, _)| slots);
+        self.slots = Some((self.last, before.union(slots).copied().collect(), grant));
+    }
+
+    pub(super) fn slots_returned(&mut self, grant: u64) {
+        self.slots = self.slots.take().filter(|(.., told)| *told > grant);
+    }
+
     /// Somebody listens who has heard all up to `heard`. Returns who listened before.
     pub(super) fn listen(&mut self, heard: u64, listener: Listener) -> Option<Listener> {
         while self.tellings.front().is_some_and(|telling| telling.number <= heard) {
@@ -58,13 +74,14 @@ impl Mailbox {
         while self.recalls.front().is_some_and(|recalled| recalled.number <= heard) {
             self.recalls.pop_front();
         }
+        self.slots = self.slots.take().filter(|(number, ..)| *number > heard);
         self.listener.replace(listener)
     }
 
     /// Whoever listens, if there is something to say, or he has listened long enough.
     pub(super) fn ready(&mut self, now: Instant) -> Option<Heard> {
         let over = self.listener.as_ref().is_some_and(|listener| now >= listener.until);
-        if self.tellings.is_empty() && self.recalls.is_empty() && !over {
+        if self.tellings.is_empty() && self.recalls.is_empty() && self.slots.is_none() && !over {
             return None;
         }
         // What is left of either stays with its number, and is not taken for heard.
@@ -76,7 +93,13 @@ impl Mailbox {
         let floor = of_tellings.into_iter().chain(of_recalls).min().unwrap_or(u64::MAX);
         tellings.retain(|telling| telling.number <= floor);
         recalls.retain(|recalled| recalled.number <= floor);
-        let told = Told { tellings, recalls };
+        let slots = self.slots.as_ref().filter(|(number, ..)| *number <= floor);
+        let slots = slots.map(|(number, slots, grant)| RecalledSlots {
+            number: *number,
+            slots: slot_bits(slots),
+            grant: *grant,
+        });
+        let told = Told { tellings, recalls, slots };
         self.listener.take().map(|listener| (listener.reply, told))
     }
 

@@ -28,6 +28,7 @@ mod locking;
 mod mailbox;
 mod moving;
 mod names;
+mod needing;
 mod opening;
 mod owners;
 mod placed;
@@ -41,6 +42,7 @@ mod tail;
 mod terms;
 mod truths;
 mod turns;
+mod vacating;
 mod verdicts;
 mod wishes;
 

@@ -83,6 +83,8 @@ impl Attempt {
 impl MetadataService {
     /// Moves all that a file has on a node elsewhere. Returns the bytes, about.
     pub(super) fn move_off(&self, ino: Ino, node: u64, cause: Cause) -> Result<u64, No> {
+        // It stays ours meanwhile, and who wants its slot is not kept waiting for what is copied.
+        let _inside = self.enter([ino])?;
         // Or who is at it would be taken to have left it when this ends.
         if !self.drains.moving.lock().insert(ino) {
             return Err(No::later("it is being moved already"));
@@ -178,7 +180,7 @@ impl MetadataService {
             })?;
             let addresses =
                 self.nodes.addresses(node).ok_or_else(|| No::away(node, "it has not reported"))?;
-            let (from, to, number) = (node, to.0, self.next_attempt());
+            let (from, to, number) = (node, to.0, self.next_attempt()?);
             self.sendings.promise(number, to, bytes);
             Ok(Some(Attempt { number, ino, stripe, layout, from, to, addresses, bytes, cause, why: None }))
         })
@@ -193,7 +195,9 @@ impl MetadataService {
     ) -> Option<NodeId> {
         let (map, file) = (self.nodes.map(), (&layout.stripes[..], ino.get()));
         match cause {
-            Cause::Drain => refuge(&map, &self.nodes.measures(), file, NodeId(from), bytes.max(layout.unit)),
+            Cause::Drain => {
+                refuge(&map, &self.nodes.measures_of_takers(), file, NodeId(from), bytes.max(layout.unit))
+            }
             Cause::Press(why, _) => outlet(&map, &self.peers(), file, NodeId(from), (bytes, why)),
         }
     }
@@ -233,6 +237,11 @@ impl MetadataService {
         loop {
             if !self.may_move(attempt.from, attempt.cause) {
                 attempt.why = Some(No::later("it is not drained any more"));
+                return Came::No;
+            }
+            if self.owners.as_ref().is_some_and(|owners| owners.gates().is_wanted(attempt.ino.ugsd().slot()))
+            {
+                attempt.why = Some(No::later("its slot goes to another metadata server"));
                 return Came::No;
             }
             match self.pulled(attempt, 0) {
@@ -300,6 +309,8 @@ impl MetadataService {
         // Also after an error: it may have been stored.
         state.placed = Some(placed.clone());
         let stored = self.store_placed(file.ino, &placed).and_then(|()| Ok(self.mds.sync()?));
+        // Whoever may go on in our place has it, too: when the source has agreed, the bytes are at the new place alone.
+        let stored = stored.and_then(|()| self.settled_here());
         if stored.is_ok() { Came::Yes } else { Came::Unknown }
     }
 
@@ -353,19 +364,28 @@ impl MetadataService {
     /// Tells data servers which of their copies count.
     pub(super) fn judge_copies(&self) {
         for node in self.nodes.with_copies() {
-            let list = match self.nodes.ask_all(&[(node, Copies {})]).pop() {
-                Some(Ok(list)) => list.copies,
-                Some(Err(_)) | None => continue,
-            };
-            let judged = |one: &Judged| Some(Judged { counts: self.counts(node, one)?, ..*one });
-            let copies: Vec<Judged> = list.iter().take(BATCH_MAX / 2).filter_map(judged).collect();
-            if copies.is_empty() {
-                continue;
+            let mut after = 0;
+            // Copies of files of other servers are in the lists, too.
+            while let Some(Ok(list)) = self.nodes.ask_all(&[(node, Copies { after })]).pop() {
+                let list = list.copies;
+                after = list.iter().filter_map(|one| Some(one.object?.ino)).max().unwrap_or(0);
+                self.judge_some(node, &list);
+                if list.len() < BATCH_MAX / 2 || after == 0 {
+                    break;
+                }
             }
-            tracing::info!(node, copies = copies.len(), "copies of stripes that were left are looked at");
-            if self.nodes.ask_all(&[(node, Judge { copies })]).iter().any(Result::is_err) {
-                tracing::debug!(node, "a data server is told later which of its copies count");
-            }
+        }
+    }
+
+    fn judge_some(&self, node: u64, list: &[Judged]) {
+        let judged = |one: &Judged| Some(Judged { counts: self.counts(node, one)?, ..*one });
+        let copies: Vec<Judged> = list.iter().take(BATCH_MAX / 2).filter_map(judged).collect();
+        if copies.is_empty() {
+            return;
+        }
+        tracing::info!(node, copies = copies.len(), "copies of stripes that were left are looked at");
+        if self.nodes.ask_all(&[(node, Judge { copies })]).iter().any(Result::is_err) {
+            tracing::debug!(node, "a data server is told later which of its copies count");
         }
     }
 
@@ -374,6 +394,8 @@ impl MetadataService {
         let object = copy.object?;
         let (ino, stripe) = file_and_stripe(object.ino)?;
         let ino = Ino::from_raw(ino)?;
+        // Who has the file's slot says it.
+        let _inside = self.enter([ino]).ok()?;
         if self.drains.moving.lock().contains(&ino) {
             return None;
         }

@@ -13,11 +13,7 @@ use proto::{
 };
 use types::{Attr, Errno, FileKind, Ino, MODE_MASK};
 
-use super::{
-    MetadataService,
-    keeping::{EntryGrant, is_written},
-    session::Session,
-};
+use super::{MetadataService, keeping::EntryGrant, session::Session};
 use crate::answer::{Done, No, Outcome};
 
 /// What an entry takes beside its name, and its attributes.
@@ -121,7 +117,8 @@ impl MetadataService {
         let mut found: Vec<Result<Found, No>> =
             entries.iter().map(|entry| Ok(self.mds.find(proto::attr::ino(entry.ino)?)?)).collect();
         let _looking = self.look_through_all(session, &mut found);
-        let written: Vec<bool> = found.iter().map(|found| found.as_ref().is_ok_and(is_written)).collect();
+        let written: Vec<bool> =
+            found.iter().map(|found| found.as_ref().is_ok_and(|found| self.is_theirs(found))).collect();
         let attrs = self.complete_all(found);
         for (((entry, attr), grant), written) in entries.iter_mut().zip(attrs).zip(grants).zip(written) {
             let Ok(attr) = attr else { continue };
@@ -201,25 +198,31 @@ impl MetadataService {
 
     pub(super) fn unlink(&self, session: &Session, asked: &Unlink) -> Outcome {
         let dir = proto::attr::ino(asked.dir)?;
-        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
-        // Some session may be about to open it: the purger looks at the references, and removes it a little later.
-        self.mds.unlink(dir, &asked.name, &|_| true)?;
-        Ok(Done::new(&Nothing {}))
+        self.with_needed(|| {
+            let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
+            // Some session may be about to open it: the purger looks at the references, and removes it a little later.
+            self.mds.unlink(dir, &asked.name, &|_| true)?;
+            Ok(Done::new(&Nothing {}))
+        })
     }
 
     pub(super) fn rmdir(&self, session: &Session, asked: &Rmdir) -> Outcome {
         let dir = proto::attr::ino(asked.dir)?;
-        let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
-        self.mds.rmdir(dir, &asked.name)?;
-        Ok(Done::new(&Nothing {}))
+        self.with_needed(|| {
+            let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
+            self.mds.rmdir(dir, &asked.name)?;
+            Ok(Done::new(&Nothing {}))
+        })
     }
 
     pub(super) fn rename(&self, session: &Session, asked: &Rename) -> Outcome {
         let mode = RenameMode::try_from(asked.mode).map_err(|_| Bad::Range("mode of renaming"))?;
         let from = (proto::attr::ino(asked.from_dir)?, &asked.from_name[..]);
         let to = (proto::attr::ino(asked.to_dir)?, &asked.to_name[..]);
-        let _changing = self.change_names((session, asked.head), &[from, to], &[])?;
-        self.mds.rename(from, to, mode.into())?;
-        Ok(Done::new(&Nothing {}))
+        self.with_needed(|| {
+            let _changing = self.change_names((session, asked.head), &[from, to], &[])?;
+            self.mds.rename(from, to, mode.into())?;
+            Ok(Done::new(&Nothing {}))
+        })
     }
 }

@@ -196,7 +196,7 @@ impl MetadataService {
         let atime = asked.atime.map(Timestamp::try_from).transpose()?;
         let opening = session.has.lock().openings.get(&asked.opening).copied();
         let _claimed = match opening.filter(|_| atime.is_some()) {
-            Some(opening) => self.claim(session, opening.ino, Claim::Change)?,
+            Some(opening) => Some(self.claim(session, opening.ino, Claim::Change)?),
             None => None,
         };
         self.close_one(session, asked.opening, atime);

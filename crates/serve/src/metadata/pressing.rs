@@ -15,6 +15,7 @@ use proto::{
     control::Pressure,
     layout::file_and_stripe,
     moving::{CoolList, CoolWhy, Coolest},
+    owners::runs,
 };
 use types::Ino;
 
@@ -65,9 +66,19 @@ impl MetadataService {
         peers
     }
 
-    /// The largest stripes that others could take from a node. None, where nobody orders it.
+    /// The largest stripes that others could take from a node.
     pub(super) fn room_beside(&self, node: u64) -> (u64, u64) {
-        if self.owners.is_some() { (0, 0) } else { self.peers().room_beside(NodeId(node)) }
+        self.peers().room_beside(NodeId(node))
+    }
+
+    /// Of what a data server lacks: each metadata server orders a part, of files in its own slots.
+    fn share(&self, lacking: u64) -> u64 {
+        if self.owners.is_none() {
+            return lacking;
+        }
+        let map = self.nodes.map();
+        let servers = map.nodes().filter(|node| map.slots_of(node.id).next().is_some()).count();
+        lacking.div_ceil(servers.max(1) as u64)
     }
 
     /// Files and bytes that a data server sent to others since this was started.
@@ -78,9 +89,14 @@ impl MetadataService {
     /// Called again and again.
     pub(super) fn tend_pressure(&self) {
         let _at_work = self.sendings.at_work.lock();
-        if self.has_ended() {
+        if self.has_ended() || self.may_vouch().is_err() || !self.nodes.has_map() {
             return;
         }
+        let slots = if self.owners.is_some() { self.served() } else { Vec::new() };
+        if self.owners.is_some() && slots.is_empty() {
+            return;
+        }
+        let coolest = Coolest { slots: runs(slots) };
         let began = Instant::now();
         let pressed = self.nodes.pressures().into_iter();
         let due = |one: &Pressed| {
@@ -88,7 +104,7 @@ impl MetadataService {
             let ask_again = self.sendings.table.lock().get(&one.node).and_then(|sent| sent.ask_again);
             waiting > 0 || lacking + aged > 0 && ask_again.is_none_or(|at| at <= began)
         };
-        let asked: Vec<(u64, Coolest)> = pressed.filter(due).map(|one| (one.node, Coolest {})).collect();
+        let asked: Vec<(u64, Coolest)> = pressed.filter(due).map(|one| (one.node, coolest.clone())).collect();
         let answers = self.nodes.ask_all(&asked);
         let took = began.elapsed();
         let mut orders = Vec::new();
@@ -106,6 +122,7 @@ impl MetadataService {
     /// What leaves a data server now.
     fn decide(&self, node: u64, list: &CoolList, took: Duration) -> Vec<Order> {
         let stand = list.pressure.as_ref().map(stand).unwrap_or_default();
+        let stand = Stand { lacking: self.share(stand.lacking), ..stand };
         let (safe, any) = self.room_beside(node);
         let room = |why: Why| if why == Why::Room { any } else { safe };
         let file = |object: u64| file_and_stripe(object).map_or(object, |(file, _)| file);

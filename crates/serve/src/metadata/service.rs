@@ -31,7 +31,7 @@ use crate::{
     answer::{No, Outcome},
     nodes::Nodes,
     standing,
-    workers::{Bounds, Serve, Workers},
+    workers::{AtOnce, Bounds, Owed, Serve, Workers},
 };
 
 /// What is done again and again.
@@ -71,7 +71,7 @@ impl Default for MetadataOptions {
 
 /// See the module's page. Every method may be called from any thread.
 pub struct MetadataService {
-    me: Weak<MetadataService>,
+    pub(super) me: Weak<MetadataService>,
     pub(super) mds: Arc<Mds>,
     pub(super) store: Arc<MetaStore>,
     /// Lives and verdicts of this server.
@@ -103,8 +103,8 @@ pub struct MetadataService {
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
     slots: Option<[Workers; 2]>,
-    /// What others' standby is asked. It waits for no disk and no other server.
-    copying: Option<Workers>,
+    /// What others' standby is told, over connections for that alone. It waits for no disk and no other server.
+    copying: Option<AtOnce>,
     /// Messages that say that somebody is there never wait behind others.
     pub(super) control: Workers,
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -135,7 +135,7 @@ impl MetadataService {
             Some(_) => Some([Workers::start("slots", few)?, Workers::start("slots-wait", few)?]),
             None => None,
         };
-        let copying = shared.as_ref().map(|_| Workers::start("copying", few)).transpose()?;
+        let copying = shared.as_ref().map(|_| AtOnce::default());
         // What concerns this server alone is in its own store.
         let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
         let before = verdicts::begin_life(&notes).map_err(io::Error::other)?;
@@ -181,7 +181,7 @@ impl MetadataService {
             ended: Arc::default(),
         });
         service.begin_among(&found)?;
-        service.nodes.know(standing::load(&service.notes).map_err(io::Error::other)?);
+        service.begin_standings()?;
         if service.owners.is_some() {
             let gatherer: Arc<dyn Gather> = service.clone();
             let set = service.mds.set_gatherer(&gatherer);
@@ -191,18 +191,26 @@ impl MetadataService {
         Ok(service)
     }
 
+    /// Who is not on duty is told which data servers are taken out.
+    fn begin_standings(&self) -> io::Result<()> {
+        if self.owners.as_ref().is_none_or(Owners::is_on_duty) {
+            self.nodes.know(standing::load(self.standings_store()).map_err(io::Error::other)?);
+        }
+        Ok(())
+    }
+
     fn start_clocks(self: &Arc<Self>) -> io::Result<()> {
         // A data server that hangs holds up what is due, and not the sessions' end.
         let mut clocks: Vec<(&str, Tick)> = vec![
             ("metadata-due", MetadataService::tend_files),
             ("metadata-clock", MetadataService::tend_terms),
         ];
-        if self.owners.is_none() {
-            clocks.push(("metadata-moves", MetadataService::tend_moves));
-            clocks.push(("metadata-full", MetadataService::tend_pressure));
-        } else {
+        clocks.push(("metadata-moves", MetadataService::tend_moves));
+        clocks.push(("metadata-full", MetadataService::tend_pressure));
+        if self.owners.is_some() {
             clocks.push(("metadata-slots", MetadataService::tend_slots));
             clocks.push(("metadata-map", MetadataService::follow));
+            clocks.push(("metadata-circles", MetadataService::tend_circles));
             clocks.push(("metadata-copies", MetadataService::tend_copies));
             clocks.push(("metadata-standby", MetadataService::tend_tail));
             self.start_tails()?;
@@ -224,7 +232,7 @@ impl MetadataService {
         self.control.shutdown();
         // Until here answers waited for the standby.
         self.end_tails();
-        self.copying.iter().for_each(Workers::shutdown);
+        self.copying.iter().for_each(AtOnce::shutdown);
         self.end_moves();
     }
 
@@ -258,9 +266,18 @@ impl MetadataService {
         Instant::now() < *self.grace.lock()
     }
 
-    /// Sessions may come back from now on, as after a start.
-    pub(super) fn begin_grace(&self) {
-        *self.grace.lock() = Instant::now() + self.options.sessions.silence;
+    /// Sessions may come back from now on, as after a start. Returns until when they could before, and can now.
+    pub(super) fn begin_grace(&self) -> [Instant; 2] {
+        let until = Instant::now() + self.options.sessions.silence;
+        [std::mem::replace(&mut *self.grace.lock(), until), until]
+    }
+
+    /// What it was begun for did not come.
+    pub(super) fn undo_grace(&self, [before, until]: [Instant; 2]) {
+        let mut grace = self.grace.lock();
+        if *grace == until {
+            *grace = before;
+        }
     }
 
     /// Where there are others: who makes the map, and what operations need of the others' slots.
@@ -366,6 +383,8 @@ impl MetadataService {
             Method::DrainNode => self.drain_node(meta),
             Method::RemoveNode => self.remove_node(meta),
             Method::Standings => self.standings(meta, most),
+            Method::KnowStandings => self.know_standings(meta),
+            Method::LookAtDrains => self.look_at_drains(meta),
             Method::JoinMetadata => self.join_metadata(meta),
             Method::LetGo => self.slots_let_go(meta),
             Method::StatePart => self.state_part(meta, most),
@@ -373,6 +392,8 @@ impl MetadataService {
             Method::TakeOn => self.slots_take_on(meta),
             Method::Bring => self.bring_slots(meta),
             Method::SlotLoads => self.slot_loads(meta),
+            Method::LockWaits => self.lock_waits(meta),
+            Method::RefuseLock => self.refuse_lock(meta),
             Method::TailWho => self.tail_who(meta),
             Method::TailBegin => self.tail_begin(meta),
             Method::TailMore => self.tail_more(meta, body),
@@ -451,6 +472,8 @@ fn is_among_servers(method: Method) -> bool {
         method,
         Method::DrainNode
             | Method::RemoveNode
+            | Method::KnowStandings
+            | Method::LookAtDrains
             | Method::JoinMetadata
             | Method::LetGo
             | Method::StatePart
@@ -458,6 +481,8 @@ fn is_among_servers(method: Method) -> bool {
             | Method::TakeOn
             | Method::Bring
             | Method::SlotLoads
+            | Method::LockWaits
+            | Method::RefuseLock
             | Method::TailWho
             | Method::TailBegin
             | Method::TailMore
@@ -482,8 +507,11 @@ fn is_read(method: Method) -> bool {
 
 impl Serve for MetadataService {
     fn serve(&self, incoming: &mut Incoming) -> Outcome {
-        let outcome = self.carry_out(incoming);
-        self.when_settled(incoming, outcome)
+        self.carry_out(incoming)
+    }
+
+    fn answer(&self, owed: Owed, outcome: Outcome) {
+        self.when_settled(owed, outcome);
     }
 }
 
@@ -494,10 +522,17 @@ impl Handler for MetadataService {
             return self.listen(&incoming, reply);
         }
         // These may wait for others.
-        let waits = matches!(method, Some(Method::Unmount | Method::DrainNode | Method::RemoveNode));
+        let waits = match method {
+            Some(Method::Unmount | Method::DrainNode | Method::RemoveNode) => true,
+            Some(Method::Standings) => self.owners.is_some(),
+            Some(_) | None => false,
+        };
         let is_control = method.is_some_and(|method| method.lane() == wire::schema::Lane::Control) && !waits;
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
+            if let (Some(Method::TailBegin | Method::TailMore), Some(copying)) = (method, &self.copying) {
+                return copying.take(me, incoming, reply);
+            }
             let workers = match (method, &self.slots) {
                 (Some(Method::Bring | Method::Leaving), Some([_, waiting])) => waiting,
                 (
@@ -507,13 +542,13 @@ impl Handler for MetadataService {
                         | Method::PutState
                         | Method::TakeOn
                         | Method::TakeDuty
-                        | Method::SlotLoads,
+                        | Method::SlotLoads
+                        | Method::LockWaits
+                        | Method::RefuseLock
+                        | Method::KnowStandings,
                     ),
                     Some([slots, _]),
                 ) => slots,
-                (Some(Method::TailBegin | Method::TailMore), Some(_)) => {
-                    self.copying.as_ref().unwrap_or(&self.control)
-                }
                 _ if is_control => &self.control,
                 _ => &self.workers,
             };

@@ -6,16 +6,17 @@
 //!
 //! A server that is alone carries out all of it itself, and nobody has to know of parts.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, time::Duration};
 
 use mds::Found;
+use parking_lot::RwLockReadGuard;
 use prost::Message;
 use proto::{
     Nothing, Reason, Request,
     metadata::{DirEntry, Entries, Entry, Listed},
     spread::{FindSpread, GetAlone, ReadDots, SpreadOver},
 };
-use types::{Errno, Ino};
+use types::{Errno, Ino, Slot};
 use wire::handshake::Roles;
 
 use super::MetadataService;
@@ -23,6 +24,9 @@ use crate::answer::{Done, No, Outcome};
 
 /// Shown of directories that are spread.
 pub(super) const ATTRIBUTE: &[u8] = b"trusted.onfs.spread";
+
+/// Changes of names wait so long for one that spreads or gathers a directory, and it for them.
+const SPREADING_WAIT: Duration = Duration::from_millis(500);
 
 fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
@@ -53,6 +57,35 @@ impl MetadataService {
             spread |= matches!(over, Ok(Some(_)));
         });
         if spread { Err(No::spread()) } else { Ok(()) }
+    }
+
+    /// No directory is spread or gathered until this is dropped.
+    pub(super) fn not_spreading(&self) -> Result<RwLockReadGuard<'_, ()>, No> {
+        let guard = self.turns.parts.try_read_for(SPREADING_WAIT);
+        guard.ok_or_else(|| No::later("a directory is being spread"))
+    }
+
+    /// One of them was spread since the request came.
+    pub(super) fn are_whole(&self, names: &[(Ino, &[u8])]) -> Result<(), No> {
+        let is_spread = |dir: Ino| matches!(self.mds.spread_of(dir), Ok(Some(_)));
+        if self.owners.is_some() && names.iter().any(|(dir, name)| !is_dots(name) && is_spread(*dir)) {
+            return Err(No::spread());
+        }
+        Ok(())
+    }
+
+    /// Runs what moves all entries of a directory, of which nobody keeps any then.
+    fn moving_entries(&self, dir: Ino, run: impl FnOnce() -> Result<(), No>) -> Result<(), No> {
+        let parts = self.mds.spread_of(dir)?.into_iter().flat_map(|over| over.parts().collect::<Vec<_>>());
+        let mut slots: Vec<Slot> = parts.chain([dir]).map(|ino| ino.ugsd().slot()).collect();
+        if self.owners.is_none() {
+            // Programs' directories are what is kept, whatever is hidden.
+            slots.clear();
+        }
+        let _vacant = self.vacate_slots(&slots)?;
+        let alone = self.turns.parts.try_write_for(SPREADING_WAIT);
+        let _alone = alone.ok_or_else(|| No::later("names are being changed"))?;
+        run()
     }
 
     /// Attributes of a directory that is spread are those of all its parts.
@@ -114,8 +147,11 @@ impl MetadataService {
         if !parts.is_power_of_two() {
             return Err(Errno::EINVAL.into());
         }
-        let over = self.mds.spread(dir, parts.ilog2())?;
-        tracing::info!(%dir, parts = over.count(), first = over.first().get(), "a directory is spread");
+        self.moving_entries(dir, || {
+            let over = self.mds.spread(dir, parts.ilog2())?;
+            tracing::info!(%dir, parts = over.count(), first = over.first().get(), "a directory is spread");
+            Ok(())
+        })?;
         Ok(Done::new(&Nothing {}))
     }
 
@@ -128,8 +164,11 @@ impl MetadataService {
     /// `ENODATA`: it is not spread.
     pub(super) fn end_spread(&self, dir: Ino) -> Outcome {
         self.mds.spread_of(dir)?.ok_or(Errno::ENODATA)?;
-        self.mds.gather_parts(dir)?;
-        tracing::info!(%dir, "a directory that was spread is gathered");
+        self.moving_entries(dir, || {
+            self.mds.gather_parts(dir)?;
+            tracing::info!(%dir, "a directory that was spread is gathered");
+            Ok(())
+        })?;
         Ok(Done::new(&Nothing {}))
     }
 }

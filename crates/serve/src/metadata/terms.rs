@@ -20,6 +20,7 @@ use lease::coherence::{
     ranges::Found,
     rights::{Claim, Key, Rights},
     server::{Effect, Expected, Input, Limits, Past, Refused, Server},
+    vacating::KeptThere,
 };
 use parking_lot::{Condvar, Mutex};
 use proto::{
@@ -118,6 +119,10 @@ pub(super) struct Machine {
     pub begun: Option<HashSet<Slot>>,
     /// Slots that were taken without what was in them: until when nobody gets a lock there, and their number among such ones.
     pub unsettled: HashMap<Slot, (Duration, u64)>,
+    /// Slots that are asked back, and how often: nothing is granted there.
+    pub closing: HashMap<Slot, u32>,
+    /// Until when it is not known what clients keep in slots that were taken.
+    pub doubtful: HashMap<Slot, Duration>,
     mailboxes: BTreeMap<SessionId, Mailbox>,
     /// Those that something was put into, or somebody began to listen to.
     touched: BTreeSet<SessionId>,
@@ -163,10 +168,10 @@ pub(super) struct Got {
 pub(super) struct Terms {
     started: Instant,
     life: Life,
-    lapse: Duration,
+    pub lapse: Duration,
     pub machine: Mutex<Machine>,
     /// Something that was waited for has begun.
-    begun: Condvar,
+    pub begun: Condvar,
 }
 
 impl Terms {
@@ -196,6 +201,8 @@ impl Terms {
             stamp: life.first_number(),
             begun,
             unsettled: HashMap::new(),
+            closing: HashMap::new(),
+            doubtful: HashMap::new(),
             mailboxes: BTreeMap::new(),
             touched: BTreeSet::new(),
             early: VecDeque::new(),
@@ -268,7 +275,8 @@ impl Terms {
     pub(super) fn grant(&self, by: Party, key: &Key, rights: Rights) -> Option<u64> {
         let now = self.started.elapsed();
         let mut machine = self.machine.lock();
-        if machine.resting.get(key).is_some_and(|until| Instant::now() < *until) {
+        let rests = machine.resting.get(key).is_some_and(|until| Instant::now() < *until);
+        if rests || machine.is_closed(key, now) {
             return None;
         }
         let (asked, mut due) = (Asked::Operation(by.session, LOOKING), Due::default());
@@ -298,10 +306,13 @@ impl Terms {
         operation: u64,
         claims: Vec<(Key, Claim)>,
     ) -> (Result<bool, Refused>, Due) {
-        let mut machine = self.machine.lock();
+        let (now, mut machine) = (self.started.elapsed(), self.machine.lock());
         let mut due = Due::default();
+        if claims.iter().any(|(key, _)| machine.in_doubt(key.slot(), now)) {
+            return (Err(Refused::Later), due);
+        }
         machine.beginning.insert((by.session, operation), false);
-        machine.server.handle(self.started.elapsed(), Input::Begin { by, operation, claims });
+        machine.server.handle(now, Input::Begin { by, operation, claims });
         let got = machine.drain(&Asked::Operation(by.session, operation), &mut due);
         machine.speak(&mut due);
         if got.begun || got.refused.is_some() {
@@ -373,6 +384,7 @@ impl Terms {
             machine.server.handle_deadline(now);
             machine.drain(&Asked::Nothing, &mut due);
         }
+        machine.doubtful.retain(|_, until| now < *until);
         machine.touch_all();
         machine.speak(&mut due);
         let now = Instant::now();
@@ -484,6 +496,18 @@ impl Machine {
         let locked = self.stamped(outcome);
         self.mailboxes.entry(session).or_default().put(number, locked);
         self.touched.insert(session);
+    }
+
+    pub(super) fn recall_slots(&mut self, there: &KeptThere) {
+        self.counts.recalled += 1;
+        self.mailboxes.entry(there.session).or_default().recall_slots(&there.slots, there.number);
+        self.touched.insert(there.session);
+    }
+
+    pub(super) fn slots_returned(&mut self, session: SessionId, number: u64) {
+        if let Some(mailbox) = self.mailboxes.get_mut(&session) {
+            mailbox.slots_returned(number);
+        }
     }
 
     /// Some may have listened long enough.

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use types::Ino;
 
 use crate::answer::No;
@@ -21,11 +21,14 @@ const TURNS: usize = 256;
 pub(super) struct Turns {
     locks: Vec<Mutex<()>>,
     last: AtomicU64,
+    /// Who spreads or gathers a directory has it alone; changes of names share it.
+    pub(super) parts: RwLock<()>,
 }
 
 impl Default for Turns {
     fn default() -> Turns {
-        Turns { locks: (0..TURNS).map(|_| Mutex::default()).collect(), last: AtomicU64::new(OPERATION) }
+        let locks = (0..TURNS).map(|_| Mutex::default()).collect();
+        Turns { locks, last: AtomicU64::new(OPERATION), parts: RwLock::default() }
     }
 }
 

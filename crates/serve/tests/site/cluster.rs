@@ -309,7 +309,7 @@ impl Session {
         let striped = Striped::new(layout.unit, layout.stripes.len()).unwrap();
         for part in striped.parts(offset, bytes.len() as u64) {
             let object = Some(layout.object(ino, part.stripe));
-            let write = Write { object, offset: part.object_offset, sync: false, joined: 0 };
+            let write = Write { object, offset: part.object_offset, sync: false, joined: 0, server: 0 };
             let from = (part.offset - offset) as usize;
             let piece = &bytes[from..from + part.len as usize];
             let client = self.data(layout.stripes[part.stripe]);

@@ -36,6 +36,7 @@ use proto::{
 use serve::{
     MetadataService,
     metadata::{Joining, MetadataOptions, SlotRights, StandbyOptions, TailRows, TailTrouble, TailView, join},
+    reporters::{Reporters, Servers},
     reporting::Reporter,
 };
 use types::{Errno, Ino, Slot};
@@ -60,12 +61,16 @@ static FIRST_NUMBER: AtomicU64 = AtomicU64::new(1 << 20);
 /// The rows, as one of them sees them.
 struct Rows {
     common: Arc<Common>,
+    refuse: Arc<AtomicBool>,
     epochs: Arc<Mutex<BTreeMap<u16, u64>>>,
     me: usize,
 }
 
 impl SlotRights for Rows {
     fn take_free(&self, slots: &[u16]) -> Result<BTreeMap<u16, u64>, String> {
+        if self.refuse.load(Ordering::SeqCst) {
+            return Err("the database does not answer".to_owned());
+        }
         let (mut owners, mut epochs) = (self.common.owners.lock(), self.epochs.lock());
         for slot in slots {
             if !owners.contains_key(slot) {
@@ -270,12 +275,32 @@ pub struct Several {
     applied: Vec<Arc<Mutex<Lsn>>>,
     tails: Arc<Mutex<Vec<TailOf>>>,
     pub standby: bool,
+    /// Nobody gets a row.
+    pub refuse: Arc<AtomicBool>,
     notes: Vec<State>,
     pub options: MetadataOptions,
+    /// Those that only keep copies.
+    pub standbys: BTreeSet<usize>,
+    /// So many are in everybody's configuration.
+    configured: usize,
     hidden: Option<usize>,
     running: Vec<Option<Running>>,
     pub data: Vec<DataSite>,
-    reporters: Vec<Reporter>,
+    /// To which server, of which data server.
+    reporters: BTreeMap<(usize, usize), Reporter>,
+    /// Of those that find the servers by the map.
+    following: Vec<Reporters>,
+}
+
+/// What a site begins with.
+pub struct Begin {
+    /// All that there will be.
+    pub servers: usize,
+    /// Those that are started, and that everybody is told of.
+    pub first: usize,
+    pub standbys: BTreeSet<usize>,
+    pub data: Vec<DataSite>,
+    pub options: MetadataOptions,
 }
 
 impl Several {
@@ -285,6 +310,17 @@ impl Several {
     }
 
     pub fn with(servers: usize, data: u64, options: MetadataOptions) -> Several {
+        let data = (1..=data).map(DataSite::started).collect();
+        Several::of(servers, data, options)
+    }
+
+    /// With data servers that were started.
+    pub fn of(servers: usize, data: Vec<DataSite>, options: MetadataOptions) -> Several {
+        Several::begun(Begin { servers, first: servers, standbys: BTreeSet::new(), data, options })
+    }
+
+    pub fn begun(begin: Begin) -> Several {
+        let Begin { servers, first, standbys, data, options } = begin;
         let mut site = Several {
             dir: tempfile::tempdir().unwrap(),
             common: Arc::default(),
@@ -292,28 +328,69 @@ impl Several {
             applied: (0..servers).map(|_| Arc::new(Mutex::new(Lsn(0)))).collect(),
             tails: Arc::new(Mutex::new((0..servers).map(|_| TailOf::default()).collect())),
             standby: true,
+            refuse: Arc::default(),
             notes: (0..servers).map(|_| State::new()).collect(),
             options,
+            standbys,
+            configured: first,
             hidden: None,
             running: (0..servers).map(|_| None).collect(),
-            data: (1..=data).map(DataSite::started).collect(),
-            reporters: Vec::new(),
+            data,
+            reporters: BTreeMap::new(),
+            following: Vec::new(),
         };
-        (0..servers).for_each(|n| site.start(n));
-        for n in 0..servers {
-            for data in &site.data {
-                let about = NodeReport {
-                    node: data.node,
-                    name: format!("data-{}", data.node),
-                    addresses: vec![data.address().to_string()],
-                    ..NodeReport::default()
-                };
-                let client = client_to(&site.address(n), Several::node(n), Lane::Control);
-                site.reporters.push(Reporter::start(data.service().clone(), client, about).unwrap());
-            }
+        (0..first).for_each(|n| site.start(n));
+        if first == servers {
+            (0..site.data.len()).for_each(|data| site.report(data));
+        } else {
+            site.following = site.data.iter().map(|data| site.reports_by_the_map(data)).collect();
         }
         site.settled();
         site
+    }
+
+    /// A data server reports to all servers.
+    pub fn report(&mut self, data: usize) {
+        for n in 0..self.running.len() {
+            let of = &self.data[data];
+            let about = NodeReport {
+                node: of.node,
+                name: format!("data-{}", of.node),
+                addresses: vec![of.address().to_string()],
+                ..NodeReport::default()
+            };
+            let client = client_to(&self.address(n), Several::node(n), Lane::Control);
+            let reporter = Reporter::start(of.service().clone(), client, about).unwrap();
+            self.reporters.insert((n, data), reporter);
+        }
+    }
+
+    /// It goes on, and one server hears nothing of it.
+    pub fn cut_off_data(&mut self, data: usize, n: usize) {
+        self.reporters.remove(&(n, data));
+    }
+
+    /// A data server dies.
+    pub fn kill_data(&mut self, data: usize) {
+        self.reporters.retain(|(_, of), _| *of != data);
+        self.data[data].kill();
+    }
+
+    /// A data server that knows of the first servers alone.
+    fn reports_by_the_map(&self, data: &DataSite) -> Reporters {
+        let about = NodeReport {
+            node: data.node,
+            name: format!("data-{}", data.node),
+            addresses: vec![data.address().to_string()],
+            ..NodeReport::default()
+        };
+        let servers = Servers { addresses: self.addresses(), credentials: credentials(data.node) };
+        Reporters::start(data.service().clone(), servers, about).unwrap()
+    }
+
+    /// In everybody's configuration.
+    fn addresses(&self) -> Vec<Address> {
+        (0..self.configured).map(|n| self.address(n)).collect()
     }
 
     pub fn servers(&self) -> usize {
@@ -324,12 +401,16 @@ impl Several {
         FIRST + n as u64
     }
 
+    fn up(&self) -> Vec<usize> {
+        (0..self.running.len()).filter(|n| self.is_up(*n)).collect()
+    }
+
     /// All have slots, all have the same map, and the data servers are in it.
     pub fn settled(&self) {
-        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
+        let up = self.up();
         until("the servers share the slots", || {
             let map = self.map(self.owner(Ino::ROOT.get()));
-            let nodes = up.iter().map(|n| NodeId(Several::node(*n)));
+            let nodes = up.iter().filter(|n| !self.standbys.contains(n)).map(|n| NodeId(Several::node(*n)));
             nodes.into_iter().all(|node| map.slots_of(node).next().is_some())
                 && map.slots().all(|(_, entry)| entry.owner.is_some())
                 && self.data.iter().all(|data| map.node(NodeId(data.node)).is_some())
@@ -340,7 +421,7 @@ impl Several {
 
     /// All that are up have slots, whatever goes on.
     pub fn shared(&self) {
-        let up: Vec<usize> = (0..self.running.len()).filter(|n| self.running[*n].is_some()).collect();
+        let up = self.up();
         until("all have slots", || {
             let map = self.map(self.owner(Ino::ROOT.get()));
             up.iter().all(|n| map.slots_of(NodeId(Several::node(*n))).next().is_some())
@@ -381,7 +462,8 @@ impl Several {
     }
 
     fn rows(&self, me: usize) -> Rows {
-        Rows { common: self.common.clone(), epochs: self.epochs.clone(), me }
+        let (common, refuse, epochs) = (self.common.clone(), self.refuse.clone(), self.epochs.clone());
+        Rows { common, refuse, epochs, me }
     }
 
     fn store(&self, n: usize, life: &Life) -> Arc<MetaStore> {
@@ -422,14 +504,14 @@ impl Several {
             id: NodeId(node),
             name: format!("meta-{node}"),
             addresses: vec![self.address(n).to_string()],
-            roles: Roles::MDS,
+            roles: if self.standbys.contains(&n) { Roles::MDS.and(Roles::STANDBY_ONLY) } else { Roles::MDS },
             labels: BTreeMap::new(),
             state: NodeState::Up,
             joined: Epoch(1),
         };
         let joining = Joining {
             me,
-            servers: (0..self.running.len()).map(|n| self.address(n)).collect(),
+            servers: self.addresses(),
             credentials: credentials(node),
             rights: Arc::new(self.rows(n)),
             patience: Duration::from_secs(20),
@@ -527,7 +609,7 @@ impl Several {
         }
     }
 
-    fn duty(&self) -> Client {
+    pub fn duty(&self) -> Client {
         let on_duty = self.owner(Ino::ROOT.get());
         client_to(&self.address(on_duty), Several::node(on_duty), Lane::Control)
     }
@@ -558,18 +640,30 @@ impl Several {
         self.session_as(SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed))))
     }
 
+    /// Of a client on a node: what it alone writes is put there.
+    pub fn session_at(&self, node: u64) -> Routed<'_> {
+        static LAST: AtomicU64 = AtomicU64::new(1);
+        self.session_on(SessionId(u128::from(LAST.fetch_add(1, Ordering::Relaxed)) << 64), node)
+    }
+
     /// It may be known already where it was before.
     pub fn session_as(&self, id: SessionId) -> Routed<'_> {
+        self.session_on(id, 0)
+    }
+
+    fn session_on(&self, id: SessionId, node: u64) -> Routed<'_> {
         let client = |n, lane| client_to(&self.address(n), Several::node(n), lane);
         let meta = (0..self.running.len()).map(|n| client(n, Lane::Metadata)).collect();
+        let mut joined = BTreeMap::new();
         for n in (0..self.running.len()).filter(|n| self.is_up(*n)) {
-            let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node: 0, ..Mount::default() };
-            ask(&client(n, Lane::Control), &mount, &[], 0).unwrap();
+            let mount = Mount { head: Some(Head::of(id)), host: "test".into(), node, ..Mount::default() };
+            joined.insert(n, ask(&client(n, Lane::Control), &mount, &[], 0).unwrap().0.joined);
         }
         Routed {
             site: self,
             id,
             meta,
+            joined,
             number: AtomicU64::new(FIRST_NUMBER.fetch_add(1 << 20, Ordering::Relaxed)),
         }
     }
@@ -578,6 +672,7 @@ impl Several {
 impl Drop for Several {
     fn drop(&mut self) {
         self.reporters.clear();
+        self.following.clear();
         for n in 0..self.running.len() {
             if self.running[n].is_some() {
                 self.stop(n);
@@ -591,6 +686,8 @@ pub struct Routed<'a> {
     pub site: &'a Several,
     pub id: SessionId,
     pub meta: Vec<Client>,
+    /// As which it came to each.
+    pub joined: BTreeMap<usize, u64>,
     number: AtomicU64,
 }
 

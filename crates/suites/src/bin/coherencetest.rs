@@ -59,6 +59,10 @@ struct Args {
     /// The same for the daemon of the last mount.
     #[arg(long)]
     kill_client: Option<PathBuf>,
+    /// A program that runs in each round while its threads call: `PROGRAM begin DIR` before them, then `PROGRAM while DIR` until
+    /// its input ends. Nobody may see anything of it.
+    #[arg(long)]
+    beside: Option<PathBuf>,
     /// Where histories that are wrong are kept.
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     keep: PathBuf,
@@ -121,8 +125,13 @@ fn one_kind<W: Workload>(args: &Args, tally: &mut Tally) {
         (None, Some(command)) => Fault::Client(command.clone()),
         (None, None) => Fault::None,
     };
-    let options =
-        RoundOptions { mounts: args.mounts.clone(), threads: args.threads, calls: args.calls, fault };
+    let options = RoundOptions {
+        mounts: args.mounts.clone(),
+        threads: args.threads,
+        calls: args.calls,
+        fault,
+        beside: args.beside.clone(),
+    };
     let case = format!("{}, seed {}, {} rounds", W::KIND, args.seed, args.rounds);
     match W::missing(&args.mounts).and_then(|missing| match missing {
         Some(why) => Ok(Err(why)),
@@ -138,7 +147,7 @@ fn one_kind<W: Workload>(args: &Args, tally: &mut Tally) {
 }
 
 fn rounds<W: Workload>(args: &Args, options: &RoundOptions) -> Result<String> {
-    let (mut calls_made, mut unanswered, mut objects, mut unknown) = (0, 0, 0, 0);
+    let (mut calls_made, mut unanswered, mut objects, mut unknown, mut longest_ns) = (0, 0, 0, 0, 0);
     for round in 0..args.rounds {
         let (header, calls) =
             round::run::<W>(options, args.seed, round).with_context(|| format!("round {round}"))?;
@@ -148,6 +157,7 @@ fn rounds<W: Workload>(args: &Args, options: &RoundOptions) -> Result<String> {
         let judgement: Judgement = W::judge(&header, &calls);
         calls_made += calls.len();
         unanswered += calls.iter().filter(|c| c.answer.is_err()).count();
+        longest_ns = calls.iter().map(|c| c.returned - c.called).fold(longest_ns, u64::max);
         objects += judgement.objects;
         unknown += judgement.unknown;
         if let Some(first) = judgement.wrong.first() {
@@ -169,6 +179,7 @@ fn rounds<W: Workload>(args: &Args, options: &RoundOptions) -> Result<String> {
         "{unknown} of {objects} histories were not found out within the bound"
     );
     Ok(format!(
-        "{calls_made} calls, {unanswered} without an answer, {objects} histories, {unknown} not found out"
+        "{calls_made} calls, the longest of {} ms, {unanswered} without an answer, {objects} histories, {unknown} not found out",
+        longest_ns / 1_000_000
     ))
 }

@@ -1,11 +1,13 @@
 //! Two mounts of one file system seen as one: threads call through both at once, everything is recorded, and afterwards the
 //! history is held against what one file system on one machine could have answered.
 //!
-//! - [`linear`] is the checker, [`history`] what is recorded, [`round`] the threads.
+//! - [`linear`] is the checker, [`history`] what is recorded, [`round`] the threads, [`beside`] a program that
+//!   moves what they use from server to server.
 //! - A [`Workload`] draws calls and says what is wrong with a history: [`blocks`] of files, [`entries`] of directories, sizes and
 //!   cuts of a file ([`lengths`]), [`appends`], [`locks`].
 
 pub mod appends;
+pub mod beside;
 pub mod blocks;
 pub mod entries;
 pub mod entries_model;

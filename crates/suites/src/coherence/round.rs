@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::{
     CallOf, Workload,
+    beside::Beside,
     history::{Call, Clock, Header},
 };
 use crate::random::Random;
@@ -32,6 +33,8 @@ pub struct RoundOptions {
     /// Calls of each thread; with a fault it goes on until some time after that.
     pub calls: u64,
     pub fault: Fault,
+    /// Runs beside the threads.
+    pub beside: Option<PathBuf>,
 }
 
 /// A thread that waits for servers makes no more than so many calls.
@@ -46,7 +49,11 @@ pub fn run<W: Workload>(options: &RoundOptions, seed: u64, round: u64) -> Result
     let name = format!("{}-{seed}-{round}-{}", W::KIND, std::process::id());
     let dirs: Vec<PathBuf> = options.mounts.iter().map(|m| m.join(&name)).collect();
     std::fs::create_dir(&dirs[0]).context("make the round's directory")?;
+    if let Some(program) = &options.beside {
+        Beside::prepare(program, &dirs[0])?;
+    }
     let workload = W::prepare(dirs.clone(), &mut random.fork(1_000)).context("prepare the round")?;
+    let beside = options.beside.as_ref().map(|program| Beside::start(program, &dirs[0])).transpose()?;
     let clock = Clock::start();
     let faulted = AtomicBool::new(matches!(options.fault, Fault::None));
     let (fault, calls) = std::thread::scope(|scope| -> Result<_> {
@@ -70,6 +77,7 @@ pub fn run<W: Workload>(options: &RoundOptions, seed: u64, round: u64) -> Result
         }
         Ok((fault?, calls))
     })?;
+    beside.map(Beside::end).transpose()?;
     let mut header =
         Header { kind: W::KIND.to_owned(), seed, round, faults: Vec::new(), client_killed: false };
     match options.fault {

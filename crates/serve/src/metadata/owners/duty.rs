@@ -36,6 +36,8 @@ use crate::{
 
 /// A message of a hand-over: more than what is inside of a slot may take.
 const WAIT: Duration = Duration::from_secs(10);
+/// The same, for a server that has clients give back what they keep in the slots.
+const LET_GO_WAIT: Duration = Duration::from_secs(20);
 /// What was brought for one operation goes back after so long: others of the kind may follow.
 const LENT_FOR: Duration = Duration::from_secs(1);
 /// Who comes while another hand-over is under way waits so long.
@@ -70,7 +72,8 @@ impl MetadataService {
         let node = NodeId(asked.node);
         let known = {
             let mut heard = duty.heard.lock();
-            let now = Heard { at: Instant::now(), incarnation: asked.incarnation };
+            let (incarnation, epoch) = (asked.incarnation, cluster::Epoch(asked.epoch));
+            let now = Heard { at: Instant::now(), incarnation, epoch };
             heard.insert(node, now).is_some_and(|before| before.incarnation == asked.incarnation)
         };
         let map = self.nodes.map();
@@ -92,15 +95,38 @@ impl MetadataService {
             changes.extend(lost.map(Change::Release));
         }
         self.nodes.change(&changes)?;
+        self.doubt_strays(duty, node, &claims);
         if !known {
             tracing::info!(%node, name = asked.name, slots = claims.len(), "a metadata server has come");
         }
-        let superblock =
-            if asked.fresh { self.mds.welcome()?.superblock.encode().to_vec() } else { Vec::new() };
-        let joined = JoinedMetadata { superblock, incarnation: self.incarnation };
+        let mut superblock = Vec::new();
+        if asked.fresh {
+            superblock = self.mds.welcome()?.superblock.encode().to_vec();
+            // Whoever goes on in our place does not give the number again.
+            self.settled_here()?;
+        }
+        let standings = Some(self.know_standings_now());
+        let joined = JoinedMetadata { superblock, incarnation: self.incarnation, standings };
         let map = self.nodes.map();
         let body = if map.epoch().0 == asked.epoch { Vec::new() } else { map.encode() };
         Ok(Done::with_body(&joined, body))
+    }
+
+    /// Slots that a server has and the map says nobody has: it got them just when it came anew, and said then that it has none. They come to us.
+    fn doubt_strays(&self, duty: &Duty, node: NodeId, claims: &BTreeMap<u16, u64>) {
+        let map = self.nodes.map();
+        let stray = |(number, epoch): (&u16, &u64)| {
+            let entry = map.slot(Slot::new(*number)?);
+            (entry.owner.is_none() && entry.epoch == SlotEpoch(*epoch)).then_some(*number)
+        };
+        let strays: Vec<u16> = claims.iter().filter_map(stray).collect();
+        if strays.is_empty() {
+            return;
+        }
+        // Else the next time: they may be on their way just now.
+        if let Some(mut turn) = duty.turn.try_lock().filter(|turn| !turn.knows_any(&strays)) {
+            turn.doubtful.push((strays, node));
+        }
     }
 
     pub(in crate::metadata) fn bring_slots(&self, meta: &[u8]) -> Outcome {
@@ -112,10 +138,7 @@ impl MetadataService {
     /// Gives them all to one server, for an operation or so that they stay there.
     pub(super) fn bring(&self, numbers: &[u16], (to, stay): (NodeId, bool)) -> Result<(), No> {
         let (owners, duty) = self.on_duty()?;
-        if !self.nodes.map().node(to).is_some_and(Node::takes_slots) {
-            let why = format!("{to} is no metadata server that is up");
-            return Err(No::new(Errno::ENXIO, Retry::Never, Reason::None, why));
-        }
+        may_be_given(&self.nodes.map(), to, stay)?;
         let turn = duty.turn.try_lock_for(TURN_WAIT);
         let mut turn = turn.ok_or_else(|| No::later("slots are on their way for long"))?;
         for (from, slots) in by_owner(&self.nodes.map(), numbers) {
@@ -202,12 +225,23 @@ impl MetadataService {
         node == owners.me.id || heard.get(&node).is_some_and(|heard| heard.at.elapsed() < SILENCE)
     }
 
+    /// Has each server that is heard a map with all of them? Else it might not find who is on duty next.
+    pub(super) fn all_know_all(&self, duty: &Duty) -> bool {
+        let map = self.nodes.map();
+        let servers = map.nodes().filter(|node| node.roles.has(Roles::MDS));
+        let last = servers.map(|node| node.joined).max();
+        let heard = duty.heard.lock();
+        let mut heard = heard.values().filter(|heard| heard.at.elapsed() < SILENCE);
+        heard.all(|heard| Some(heard.epoch) >= last)
+    }
+
     /// What sessions had in slots that another has let go at our word.
     fn fetch_state(&self, owners: &Owners, slots: &[u16], from: NodeId) -> Result<Vec<u8>, No> {
         let peer = owners.peers.of(&self.nodes.map(), from)?;
         let let_go = LetGo { slots: owners::runs(slots.iter().copied()) };
         // Asked again it has the same answer.
-        let gone = peer.ask(&let_go, Vec::new(), WAIT).or_else(|_| peer.ask(&let_go, Vec::new(), WAIT));
+        let gone =
+            peer.ask(&let_go, Vec::new(), LET_GO_WAIT).or_else(|_| peer.ask(&let_go, Vec::new(), WAIT));
         let (gone, _) = gone?;
         if gone.length > owners::STATE_BYTES_MAX {
             return Err(No::later("more is open in the slots than can go with them"));
@@ -247,26 +281,20 @@ impl MetadataService {
             peer.ask(&PutState { ticket, offset }, part.to_vec(), WAIT)?;
         }
         let slots = owners::runs(slots.iter().copied());
-        let take_on = TakeOn { slots, ticket, length: state.len() as u64, next_ugsd };
+        let take_on = TakeOn {
+            slots,
+            ticket,
+            length: state.len() as u64,
+            next_ugsd,
+            standings: Some(self.know_standings_now()),
+        };
         let taken = peer.ask(&take_on, Vec::new(), WAIT)?;
         Ok(taken.0.epochs)
     }
 
     /// Takes slots that are nobody's, for whoever needs them or because somebody has to.
     fn adopt(&self, owners: &Owners, turn: &mut Turn, slots: &[u16]) -> Result<(), No> {
-        let (adrift, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut turn.adrift)
-            .into_iter()
-            .partition(|(some, _)| some.iter().any(|slot| slots.contains(slot)));
-        turn.adrift = rest;
-        for (some, state) in adrift {
-            match self.give(owners, turn, &some, &state, owners.me.id) {
-                Ok(epochs) => self.nodes.change(&own(&some, owners.me.id, &epochs))?,
-                Err(no) => {
-                    turn.adrift.push((some, state));
-                    return Err(no);
-                }
-            }
-        }
+        self.take_adrift(owners, turn, &|some| some.iter().any(|slot| slots.contains(slot)))?;
         let map = self.nodes.map();
         let free = as_slots(slots).into_iter().filter(|slot| map.slot(*slot).owner.is_none());
         let free: Vec<u16> = free.map(Slot::get).collect();
@@ -276,17 +304,51 @@ impl MetadataService {
         self.take_bare(owners, &free)
     }
 
+    /// Those that were let go and taken by nobody, with what sessions have in them.
+    fn take_adrift(
+        &self,
+        owners: &Owners,
+        turn: &mut Turn,
+        wanted: &dyn Fn(&[u16]) -> bool,
+    ) -> Result<(), No> {
+        let map = self.nodes.map();
+        let nobodys = |some: &[u16]| as_slots(some).iter().any(|slot| map.slot(*slot).owner.is_none());
+        let mut failed = Ok(());
+        for (some, state) in std::mem::take(&mut turn.adrift) {
+            if !nobodys(&some) {
+                // Whoever was to take them had, and only his answer was lost.
+                continue;
+            }
+            if failed.is_err() || !wanted(&some) {
+                turn.adrift.push((some, state));
+                continue;
+            }
+            let taken = self.give(owners, turn, &some, &state, owners.me.id);
+            failed = taken.and_then(|epochs| self.nodes.change(&own(&some, owners.me.id, &epochs)));
+            if failed.is_err() {
+                turn.adrift.push((some, state));
+            }
+        }
+        failed
+    }
+
     /// What is due by itself.
     pub(in crate::metadata) fn tend_slots(&self) {
         let Ok((owners, duty)) = self.on_duty() else { return };
         let Some(mut turn) = duty.turn.try_lock() else { return };
         self.choose_standbys();
         self.settle_doubts(owners, &mut turn);
+        if turn.looked.elapsed() >= LOOK
+            && let Err(no) = self.take_adrift(owners, &mut turn, &|_| true)
+        {
+            tracing::warn!(detail = no.0.detail, "slots are adrift still");
+        }
         if owners.is_leaving() {
             return;
         }
         self.return_lent(owners, &mut turn);
         self.share_with_newcomers(owners, &mut turn);
+        self.hand_back(owners, &mut turn);
         if turn.relieved.elapsed() >= PERIOD {
             turn.relieved = Instant::now();
             self.relieve(owners, &mut turn);
@@ -330,9 +392,15 @@ impl MetadataService {
     /// What sessions have in them nobody could say.
     fn take_bare(&self, owners: &Owners, numbers: &[u16]) -> Result<(), No> {
         let slots = as_slots(numbers);
-        self.expect_sessions(owners, &slots, false);
-        let taken = self.take_on(owners, numbers, &SlotState::default(), self.mds.next_ugsd()?);
-        let taken = taken.inspect_err(|_| self.do_not_expect(owners, &slots))?;
+        let next_ugsd = self.mds.next_ugsd()?;
+        let expected = self.expect_sessions(owners, &slots, false);
+        let taken = match self.take_on(owners, numbers, &SlotState::default(), next_ugsd) {
+            Ok(taken) => taken,
+            Err(no) => {
+                self.do_not_expect(owners, expected);
+                return Err(no);
+            }
+        };
         self.nodes.change(&own(numbers, owners.me.id, &epochs_of(&taken, numbers)))
     }
 
@@ -398,7 +466,7 @@ impl MetadataService {
     fn relieve(&self, owners: &Owners, turn: &mut Turn) {
         let map = self.nodes.map();
         let mut measured: Vec<(Slot, u32)> = owners.gates.take_requests();
-        for node in map.nodes().filter(|node| node.takes_slots() && node.id != owners.me.id) {
+        for node in map.nodes().filter(|node| node.may_serve() && node.id != owners.me.id) {
             let Ok(peer) = owners.peers.of(&map, node.id) else { continue };
             if let (true, Ok((loads, _))) =
                 (self.is_heard(node.id), peer.ask(&owners::SlotLoads {}, Vec::new(), SILENCE))
@@ -443,15 +511,28 @@ fn by_owner(map: &ClusterMap, numbers: &[u16]) -> BTreeMap<Option<NodeId>, Vec<u
     all
 }
 
+/// What stays with a server is its own; an operation may need slots at any that serves some.
+fn may_be_given(map: &ClusterMap, to: NodeId, stay: bool) -> Result<(), No> {
+    let why = match map.node(to) {
+        Some(node) if stay && node.may_serve() && node.is_standby_only() => {
+            format!("{to} only keeps copies (metadata.standby_only): it is given nothing")
+        }
+        Some(node) if node.may_serve() => return Ok(()),
+        Some(_) | None => format!("{to} is no metadata server that is up"),
+    };
+    Err(No::new(Errno::ENXIO, Retry::Never, Reason::None, why))
+}
+
 fn as_node(asked: &JoinMetadata, map: &ClusterMap) -> Result<Node, No> {
     let epoch = map.epoch().0.checked_add(1).ok_or(Errno::EOVERFLOW)?;
     let before = map.node(NodeId(asked.node));
     let rack = (!asked.rack.is_empty()).then(|| (RACK.to_owned(), asked.rack.clone()));
+    let roles = before.map_or(Roles::MDS, |node| node.roles.and(Roles::MDS)).without(Roles::STANDBY_ONLY);
     Ok(Node {
         id: NodeId(asked.node),
         name: asked.name.clone(),
         addresses: asked.addresses.clone(),
-        roles: before.map_or(Roles::MDS, |node| node.roles.and(Roles::MDS)),
+        roles: if asked.standby_only { roles.and(Roles::STANDBY_ONLY) } else { roles },
         labels: rack.into_iter().collect(),
         state: NodeState::Up,
         joined: cluster::Epoch(epoch),

@@ -5,17 +5,22 @@ use std::time::{Duration, Instant};
 use cluster::ClusterMap;
 use mds::Gather;
 use proto::{
-    control::MapSince,
+    control::{Hello, MapSince},
     owners::{Bring, runs},
 };
 use types::{Errno, Slot, UgsdId};
+use wire::handshake::Roles;
 
 use super::{
     Owners,
     following::{EVERY, Told},
+    peers::Peer,
     start::about,
 };
-use crate::{answer::No, metadata::MetadataService};
+use crate::{
+    answer::No,
+    metadata::{MetadataService, needing},
+};
 
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// Who is on duty may be handing that over.
@@ -39,9 +44,12 @@ impl MetadataService {
         let map = self.nodes.map();
         let asked = about(&following.joining, (self.incarnation, map.epoch().0), false);
         let on_duty = map.slot(UgsdId::ROOT.slot()).owner;
-        let known = on_duty.and_then(|node| owners.peers.of(&map, node).ok());
-        let peers = known.iter().map(|peer| &**peer).chain(&following.servers);
-        for peer in peers {
+        let peer = |node| owners.peers.of(&map, node).ok();
+        let known = on_duty.and_then(peer);
+        // Who came later is in no configuration of ours.
+        let others = map.nodes().filter(|node| node.roles.has(Roles::MDS) && node.id != owners.me.id);
+        let others = others.filter(|node| Some(node.id) != on_duty).filter_map(|node| peer(node.id));
+        for peer in known.into_iter().chain(following.servers.iter().cloned()).chain(others) {
             if owners.is_leaving() {
                 // For clients that ask; whoever joins gets slots.
                 let since = MapSince { epoch: map.epoch().0 };
@@ -50,7 +58,22 @@ impl MetadataService {
                 following.told.lock().at = Some(Instant::now());
                 return;
             }
-            let Ok((joined, body)) = peer.ask(&asked, Vec::new(), ANSWER_WAIT) else { continue };
+            let (joined, body) = match peer.ask(&asked, Vec::new(), ANSWER_WAIT) {
+                Ok(joined) => joined,
+                Err(no) => {
+                    if no.errno() == Errno::EREMOTE {
+                        self.learn_from(&peer);
+                    }
+                    continue;
+                }
+            };
+            // First: with the map places are chosen.
+            if let Some(standings) = &joined.standings
+                && let Err(no) = self.take_standings(standings)
+            {
+                tracing::error!(detail = no.0.detail, "which data servers are taken out is not known");
+                continue;
+            }
             if !body.is_empty() {
                 let Ok(map) = ClusterMap::decode(&body) else {
                     tracing::error!("the cluster map of the server on duty cannot be read");
@@ -79,7 +102,13 @@ impl MetadataService {
         }
     }
 
-    /// Slots that an operation needs beside its home.
+    /// Another that is not on duty may know who is.
+    fn learn_from(&self, peer: &Peer) {
+        let Ok((_, body)) = peer.ask(&Hello {}, Vec::new(), ANSWER_WAIT) else { return };
+        ClusterMap::decode(&body).into_iter().for_each(|map| self.nodes.adopt(map));
+    }
+
+    /// Slots that an operation needs beside its home. The root's stays with whoever is on duty: the others go there, and the operation after them.
     pub(super) fn get_slots(&self, owners: &Owners, slots: &[Slot]) -> Result<(), No> {
         let numbers: Vec<u16> = slots.iter().map(|slot| slot.get()).collect();
         if owners.is_on_duty() {
@@ -88,7 +117,10 @@ impl MetadataService {
         let map = self.nodes.map();
         let on_duty = map.slot(UgsdId::ROOT.slot()).owner;
         let on_duty = on_duty.ok_or_else(|| No::later("nobody on duty is known"))?;
-        let bring = Bring { node: owners.me.id.0, slots: runs(numbers), stay: false };
+        let root = UgsdId::ROOT.slot().get();
+        let to = if numbers.contains(&root) { on_duty } else { owners.me.id };
+        let brought = numbers.into_iter().filter(|slot| *slot != root);
+        let bring = Bring { node: to.0, slots: runs(brought), stay: false };
         owners.peers.of(&map, on_duty)?.ask(&bring, Vec::new(), BRING_WAIT).map(|_| ())
     }
 }
@@ -97,6 +129,15 @@ impl MetadataService {
 impl Gather for MetadataService {
     fn gather(&self, slots: &[Slot]) -> Result<(), Errno> {
         let owners = self.shared().map_err(|no| no.errno())?;
+        if needing::note(slots) {
+            return Err(Errno::EAGAIN);
+        }
+        self.bring_needed(owners, slots)
+    }
+}
+
+impl MetadataService {
+    pub(in crate::metadata) fn bring_needed(&self, owners: &Owners, slots: &[Slot]) -> Result<(), Errno> {
         // Whoever waits for slots does not keep others from getting his.
         let brought = owners.gates.outside(|| self.get_slots(owners, slots));
         match brought {

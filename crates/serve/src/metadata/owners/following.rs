@@ -1,6 +1,9 @@
 //! What a server that is not on duty knows of the one that is.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 
@@ -12,7 +15,7 @@ pub(crate) const EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Following {
     pub joining: Joining,
     /// By their addresses, while no map says who is on duty.
-    pub servers: Vec<Peer>,
+    pub servers: Vec<Arc<Peer>>,
     pub told: Mutex<Told>,
 }
 
@@ -28,7 +31,8 @@ pub(crate) struct Told {
 
 impl Following {
     pub(crate) fn new(joining: Joining) -> Following {
-        let peer = |address: &net::Address| Peer::new(vec![address.clone()], None, &joining.credentials);
+        let peer =
+            |address: &net::Address| Arc::new(Peer::new(vec![address.clone()], None, &joining.credentials));
         let servers = joining.servers.iter().map(peer).collect();
         Following {
             servers,

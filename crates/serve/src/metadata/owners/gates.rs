@@ -78,6 +78,11 @@ impl Gates {
         }
     }
 
+    /// Somebody waits until nobody is inside.
+    pub(crate) fn is_wanted(&self, slot: Slot) -> bool {
+        self.gate(slot).load(Ordering::Acquire) & SHUT != 0
+    }
+
     /// Runs while this thread's request is outside, so that slots can go meanwhile. `None`: it could not come back in.
     pub(crate) fn outside<V>(&self, run: impl FnOnce() -> V) -> Option<V> {
         let slots = INSIDE.with_borrow_mut(std::mem::take);

@@ -56,6 +56,7 @@ impl MetadataService {
             // What sessions of an earlier life have in them is known when they have come back; the next owner would take it for closed.
             return Err(refused("slots are not let go", "clients of before the start may still come back"));
         }
+        let _vacant = self.vacate_slots(&slots)?;
         if !owners.gates.shut(&slots, SHUT_WAIT) {
             return Err(refused("slots are not let go", "they are in use"));
         }
@@ -65,9 +66,13 @@ impl MetadataService {
     }
 
     fn let_go_shut(&self, owners: &Owners, numbers: &[u16], slots: &[Slot]) -> Result<Vec<u8>, No> {
+        if slots.iter().any(|slot| !self.mds.serves(*slot)) {
+            return Err(refused("slots are not let go", "they went meanwhile"));
+        }
         self.mds
             .let_go(slots)
             .map_err(|errno| refused("slots are not let go", &format!("the engine: {errno}")))?;
+        self.slots_changed(false);
         let state = self.take_state(slots);
         owners.bares.remove(slots);
         match owners.rights.release(numbers) {
@@ -130,6 +135,7 @@ impl MetadataService {
             }
             return Err(no);
         }
+        self.slots_changed(true);
         self.go_on_writing(&state.files);
         Ok(taken)
     }
@@ -182,6 +188,9 @@ impl MetadataService {
         if numbers.iter().all(|slot| self.serves(*slot)) {
             // The answer was lost.
             return Ok(taken_on(&numbers, &owners.rights.ours()));
+        }
+        if let Some(standings) = &asked.standings {
+            self.take_standings(standings)?;
         }
         let state = self.coming(owners, asked.ticket, asked.length)?;
         let taken = self.take_on(owners, &numbers, &state, asked.next_ugsd)?;

@@ -40,6 +40,12 @@ const TURN_WAIT: Duration = Duration::from_secs(15);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// Slots of which sessions are to say what they have in them.
+pub(in crate::metadata) struct Expected {
+    slots: Vec<Slot>,
+    grace: [Instant; 2],
+}
+
 impl MetadataService {
     /// Before an end in order: hands all slots to other servers, and the duty. Returns how many are left after `patience`, which wait for this
     /// server's next start; `None`: it is the only metadata server.
@@ -114,8 +120,8 @@ impl MetadataService {
     }
 
     /// Without the servers that are silent.
-    fn hearable(&self, map: &ClusterMap) -> ClusterMap {
-        let silent = map.nodes().filter(|node| node.takes_slots() && !self.is_heard(node.id));
+    pub(super) fn hearable(&self, map: &ClusterMap) -> ClusterMap {
+        let silent = map.nodes().filter(|node| node.may_serve() && !self.is_heard(node.id));
         let changes: Vec<Change> =
             silent.map(|node| Change::State { node: node.id, state: NodeState::Draining }).collect();
         map.next(&changes).unwrap_or_else(|_| map.clone())
@@ -128,16 +134,20 @@ impl MetadataService {
         if map.slots_of(owners.me.id).count() > 1 || !turn.doubtful.is_empty() || !turn.adrift.is_empty() {
             return Err(No::later("not all slots have gone yet"));
         }
-        let heard = map.nodes().filter(|node| node.takes_slots() && self.is_heard(node.id));
+        let heard = map.nodes().filter(|node| node.may_serve() && self.is_heard(node.id));
         // The one with the least to do.
-        let Some(to) = heard.min_by_key(|node| map.slots_of(node.id).count()) else {
+        let key = |node: &&Node| (node.is_standby_only(), map.slots_of(node.id).count());
+        let Some(to) = heard.min_by_key(key) else {
             return Err(No::later("no other metadata server is heard"));
         };
         self.hand_duty(owners, to)
     }
 
     /// The root's slot goes, and with it the duty.
-    fn hand_duty(&self, owners: &Owners, to: &Node) -> Result<(), No> {
+    pub(super) fn hand_duty(&self, owners: &Owners, to: &Node) -> Result<(), No> {
+        if !owners.duty().is_some_and(|duty| self.all_know_all(duty)) {
+            return Err(No::later("not all metadata servers have heard of each other"));
+        }
         let root = UgsdId::ROOT.slot().get();
         let next_ugsd = self.mds.next_ugsd()?;
         let map = self.nodes.map();
@@ -203,6 +213,7 @@ impl MetadataService {
         })?;
         tracing::info!(epoch = map.epoch().0, "this metadata server is on duty");
         self.nodes.make_maps(map);
+        self.load_standings()?;
         owners.come_on_duty();
         Ok(())
     }
@@ -221,9 +232,9 @@ impl MetadataService {
             return;
         }
         if !self.mds.serves(root) {
-            self.expect_sessions(owners, &[root], false);
+            let expected = self.expect_sessions(owners, &[root], false);
             if let Err(no) = self.take_on(owners, &[root.get()], &SlotState::default(), 0) {
-                self.do_not_expect(owners, &[root]);
+                self.do_not_expect(owners, expected);
                 return tracing::warn!(detail = no.0.detail, "the root's slot is not served");
             }
         }
@@ -234,13 +245,21 @@ impl MetadataService {
 
     /// Slots are taken of which it is not known what sessions have in them: they say it before they ask for anything there, and for as long as they
     /// may come nothing is removed. `answers`: what was answered there is known, so that operations that are asked again are not carried out twice.
-    pub(in crate::metadata) fn expect_sessions(&self, owners: &Owners, slots: &[Slot], answers: bool) {
+    pub(in crate::metadata) fn expect_sessions(
+        &self,
+        owners: &Owners,
+        slots: &[Slot],
+        answers: bool,
+    ) -> Option<Expected> {
         let used: Vec<Slot> = slots.iter().copied().filter(|slot| self.is_used(*slot)).collect();
-        if !used.is_empty() {
-            self.begin_grace();
-            let number = owners.bares.add(&used, answers);
-            self.terms.unsettle(&used, number, self.options.sessions.silence);
+        if used.is_empty() {
+            return None;
         }
+        let grace = self.begin_grace();
+        let number = owners.bares.add(&used, answers);
+        self.terms.unsettle(&used, number, self.options.sessions.silence);
+        self.terms.doubt(&used);
+        Some(Expected { slots: used, grace })
     }
 
     /// Of a server in whose place an earlier life went on sessions have said nothing yet, or to that life.
@@ -252,9 +271,11 @@ impl MetadataService {
     }
 
     /// They did not come.
-    pub(super) fn do_not_expect(&self, owners: &Owners, slots: &[Slot]) {
-        owners.bares.remove(slots);
-        self.terms.not_taken(slots);
+    pub(in crate::metadata) fn do_not_expect(&self, owners: &Owners, expected: Option<Expected>) {
+        let Some(Expected { slots, grace }) = expected else { return };
+        owners.bares.remove(&slots);
+        self.terms.not_taken(&slots);
+        self.undo_grace(grace);
     }
 
     /// Who has which lock in slots that were taken is known when those who may have some have said so.
@@ -266,6 +287,10 @@ impl MetadataService {
         let (slots, due) = self.terms.overdue(spoke);
         if !slots.is_empty() {
             self.carry_on(due);
+            if !self.leaving.condemned.lock().is_empty() {
+                // What they may believe to have there is free when no data server carries out anything of them.
+                return;
+            }
             let due = self.terms.settle(&slots);
             self.carry_on(due);
         }

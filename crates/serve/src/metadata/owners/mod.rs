@@ -9,10 +9,13 @@
 //!   operation that is asked again elsewhere is not carried out twice, and no open file is lost.
 //! - I-OWNERS-3: slots of a server that is silent are taken by its standby alone, and only if that has all that it answered
 //!   ([`crate::metadata::tail`]).
+//!   Who only keeps copies gives them away when there is another server again.
 //! - I-OWNERS-4: what one operation needs of several slots is brought to the owner of its home, and goes back after a while.
 //! - I-OWNERS-5: who takes slots without what sessions had in them has each session say that first, before anything of it there is carried out.
 
+mod back;
 mod bares;
+mod circles;
 mod duty;
 mod follow;
 mod following;
@@ -21,7 +24,9 @@ mod hand;
 mod leave;
 mod peers;
 mod rights;
+mod sending;
 mod standby;
+mod standings;
 mod start;
 mod state;
 mod states;
@@ -32,5 +37,6 @@ mod turn;
 pub(crate) use gates::Inside;
 pub use rights::SlotRights;
 pub(crate) use standby::Tails;
+pub(crate) use standings::Other;
 pub use start::{JoinError, Joining, Shared, join};
 pub(crate) use table::Owners;

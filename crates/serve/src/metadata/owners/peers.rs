@@ -7,7 +7,7 @@ use std::{
 };
 
 use cluster::{ClusterMap, NodeId};
-use net::{Address, Call, Client, Credentials, NobodyAnswers, Target, Tuning};
+use net::{Address, Call, Channel, Client, Credentials, NobodyAnswers, Target, Tuning};
 use parking_lot::Mutex;
 use prost::Message;
 use proto::Request;
@@ -41,6 +41,17 @@ impl Peer {
             })
         };
         Peer { clients: addresses.iter().map(client).collect(), addresses }
+    }
+
+    /// A connection, if there is one. Waits for nothing.
+    pub(crate) fn there(&self) -> Option<Arc<Channel>> {
+        self.clients.iter().find_map(Client::there)
+    }
+
+    /// One that is made, if there is none.
+    pub(crate) fn connected(&self, wait: Duration) -> Option<Arc<Channel>> {
+        let until = Instant::now() + wait;
+        self.there().or_else(|| self.clients.iter().find_map(|client| client.channel(until).ok()))
     }
 
     /// The answer and its body.

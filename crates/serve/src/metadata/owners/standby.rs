@@ -5,10 +5,14 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64},
 };
 
+use cluster::NodeId;
 use kv::{Follower, MetaStore};
 use parking_lot::Mutex;
 
-use super::start::Shared;
+use super::{
+    peers::{Peer, Peers},
+    start::Shared,
+};
 use crate::metadata::tail::{Copies, Keeper, Known, StandbyOptions, TailRows};
 
 /// Both sides, and what was answered by those in whose place this one goes on.
@@ -16,6 +20,10 @@ pub(crate) struct Tails {
     pub(crate) keeper: Arc<Keeper>,
     pub(super) copies: Copies,
     pub(super) rows: Arc<dyn TailRows>,
+    /// Connections for what the standby is told, and nothing else.
+    pub(super) peers: Peers,
+    /// The standby that is told it.
+    pub(super) line: Mutex<Option<(NodeId, Arc<Peer>)>>,
     pub(super) inherited: Mutex<Known>,
     /// There is something in it.
     pub(super) inherits: AtomicBool,
@@ -47,7 +55,8 @@ impl Tails {
         }
         let inherits = AtomicBool::new(!inherited.is_empty());
         let inherited = Mutex::new(inherited);
-        let (taken_over, anew) = Default::default();
-        Ok(Some(Tails { keeper, copies, rows, inherited, inherits, went_on, taken_over, anew }))
+        let peers = Peers::new(shared.joining.credentials.clone());
+        let (taken_over, anew, line) = Default::default();
+        Ok(Some(Tails { keeper, copies, rows, peers, line, inherited, inherits, went_on, taken_over, anew }))
     }
 }

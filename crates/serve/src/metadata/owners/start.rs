@@ -8,6 +8,7 @@ use std::{
 };
 
 use cluster::{
+    ClusterMap,
     node::{Node, RACK},
     relief::Settings,
 };
@@ -15,12 +16,15 @@ use kv::MetaStore;
 use mds::{Mds, MdsOptions, Welcome};
 use namespace::superblock::{Stored, Superblock};
 use net::{Address, Credentials};
-use proto::owners::{JoinMetadata, runs};
+use proto::{
+    control::Hello,
+    owners::{JoinMetadata, runs},
+};
 use thiserror::Error;
-use types::{Errno, SLOTS, Slot};
+use types::{Errno, SLOTS, Slot, UgsdId};
 
 use super::{
-    peers::Peer,
+    peers::{Peer, Peers},
     rights::{SlotRights, as_slots},
 };
 use crate::metadata::tail::StandbyOptions;
@@ -87,8 +91,10 @@ pub fn join(
 ) -> Result<(Mds, Shared), JoinError> {
     let rights = &joining.rights;
     let before = rights.ours();
-    let root = types::UgsdId::ROOT.slot().get();
-    let taken = rights.take_free(&[root]).map_err(JoinError::Rights)?;
+    let root = UgsdId::ROOT.slot().get();
+    // Who only keeps copies is on duty if it went on for who was.
+    let may = !joining.me.is_standby_only() || before.contains_key(&root);
+    let taken = if may { rights.take_free(&[root]).map_err(JoinError::Rights)? } else { before.clone() };
     let duty = taken.contains_key(&root);
     if duty {
         // Those that nobody has yet, or gave back.
@@ -116,7 +122,15 @@ fn welcomed(joining: &Joining) -> Result<Welcome, JoinError> {
     let mut why = "no address of a metadata server is known".to_owned();
     loop {
         for peer in &peers {
-            match peer.ask(&asked, Vec::new(), ANSWER_WAIT) {
+            let answered = match peer.ask(&asked, Vec::new(), ANSWER_WAIT) {
+                // He may be in nobody's configuration.
+                Err(no) if no.errno() == Errno::EREMOTE => match on_duty(joining, peer) {
+                    Some(on_duty) => on_duty.ask(&asked, Vec::new(), ANSWER_WAIT),
+                    None => Err(no),
+                },
+                answered => answered,
+            };
+            match answered {
                 Ok((joined, _)) => {
                     let Some(Stored::Here(superblock)) = Superblock::decode(&joined.superblock) else {
                         return Err(JoinError::Superblock);
@@ -134,9 +148,18 @@ fn welcomed(joining: &Joining) -> Result<Welcome, JoinError> {
     }
 }
 
+/// Whom the map of another names.
+fn on_duty(joining: &Joining, peer: &Peer) -> Option<Arc<Peer>> {
+    let (_, body) = peer.ask(&Hello {}, Vec::new(), ANSWER_WAIT).ok()?;
+    let map = ClusterMap::decode(&body).ok()?;
+    let owner = map.slot(UgsdId::ROOT.slot()).owner.filter(|node| *node != joining.me.id)?;
+    Peers::new(joining.credentials.clone()).of(&map, owner).ok()
+}
+
 /// What is said of ourselves.
 pub(super) fn about(joining: &Joining, (incarnation, epoch): (u64, u64), fresh: bool) -> JoinMetadata {
     let Node { id, name, addresses, labels, .. } = &joining.me;
+    let standby_only = joining.me.is_standby_only();
     let ours = joining.rights.ours();
     JoinMetadata {
         node: id.0,
@@ -148,5 +171,6 @@ pub(super) fn about(joining: &Joining, (incarnation, epoch): (u64, u64), fresh: 
         epochs: ours.values().copied().collect(),
         fresh,
         epoch,
+        standby_only,
     }
 }

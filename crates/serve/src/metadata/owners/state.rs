@@ -44,7 +44,10 @@ impl MetadataService {
         let mut states = Vec::new();
         for session in sessions.iter().chain(&condemned) {
             let locks = locks.remove(&session.id).unwrap_or_default();
-            states.push(session_state(session, &there, locks));
+            let state = session_state(session, &there, locks);
+            let writing = state.openings.iter().filter(|opening| opening.write);
+            self.forget_openings(session, writing.map(|opening| opening.number));
+            states.push(state);
         }
         // Of one that is just being given up.
         let others = locks.into_iter().map(|(id, locks)| SessionState {
@@ -106,6 +109,7 @@ impl MetadataService {
                 *session.has.lock().references.entry(ino).or_default() += count;
                 self.mds.hold(ino, *count);
             }
+            let mut writing = Vec::new();
             for OpeningState { number, ino, write } in &one.openings {
                 let opening = Opening { ino: proto::attr::ino(*ino)?, write: *write };
                 if session.has.lock().openings.insert(*number, opening).is_none() {
@@ -115,7 +119,9 @@ impl MetadataService {
                     state.openings += 1;
                     state.writers += u32::from(*write);
                 }
+                writing.extend(write.then_some((session.id, *number, opening.ino)));
             }
+            self.opened_elsewhere(&writing);
             for answer in &one.answers {
                 session.learn(answer.number, &outcome(answer));
             }

@@ -1,8 +1,11 @@
 //! What a metadata server among others has.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use cluster::{Change, ClusterMap, Epoch, map::SlotEpoch, node::Node, relief::Settings};
@@ -74,12 +77,25 @@ impl Owners {
         self.resigned.store(true, Ordering::Release);
     }
 
+    pub(super) fn relief(&self) -> Settings {
+        self.relief
+    }
+
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }
 
     pub(super) fn begin_leaving(&self) {
         self.leaving.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn node(&self) -> u64 {
+        self.me.id.0
+    }
+
+    /// Of the slots that are ours by the rows.
+    pub(crate) fn epochs(&self) -> BTreeMap<u16, u64> {
+        self.rights.ours()
     }
 
     pub(crate) fn gates(&self) -> &Gates {

@@ -21,8 +21,8 @@ use proto::{
     Head, Method, SessionId,
     owners::SlotState,
     tail::{
-        TailAnswer, TailBegin, TailHas, TailIs, TailMore, TailNow, TailOperation, TailRecord, TailRecords,
-        TailStatus, TailWho,
+        TailAnswer, TailBegin, TailIs, TailMore, TailNow, TailOperation, TailRecord, TailStatus, TailStored,
+        TailWho,
     },
 };
 use types::{Errno, UgsdId};
@@ -33,14 +33,15 @@ use crate::{
     metadata::{
         MetadataService,
         tail::{
-            ANSWERS, Job, Keeper, Known, TailTrouble, Taking, Unsettled, carried_out, in_operation,
-            into_outcome, of_outcome,
+            ANSWERS, Keeper, Known, TailTrouble, Taking, Unsettled, carried_out, in_operation, into_outcome,
+            of_outcome,
         },
     },
+    workers::Owed,
 };
 
 /// A message to the standby. Within the time after which it is gone on without there is a second one.
-const ANSWER_WAIT: Duration = Duration::from_secs(1);
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// An answer waits for the standby as long as its asker waits for it, and no longer than that.
 const SETTLE_WAIT: Duration = Duration::from_secs(25);
 /// So that who asked still hears that he is to come later.
@@ -52,7 +53,7 @@ const RETIRE_WAIT: Duration = Duration::from_secs(4);
 
 /// What requests do.
 impl MetadataService {
-    fn tails(&self) -> Option<&Tails> {
+    pub(super) fn tails(&self) -> Option<&Tails> {
         self.owners.as_ref()?.tails.as_ref()
     }
 
@@ -77,6 +78,16 @@ impl MetadataService {
         let answer = (!again).then(|| of_outcome(head.number, outcome));
         let (operation, acknowledged) = (TailOperation::of(head), head.acknowledged);
         tails.keeper.answered(TailAnswer { operation, acknowledged, answer });
+        self.send_tail(tails, false);
+    }
+
+    /// Another may go on in this one's place when not.
+    pub(in crate::metadata) fn may_speak(&self) -> Result<(), No> {
+        match self.tails() {
+            Some(tails) if tails.keeper.is_over() => Err(self.unsettled(Unsettled::Over)),
+            Some(tails) if !tails.keeper.may_act() => Err(self.unsettled(Unsettled::NotYet)),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// A session is over.
@@ -86,27 +97,18 @@ impl MetadataService {
         }
     }
 
-    /// What is to be answered, when nobody can see it lost any more.
-    pub(in crate::metadata) fn when_settled(&self, incoming: &Incoming, outcome: Outcome) -> Outcome {
-        let Some(tails) = self.tails() else { return outcome };
-        if outcome.as_ref().is_err_and(|no| matches!(no.errno(), Errno::EAGAIN | Errno::EREMOTE)) {
-            // It says nothing.
-            return outcome;
-        }
-        let method = Method::from_number(incoming.header.method);
-        let until = match method {
-            Some(method) if method.lane() == wire::schema::Lane::Metadata => {
-                let end = incoming.deadline.checked_sub(BEFORE_DEADLINE).unwrap_or(incoming.deadline);
-                end.min(Instant::now() + SETTLE_WAIT)
-            }
-            // It has the root's attributes; and who waits here keeps others from saying that they are there.
-            Some(Method::Mount) => Instant::now(),
-            Some(_) | None => return outcome,
-        };
-        match tails.keeper.settle(until) {
-            Ok(()) => outcome,
-            Err(unsettled) => Err(self.unsettled(unsettled)),
-        }
+    /// Gives the answer when nobody can see it lost any more.
+    pub(in crate::metadata) fn when_settled(&self, owed: Owed, outcome: Outcome) {
+        let tails = self.tails().zip(waits_until(owed.incoming(), &outcome));
+        let Some((tails, until)) = tails else { return owed.answer(outcome) };
+        let me = self.me.clone();
+        tails.keeper.when_settled(until, move |settled| {
+            let unsettled = |unsettled| match me.upgrade() {
+                Some(service) => service.unsettled(unsettled),
+                None => No::later("it has ended"),
+            };
+            owed.answer(settled.map_err(unsettled).and(outcome));
+        });
     }
 
     fn unsettled(&self, unsettled: Unsettled) -> No {
@@ -152,6 +154,23 @@ impl MetadataService {
     }
 }
 
+/// How long an answer may wait for the standby. `None`: it need not.
+fn waits_until(incoming: &Incoming, outcome: &Outcome) -> Option<Instant> {
+    if outcome.as_ref().is_err_and(|no| matches!(no.errno(), Errno::EAGAIN | Errno::EREMOTE)) {
+        // It says nothing.
+        return None;
+    }
+    match Method::from_number(incoming.header.method) {
+        Some(method) if method.lane() == wire::schema::Lane::Metadata => {
+            let end = incoming.deadline.checked_sub(BEFORE_DEADLINE).unwrap_or(incoming.deadline);
+            Some(end.min(Instant::now() + SETTLE_WAIT))
+        }
+        // It has the root's attributes; and who waits here keeps others from saying that they are there.
+        Some(Method::Mount) => Some(Instant::now()),
+        Some(_) | None => None,
+    }
+}
+
 /// The owner's side: threads.
 impl MetadataService {
     pub(in crate::metadata) fn start_tails(self: &Arc<Self>) -> io::Result<()> {
@@ -159,7 +178,7 @@ impl MetadataService {
         type Round = fn(&MetadataService, &Keeper) -> bool;
         let rounds: [(&str, Round); 3] = [
             ("tail-clock", |_, keeper| keeper.tick()),
-            ("tail-send", MetadataService::send_tail),
+            ("tail-send", MetadataService::tend_sends),
             ("tail-row", MetadataService::write_row),
         ];
         for (name, round) in rounds {
@@ -197,72 +216,6 @@ impl MetadataService {
         if let Some(tails) = self.tails() {
             tails.keeper.stop();
         }
-    }
-
-    /// One message, if there is any soon. False: it has ended.
-    fn send_tail(&self, keeper: &Keeper) -> bool {
-        let Ok(job) = keeper.next_send() else { return false };
-        let (Some(job), Ok(owners), Some(tails)) = (job, self.shared(), self.tails()) else { return true };
-        let (node, writer) = (owners.me.id.0, tails.rows.writer());
-        match job {
-            Job::Begin { to, copy, beat, base } => {
-                keeper.tell_known(copy, || self.known_answers(tails));
-                let begin = TailBegin { node, writer, copy, beat, base };
-                self.tell(owners, keeper, to, &begin, Vec::new());
-            }
-            Job::More { to, copy, beat, from, up_to, applied } => {
-                let mut parts = keeper.records(from, up_to);
-                if parts.is_empty() {
-                    parts.push((up_to + 1, up_to, Vec::new()));
-                }
-                for (from, up_to, records) in parts {
-                    let body = TailRecords { records }.encode_to_vec();
-                    let more = TailMore { node, writer: writer.clone(), copy, beat, from, up_to, applied };
-                    if !self.tell(owners, keeper, to, &more, body) {
-                        // It is said again.
-                        break;
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    fn tell<R>(&self, owners: &Owners, keeper: &Keeper, to: NodeId, request: &R, body: Vec<u8>) -> bool
-    where
-        R: proto::Request<Answer = TailHas>,
-    {
-        let peer = owners.peers.of(&self.nodes.map(), to);
-        match peer.and_then(|peer| peer.ask(request, body, ANSWER_WAIT)) {
-            Ok((TailHas { copy, refused: true, .. }, _)) => {
-                keeper.refused(to, copy);
-                false
-            }
-            Ok((TailHas { copy, beat, up_to, .. }, _)) => {
-                keeper.stored(to, copy, beat, up_to);
-                true
-            }
-            Err(no) => {
-                tracing::debug!(standby = %to, detail = no.0.detail, "the standby does not answer");
-                false
-            }
-        }
-    }
-
-    /// All that may be asked again.
-    fn known_answers(&self, tails: &Tails) -> Vec<TailRecord> {
-        let mut known = Known::default();
-        tails.inherited.lock().records(ANSWERS).iter().for_each(|record| known.add(record));
-        for session in self.sessions.all() {
-            let answer = |(number, outcome): (u64, Outcome)| TailAnswer {
-                operation: TailOperation { number, ..TailOperation::of(&Head::of(session.id)) },
-                acknowledged: 0,
-                answer: Some(of_outcome(number, &outcome)),
-            };
-            let answers = session.kept().into_iter().map(answer).collect();
-            known.add(&TailRecord { answers, ..TailRecord::default() });
-        }
-        known.records(ANSWERS)
     }
 
     /// What the database is to be told, if there is anything soon. False: it has ended.
@@ -357,7 +310,7 @@ impl MetadataService {
 
     pub(in crate::metadata) fn tail_more(&self, meta: &[u8], body: &[u8]) -> Outcome {
         let TailMore { writer, copy, beat, from, up_to, applied, .. } = proto::decode(meta)?;
-        let TailRecords { records } = TailRecords::decode(body).map_err(|_| Errno::EINVAL)?;
+        let TailStored { records } = TailStored::decode(body).map_err(|_| Errno::EINVAL)?;
         let copies = &self.with_tails()?.1.copies;
         Ok(Done::new(&copies.came(&writer, (copy, beat), (from, up_to, applied), &records)))
     }
@@ -442,6 +395,7 @@ impl MetadataService {
             tails.anew.store(true, Ordering::Release);
             return;
         }
+        self.slots_changed(true);
         if owners.is_on_duty() {
             let epochs: Vec<u64> = slots.values().copied().collect();
             if let Err(no) = self.nodes.change(&own(&numbers, owners.me.id, &epochs)) {

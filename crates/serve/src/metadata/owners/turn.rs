@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use cluster::{
-    NodeId,
+    Epoch, NodeId,
     relief::{Relief, Settings},
 };
+use lease::coherence::circles::Search;
 use parking_lot::Mutex;
 use types::Slot;
 
@@ -22,20 +23,53 @@ pub(crate) struct Turn {
     pub relief: Relief,
     pub relieved: Instant,
     pub looked: Instant,
+    /// Slots of a server that only keeps copies.
+    pub handed_back: Option<Instant>,
     pub tickets: u64,
 }
 
 pub(crate) struct Duty {
     pub turn: Mutex<Turn>,
     pub heard: Mutex<BTreeMap<NodeId, Heard>>,
+    pub looks: Mutex<Looks>,
+}
+
+/// For circles of processes that wait for each other.
+#[derive(Default)]
+pub(crate) struct Looks {
+    pub last: Option<Instant>,
+    /// Servers by their lives.
+    pub search: Search<(NodeId, u64)>,
 }
 
 pub(crate) struct Heard {
     pub at: Instant,
     pub incarnation: u64,
+    /// Of the map that it has.
+    pub epoch: Epoch,
 }
 
 impl Turn {
+    /// Are some of these adrift, or in doubt?
+    pub(crate) fn knows_any(&self, slots: &[u16]) -> bool {
+        let of = |some: &[u16]| some.iter().any(|slot| slots.contains(slot));
+        self.adrift.iter().any(|(some, _)| of(some)) || self.doubtful.iter().any(|(some, _)| of(some))
+    }
+
+    pub(crate) fn new(relief: Settings) -> Turn {
+        let now = Instant::now();
+        Turn {
+            lent: BTreeMap::new(),
+            adrift: Vec::new(),
+            doubtful: Vec::new(),
+            relief: Relief::new(relief),
+            relieved: now,
+            looked: now,
+            handed_back: None,
+            tickets: 0,
+        }
+    }
+
     /// They do not go back.
     pub(crate) fn keep(&mut self, slots: &[u16]) {
         as_slots(slots).iter().for_each(|slot| {
@@ -46,16 +80,6 @@ impl Turn {
 
 impl Duty {
     pub(crate) fn new(relief: Settings) -> Duty {
-        let now = Instant::now();
-        let turn = Turn {
-            lent: BTreeMap::new(),
-            adrift: Vec::new(),
-            doubtful: Vec::new(),
-            relief: Relief::new(relief),
-            relieved: now,
-            looked: now,
-            tickets: 0,
-        };
-        Duty { turn: Mutex::new(turn), heard: Mutex::default() }
+        Duty { turn: Mutex::new(Turn::new(relief)), heard: Mutex::default(), looks: Mutex::default() }
     }
 }

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use cluster::{
     NodeId,
     tail::{
@@ -117,18 +118,21 @@ impl Copies {
         writer: &str,
         (copy, beat): (u64, u64),
         (from, up_to, applied): (u64, u64, u64),
-        records: &[TailRecord],
+        records: &[Bytes],
     ) -> TailHas {
-        let follow = records.iter().map(|record| record.number).eq(from..=up_to);
-        let (from, up_to) = if follow { (from, up_to) } else { (from, from.saturating_sub(1)) };
+        let numbered = numbered(records).filter(|all| all.iter().map(|one| one.number).eq(from..=up_to));
+        let (from, up_to, records) = match numbered {
+            Some(records) => (from, up_to, records),
+            None => (from, from.saturating_sub(1), Vec::new()),
+        };
         let copying = self.of(writer);
         let mut copying = copying.lock();
         copying.machine.handle(now(), Input::Came { copy, beat, from, up_to, applied });
-        self.carry_on(&mut copying, records)
+        self.carry_on(&mut copying, &records)
     }
 
     /// Does what the machine says. Returns what the owner is told.
-    fn carry_on(&self, copying: &mut Copying, records: &[TailRecord]) -> TailHas {
+    fn carry_on(&self, copying: &mut Copying, records: &[CopyRecord]) -> TailHas {
         let mut has = TailHas::default();
         while let Some(effect) = copying.machine.poll_effect() {
             let done = match effect {
@@ -281,12 +285,11 @@ impl Copying {
         Ok(())
     }
 
-    fn keep(&mut self, copy: u64, (from, up_to): (u64, u64), records: &[TailRecord]) -> io::Result<()> {
-        let new: Vec<&TailRecord> =
-            records.iter().filter(|record| (from..=up_to).contains(&record.number)).collect();
+    fn keep(&mut self, copy: u64, (from, up_to): (u64, u64), records: &[CopyRecord]) -> io::Result<()> {
+        let new = records.partition_point(|record| record.number < from)
+            ..records.partition_point(|record| record.number <= up_to);
         let file = self.file.as_mut().ok_or_else(|| io::Error::other("its file is not open"))?;
-        let encoded: Vec<CopyRecord> = new.iter().map(|record| to_keep(record)).collect();
-        file.append(&encoded)?;
+        file.append(&records[new])?;
         self.machine.handle(now(), Input::Kept { copy, up_to });
         Ok(())
     }
@@ -339,6 +342,15 @@ fn to_keep(record: &TailRecord) -> CopyRecord {
     CopyRecord { number: record.number, lsn: None, bytes: record.encode_to_vec().into() }
 }
 
+/// As they came, if each can be read when it is needed.
+fn numbered(records: &[Bytes]) -> Option<Vec<CopyRecord>> {
+    let numbered = |bytes: &Bytes| {
+        let number = TailRecord::decode(&bytes[..]).ok()?.number;
+        Some(CopyRecord { number, lsn: None, bytes: bytes.clone() })
+    };
+    records.iter().map(numbered).collect()
+}
+
 /// Their bytes are under a checksum: what cannot be read was not written by this program.
 fn decoded(records: &[CopyRecord]) -> io::Result<Vec<TailRecord>> {
     let decode = |record: &CopyRecord| {
@@ -346,4 +358,73 @@ fn decoded(records: &[CopyRecord]) -> io::Result<Vec<TailRecord>> {
         decoded.map(|decoded| TailRecord { number: record.number, ..decoded })
     };
     records.iter().map(decode).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proto::{
+        Head, SessionId,
+        owners::AnswerState,
+        tail::{TailAnswer, TailCommit, TailOperation},
+    };
+
+    use super::*;
+
+    /// A commit of a MiB, by an operation that was answered, or only begun.
+    fn record(n: u64) -> CopyRecord {
+        let (key, value) = (n.to_be_bytes(), vec![n as u8; 1 << 20]);
+        let lens = [&1_u32.to_le_bytes()[..], &8_u16.to_le_bytes(), &(value.len() as u32).to_le_bytes()];
+        let commits = vec![TailCommit { lsn: n, body: [&lens.concat()[..], &key, &value].concat() }];
+        let operation = TailOperation::of(&Head::operation(SessionId(5), n, 0));
+        let answer = Some(AnswerState { meta: vec![n as u8], ..AnswerState::default() });
+        let answered = TailAnswer { operation, acknowledged: 0, answer };
+        let is_answered = n.is_multiple_of(2);
+        let begun = if is_answered { Vec::new() } else { vec![operation] };
+        to_keep(&TailRecord {
+            number: n,
+            commits,
+            answers: is_answered.then_some(answered).into_iter().collect(),
+            begun,
+        })
+    }
+
+    fn lsns(commits: &Commits) -> Vec<u64> {
+        commits.iter().map(|(lsn, _)| lsn.0).collect()
+    }
+
+    /// Goal: a file that is long loses what the engine has, and nothing else: no later commit, and nothing that is known of operations. Method: more
+    /// than its bound, and what is read before and after.
+    #[test]
+    fn a_long_copy_is_written_anew_without_what_the_engine_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = || Standby::new(Terms::default(), NodeId(1), now());
+        let mut copying = Copying::new(machine(), dir.path().join("copy-one"));
+        copying.begin(7, 0).unwrap();
+        let bytes = |copying: &Copying| copying.file.as_ref().unwrap().bytes();
+        for n in 1..=15 {
+            copying.keep(7, (n, n), &[record(n)]).unwrap();
+        }
+        copying.trim(7, 9).unwrap();
+        assert_eq!(lsns(&copying.read(7, 15).unwrap().0), (1..=15).collect::<Vec<_>>(), "it is short enough");
+        copying.keep(7, (16, 17), &[record(16), record(17)]).unwrap();
+        assert!(bytes(&copying) > FILE_BYTES);
+        let (_, known) = copying.read(7, 17).unwrap();
+        copying.trim(7, 15).unwrap();
+        assert!(bytes(&copying) < FILE_BYTES / 4);
+        assert_eq!(
+            copying.read(7, 17).map(|(commits, known)| (lsns(&commits), known)).unwrap(),
+            (vec![16, 17], known)
+        );
+        // It goes on, and the next life finds it.
+        copying.keep(7, (18, 18), &[record(18)]).unwrap();
+        let next = Copying::new(machine(), copying.path.clone());
+        let (commits, mut known) = next.read(7, 18).unwrap();
+        assert_eq!(lsns(&commits), [16, 17, 18]);
+        let mut asked = |n| known.take(&Head::operation(SessionId(5), n, 0));
+        assert_eq!(asked(3), Some(None), "it was carried out, and the answer is not known");
+        assert_eq!(asked(4).flatten().unwrap().meta, [4]);
+        assert_eq!(asked(18).flatten().unwrap().meta, [18]);
+        assert_eq!(asked(19), None);
+    }
 }

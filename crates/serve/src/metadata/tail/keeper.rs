@@ -1,102 +1,39 @@
 //! The owner's side: what was committed and answered here goes to the standby, and what may be answered waits for it.
 //!
 //! One lock, held for moments, under which no other is taken: commits come under the journal's. What takes long (messages, the database,
-//! checkpoints) is done by threads that ask for [`Job`]s.
+//! checkpoints) is done by others: records are sent by whoever has made one, answers given by whoever hears that they may be.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use cluster::{
     NodeId,
     tail::{
         Terms,
-        owner::{Effect, Input, Owner, Says},
-        row::Change,
+        owner::{Input, Owner, Says},
     },
     tenure::Time,
 };
 use kv::{Follower, Lsn};
 use namespace::txn::KvError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use proto::tail::{RECORDS_BYTES, TailAnswer, TailOperation, TailRecord, TailStatus};
+use proto::tail::{TailAnswer, TailHas, TailOperation, TailRecord, TailStatus};
 
-use super::{clock::now, forming, forming::Forming};
+use super::{
+    clock::now,
+    forming,
+    messages::{Job, Message, More},
+    state::{Ready, State, WHOLE_WITHIN, Writing},
+    waiting::Unsettled,
+};
 
-/// An operation that is not answered for so long after its commit is let loose.
-const WHOLE_WITHIN: Duration = Duration::from_millis(20);
 /// A record is closed at this, whoever is not answered yet.
 const RECORD_BYTES: usize = 1 << 20;
 /// What is kept for a standby that is brought up to date or is slow: more, and the copy ends. Beside the number of records in [`Terms`].
 const KEPT_BYTES: u64 = 256 << 20;
 /// A checkpoint that may not be yet is tried again later.
 const APPLY_WAIT: Duration = Duration::from_secs(5);
-/// Messages that wait to be sent: they are made one where they follow each other, and what is left out is said again by the next beat.
-const SENDS: usize = 16;
 /// Nobody who waits sleeps longer without a look at the clock.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// Something for a thread.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Job {
-    /// To be sent, after what is known of operations was given to [`Keeper::tell_known`].
-    Begin {
-        to: NodeId,
-        copy: u64,
-        beat: u64,
-        base: u64,
-    },
-    More {
-        to: NodeId,
-        copy: u64,
-        beat: u64,
-        from: u64,
-        up_to: u64,
-        applied: u64,
-    },
-}
-
-/// Its number, and what the row is to say.
-pub(crate) type Writing = (u64, Change<NodeId>);
-
-/// Nothing may be said now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unsettled {
-    /// The standby has not stored it, or the database does not say that there is none.
-    NotYet,
-    /// Another one goes on in this one's place.
-    Over,
-}
-
-struct State {
-    machine: Owner,
-    forming: Forming,
-    /// Since there is something in it.
-    formed: Time,
-    /// For the standby. Only what is above [`Owner::kept_above`].
-    kept: BTreeMap<u64, Arc<TailRecord>>,
-    kept_bytes: u64,
-    /// Of commits that the engine has not: their numbers in the journal, and those of their records.
-    commits: VecDeque<(u64, u64)>,
-    last: u64,
-    /// Up to here all may be answered.
-    ready: u64,
-    sends: VecDeque<Job>,
-    write: Option<Writing>,
-    carry: bool,
-    /// The copy whose standby was told what is known of operations.
-    told: u64,
-    standby: Option<NodeId>,
-    fed: Option<NodeId>,
-    /// It was complete, or not, since then.
-    since: Instant,
-    complete: bool,
-    said: Vec<Says>,
-    over: bool,
-    stopped: bool,
-}
 
 pub(crate) struct Keeper {
     on: bool,
@@ -112,48 +49,34 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Of a store whose engine has commits up to `applied`, and its journal up to `last`. `copy`: the row had no higher number.
     pub(crate) fn new(terms: Terms, on: bool, copy: u64, (applied, last): (Lsn, Lsn)) -> Keeper {
-        let mut state = State {
-            machine: Owner::new(terms, copy, 0, now()),
-            forming: Forming::default(),
-            formed: Time::ZERO,
-            kept: BTreeMap::new(),
-            kept_bytes: 0,
-            commits: VecDeque::new(),
-            last: 0,
-            ready: 0,
-            sends: VecDeque::new(),
-            write: None,
-            carry: false,
-            told: 0,
-            standby: None,
-            fed: None,
-            since: Instant::now(),
-            complete: false,
-            said: Vec::new(),
-            over: false,
-            stopped: false,
-        };
-        // From before there was anybody to be told: no copy begins before the engine has them.
-        for lsn in applied.0 + 1..=last.0 {
-            state.last += 1;
-            state.commits.push_back((lsn, state.last));
-            state.machine.handle(now(), Input::Added);
-        }
-        state.drain();
+        let state = State::new(Owner::new(terms, copy, 0, now()), (applied, last));
         let (answers, sending, writing, ticking) = Default::default();
         Keeper { on, state: Mutex::new(state), answers, sending, writing, ticking }
     }
 
+    /// Gives the answers that may be given by now.
     fn changed(&self, mut state: MutexGuard<'_, State>) {
+        state.drain();
+        let ready = state.take_ready();
         self.tell(&mut state);
+        drop(state);
+        ready.give();
     }
 
+    /// The same for who is not to give answers, for the locks that he may have: the clock's thread does.
     fn tell(&self, state: &mut State) {
         state.drain();
-        self.answers.notify_all();
-        if !state.sends.is_empty() {
+        self.wake(state);
+        if state.messages.is_due() {
             self.sending.notify_one();
         }
+        if state.is_ready() {
+            self.ticking.notify_one();
+        }
+    }
+
+    fn wake(&self, state: &State) {
+        self.answers.notify_all();
         if state.write.is_some() || state.carry {
             self.writing.notify_one();
         }
@@ -179,13 +102,16 @@ impl Keeper {
         }
     }
 
-    /// An operation was answered, or is to be asked again (`None`). The session has the answer already.
+    /// An operation was answered, or is to be asked again (`None`). The session has the answer already. Whoever says so sends it, too.
     pub(crate) fn answered(&self, answer: TailAnswer) {
         let mut state = self.state.lock();
         state.forming.answered(answer);
         if state.forming.is_whole() {
             state.close();
-            self.changed(state);
+            let ready = state.take_ready();
+            self.wake(&state);
+            drop(state);
+            ready.give();
         }
     }
 
@@ -199,7 +125,7 @@ impl Keeper {
             state.close();
         }
         records.into_iter().for_each(|record| state.add(record));
-        self.changed(state);
+        self.tell(&mut state);
     }
 
     /// A session is over: what it was answered need not be known.
@@ -209,7 +135,7 @@ impl Keeper {
         state.started();
         if state.forming.is_whole() {
             state.close();
-            self.changed(state);
+            self.tell(&mut state);
         }
     }
 
@@ -225,25 +151,41 @@ impl Keeper {
         if !state.forming.is_empty() {
             state.close();
         }
-        self.changed(state);
+        self.tell(&mut state);
     }
 
-    /// Waits until all that was committed and answered until now may be known to anybody.
+    /// Calls `then` when all that was committed and answered until now may be known to anybody: at once, or from another thread.
+    pub(crate) fn when_settled(
+        &self,
+        until: Instant,
+        then: impl FnOnce(Result<(), Unsettled>) + Send + 'static,
+    ) {
+        let mut state = self.state.lock();
+        let target = state.target();
+        if let Some(settled) = state.settled(target) {
+            drop(state);
+            return then(settled);
+        }
+        if until <= Instant::now() || state.waiting.is_full() {
+            drop(state);
+            return then(self.settle(until));
+        }
+        state.waiting.put(target, until, Box::new(then));
+        if state.last < target && state.looks > state.formed.saturating_add(WHOLE_WITHIN) {
+            self.ticking.notify_one();
+        }
+    }
+
+    /// Waits for it.
     pub(crate) fn settle(&self, until: Instant) -> Result<(), Unsettled> {
         let mut state = self.state.lock();
         if let Some(operation) = forming::current() {
             state.forming.let_loose(operation);
         }
-        let target = state.last + u64::from(!state.forming.is_empty());
+        let target = state.target();
         loop {
-            if state.over {
-                return Err(Unsettled::Over);
-            }
-            if state.stopped {
-                return Err(Unsettled::NotYet);
-            }
-            if state.ready >= target && state.machine.may_answer(now()) {
-                return Ok(());
+            if let Some(settled) = state.settled(target) {
+                return settled;
             }
             if state.last < target && state.is_due() {
                 state.close();
@@ -296,45 +238,92 @@ impl Keeper {
         let now = now();
         if state.machine.next_deadline().is_some_and(|at| now >= at) {
             state.machine.handle_deadline(now);
-            self.changed(state);
-            state = self.state.lock();
         }
-        let until = state.machine.next_deadline().map(|at| at.saturating_sub(now)).unwrap_or(LOOK);
-        self.ticking.wait_for(&mut state, until.clamp(Duration::from_millis(1), LOOK));
+        let unformed = state.waiting.last().is_some_and(|target| target > state.last);
+        if unformed && state.is_due() {
+            state.close();
+        }
+        state.drain();
+        let late =
+            Ready { answers: state.waiting.take_late(Instant::now()), settled: Err(Unsettled::NotYet) };
+        let ready = state.take_ready();
+        self.tell(&mut state);
+        MutexGuard::unlocked(&mut state, || {
+            ready.give();
+            late.give();
+        });
+        if state.is_ready() {
+            return true;
+        }
+        let whole = state.formed.saturating_add(WHOLE_WITHIN);
+        let unformed = state.waiting.last().is_some_and(|target| target > state.last);
+        let next = state.machine.next_deadline().into_iter().chain(unformed.then_some(whole)).min();
+        let until = next.map(|at| at.saturating_sub(now)).unwrap_or(LOOK);
+        let until = until.clamp(Duration::from_millis(1), LOOK);
+        state.looks = now.saturating_add(until);
+        self.ticking.wait_for(&mut state, until);
+        // Awake, it looks before it sleeps.
+        state.looks = Time::ZERO;
         true
     }
 
-    /// Returns a message to be sent, if there is one soon; the error: it has ended.
-    pub(crate) fn next_send(&self) -> Result<Option<Job>, ()> {
+    /// Waits a while for something to be sent by who may wait for it; false: it has ended. Messages that were sent so long ago are not waited for.
+    pub(crate) fn wait_for_sends(&self, give_up: Duration) -> bool {
         let mut state = self.state.lock();
-        if state.sends.is_empty() && !state.stopped {
+        if !state.messages.is_due() && !state.stopped {
             self.sending.wait_for(&mut state, LOOK);
         }
-        if state.stopped { Err(()) } else { Ok(state.sends.pop_front()) }
+        state.messages.give_up(Instant::now(), give_up);
+        !state.stopped
     }
 
-    /// The records of a message, in parts: each with the first number and the last.
-    pub(crate) fn records(&self, from: u64, up_to: u64) -> Vec<(u64, u64, Vec<TailRecord>)> {
-        let kept: Vec<Arc<TailRecord>> = {
-            let state = self.state.lock();
-            state.kept.range(from..=up_to.max(from)).map(|(_, record)| record.clone()).collect()
-        };
-        let mut parts: Vec<(u64, u64, Vec<TailRecord>)> = Vec::new();
-        let mut bytes = 0;
-        for record in kept.into_iter().filter(|record| record.number <= up_to) {
-            match parts.last_mut().filter(|_| bytes < RECORDS_BYTES) {
-                Some((_, last, records)) => {
-                    *last = record.number;
-                    bytes += size(&record);
-                    records.push(Arc::unwrap_or_clone(record));
+    /// May this thread send now? If so it does until [`Keeper::next_message`] has nothing.
+    pub(crate) fn begin_sending(&self) -> bool {
+        self.state.lock().messages.begin()
+    }
+
+    /// `line`: to whom there is a connection. What needs one who waits is left to him.
+    pub(crate) fn next_message(&self, line: Option<NodeId>, may_wait: bool) -> Option<Message> {
+        let mut state = self.state.lock();
+        let job = if state.stopped { None } else { state.messages.next(line, may_wait) };
+        match job {
+            None => {
+                if !may_wait && state.messages.is_due() {
+                    self.sending.notify_one();
                 }
-                None => {
-                    bytes = size(&record);
-                    parts.push((record.number, record.number, vec![Arc::unwrap_or_clone(record)]));
+                None
+            }
+            Some(Job::Begin { to, copy, beat, base }) => Some(Message::Begin { to, copy, beat, base }),
+            Some(Job::More { to, copy, beat, from, up_to, applied }) => {
+                let (from, last, records) = state.records(from, up_to);
+                if last < up_to {
+                    let rest = Job::More { to, copy, beat, from: last + 1, up_to, applied };
+                    state.messages.put_back(rest);
                 }
+                let number = state.messages.sent(Instant::now());
+                Some(Message::More(More { number, to, copy, beat, from, up_to: last, applied, records }))
             }
         }
-        parts
+    }
+
+    /// What came of a message. The answers that may be given by it are the caller's to give, when the next message is on its way.
+    pub(crate) fn heard(&self, number: u64, of: NodeId, has: Option<TailHas>) -> Ready {
+        let mut state = self.state.lock();
+        state.messages.ended(number);
+        if let Some(TailHas { copy, beat, up_to, refused }) = has {
+            state.machine.handle(
+                now(),
+                if refused {
+                    Input::Refused { by: of, copy }
+                } else {
+                    Input::Stored { by: of, copy, beat, up_to }
+                },
+            );
+        }
+        state.drain();
+        let ready = state.take_ready();
+        self.wake(&state);
+        ready
     }
 
     pub(crate) fn stored(&self, by: NodeId, copy: u64, beat: u64, up_to: u64) {
@@ -406,7 +395,7 @@ impl Follower for Keeper {
         state.started();
         if state.forming.is_whole() || state.forming.bytes() > RECORD_BYTES {
             state.close();
-            self.changed(state);
+            self.tell(&mut state);
         }
     }
 
@@ -439,106 +428,16 @@ impl Follower for Keeper {
         }
         let up_to = state.applied();
         state.machine.handle(now(), Input::Applied { up_to });
-        self.changed(state);
+        self.tell(&mut state);
     }
-}
-
-impl State {
-    /// The first of what is being made may have come now.
-    fn started(&mut self) {
-        if self.formed == Time::ZERO {
-            self.formed = now();
-        }
-    }
-
-    fn is_due(&self) -> bool {
-        self.forming.is_whole() || now() >= self.formed.saturating_add(WHOLE_WITHIN)
-    }
-
-    fn close(&mut self) {
-        let record = self.forming.take(0);
-        self.formed = Time::ZERO;
-        self.add(record);
-    }
-
-    fn add(&mut self, record: TailRecord) {
-        self.last += 1;
-        let record = TailRecord { number: self.last, ..record };
-        self.commits.extend(record.commits.iter().map(|commit| (commit.lsn, record.number)));
-        self.kept_bytes += size(&record) as u64;
-        self.kept.insert(self.last, Arc::new(record));
-        self.machine.handle(now(), Input::Added);
-        self.drain();
-    }
-
-    /// The record that has this commit; 0: the engine has it. `None`: it is in none yet.
-    fn formed_number(&self, lsn: u64) -> Option<u64> {
-        let first = self.commits.front().map(|(first, _)| *first).or(self.forming.first_lsn());
-        if first.is_none_or(|first| lsn < first) {
-            return Some(0);
-        }
-        let at = self.commits.partition_point(|(one, _)| *one < lsn);
-        self.commits.get(at).map(|(_, number)| *number)
-    }
-
-    /// The engine has all records up to here.
-    fn applied(&self) -> u64 {
-        self.commits.front().map_or(self.last, |(_, number)| number - 1)
-    }
-
-    fn drain(&mut self) {
-        while let Some(effect) = self.machine.poll_effect() {
-            match effect {
-                Effect::Write { write, change } => self.write = Some((write, change)),
-                Effect::Carry => self.carry = true,
-                Effect::Begin { to, copy, beat, base } => self.send(Job::Begin { to, copy, beat, base }),
-                Effect::Send { to, copy, beat, from, up_to, applied } => {
-                    self.send(Job::More { to, copy, beat, from, up_to, applied });
-                }
-                Effect::Answer { up_to } => self.ready = self.ready.max(up_to),
-                Effect::Says(says) => self.said.push(says),
-                Effect::StepDown => self.over = true,
-            }
-        }
-        let complete = self.machine.is_complete() && !self.over;
-        if complete != self.complete {
-            (self.complete, self.since) = (complete, Instant::now());
-        }
-        let above = self.machine.kept_above();
-        while let Some(first) = self.kept.first_entry().filter(|first| *first.key() <= above) {
-            self.kept_bytes -= size(&first.remove()) as u64;
-        }
-    }
-
-    fn send(&mut self, job: Job) {
-        if let (
-            Some(Job::More { to, copy, beat, up_to, applied, .. }),
-            Job::More { to: to2, copy: copy2, beat: beat2, from: from2, up_to: up_to2, applied: applied2 },
-        ) = (self.sends.back_mut(), &job)
-            && (*to, *copy) == (*to2, *copy2)
-            && *from2 <= *up_to + 1
-        {
-            (*beat, *up_to, *applied) = (*beat2, (*up_to).max(*up_to2), *applied2);
-            return;
-        }
-        if self.sends.len() >= SENDS {
-            self.sends.pop_front();
-        }
-        self.sends.push_back(job);
-    }
-}
-
-fn size(record: &TailRecord) -> usize {
-    let commits: usize = record.commits.iter().map(|commit| commit.body.len() + 32).sum();
-    let answers = |answer: &TailAnswer| answer.answer.as_ref().map_or(0, |answer| answer.meta.len());
-    let answers: usize = record.answers.iter().map(|answer| answers(answer) + 64).sum();
-    64 + commits + answers + 32 * record.begun.len()
 }
 
 #[cfg(test)]
 mod tests {
-    use cluster::tenure;
+    use cluster::{tail::row::Change, tenure};
     use proto::owners::AnswerState;
+
+    use prost::Message as _;
 
     use super::{super::forming::in_operation, *};
 
@@ -577,11 +476,16 @@ mod tests {
         }
     }
 
-    fn send(keeper: &Keeper) -> Job {
+    fn send(keeper: &Keeper) -> Message {
         loop {
             keeper.tick();
-            if let Some(job) = keeper.next_send().unwrap() {
-                return job;
+            if keeper.begin_sending()
+                && let Some(message) = keeper.next_message(Some(STANDBY), true)
+            {
+                assert!(!keeper.begin_sending(), "one sends");
+                // It has no more.
+                assert_eq!(keeper.next_message(None, false), None);
+                return message;
             }
         }
     }
@@ -589,15 +493,15 @@ mod tests {
     /// The standby stores what it is sent; returns the records.
     fn store(keeper: &Keeper) -> Vec<TailRecord> {
         match send(keeper) {
-            Job::Begin { copy, beat, base, .. } => {
+            Message::Begin { copy, beat, base, .. } => {
                 keeper.tell_known(copy, Vec::new);
                 keeper.stored(STANDBY, copy, beat, base);
                 Vec::new()
             }
-            Job::More { copy, beat, from, up_to, .. } => {
-                let parts = keeper.records(from, up_to);
-                keeper.stored(STANDBY, copy, beat, up_to);
-                parts.into_iter().flat_map(|(_, _, records)| records).collect()
+            Message::More(More { number, copy, beat, up_to, records, .. }) => {
+                let has = TailHas { copy, beat, up_to, refused: false };
+                keeper.heard(number, STANDBY, Some(has)).give();
+                records.iter().map(|record| TailRecord::decode(&record[..]).unwrap()).collect()
             }
         }
     }
@@ -641,6 +545,47 @@ mod tests {
         let sent: Vec<TailRecord> =
             std::iter::from_fn(|| Some(store(&keeper))).find(|r| !r.is_empty()).unwrap();
         assert_eq!((&sent[0].begun[..], sent[0].answers.len()), (&[op(2)][..], 0));
+    }
+
+    /// Goal: nobody's thread waits for an answer to be given: it is given when its record is stored, not before, and when it can be given no more.
+    /// Method: answers that say that they were given; by hand.
+    #[test]
+    fn answers_are_given_by_who_hears_that_they_may_be() {
+        let keeper = complete();
+        let (said, given) = std::sync::mpsc::channel();
+        let ask = |name: &'static str, wait: Duration| {
+            let said = said.clone();
+            keeper.when_settled(Instant::now() + wait, move |settled| said.send((name, settled)).unwrap());
+        };
+        let long = Duration::from_secs(60);
+        in_operation(Some(op(1)), || keeper.added(Lsn(1), b"one"));
+        // Its record is not closed yet: a second operation has committed in it.
+        in_operation(Some(op(2)), || keeper.added(Lsn(2), b"two"));
+        keeper.answered(answer(1));
+        ask("first", long);
+        keeper.answered(answer(2));
+        ask("second", long);
+        ask("late", Duration::from_millis(1));
+        assert!(given.try_recv().is_err());
+        while given.try_recv().map(|late| assert_eq!(late, ("late", Err(Unsettled::NotYet)))).is_err() {
+            keeper.tick();
+        }
+        while store(&keeper).is_empty() {}
+        assert_eq!(given.try_recv(), Ok(("first", Ok(()))));
+        assert_eq!(given.try_recv(), Ok(("second", Ok(()))));
+        ask("at once", long);
+        assert_eq!(given.try_recv(), Ok(("at once", Ok(()))));
+        // One whose operation takes long is let loose by the clock.
+        in_operation(Some(op(3)), || keeper.added(Lsn(3), b"three"));
+        ask("a read", long);
+        while given.try_recv().map(|read| assert_eq!(read, ("a read", Ok(())))).is_err() {
+            store(&keeper);
+        }
+        in_operation(Some(op(4)), || keeper.added(Lsn(4), b"four"));
+        keeper.answered(answer(4));
+        ask("never", long);
+        keeper.fenced();
+        assert_eq!(given.try_recv(), Ok(("never", Err(Unsettled::Over))));
     }
 
     /// Goal: who hears nothing of his standby answers nothing after a while, reads neither; and nothing at all when another has gone on. Method:

@@ -7,17 +7,23 @@
 //! - I-STANDBY-3: answers that came with a slot, or from a server in whose place this one goes on, are stored by its own standby before
 //!   the slot is served.
 //!
-//! [`forming`] makes records, [`keeper`] is the owner's side, [`copies`] the standby's, [`known`] the answers of others.
+//! [`forming`] makes records, [`keeper`] is the owner's side, with what it sends ([`messages`]) and what waits ([`waiting`]); [`copies`] is the
+//! standby's, [`known`] the answers of others.
 
 mod clock;
 mod copies;
 mod forming;
 mod keeper;
 mod known;
+mod messages;
 mod rows;
+mod state;
+mod waiting;
 
 pub(crate) use copies::{Copies, Taking};
 pub(crate) use forming::{carried_out, in_operation, into_outcome, of_outcome};
-pub(crate) use keeper::{Job, Keeper, Unsettled};
+pub(crate) use keeper::Keeper;
 pub(crate) use known::{ANSWERS, Known};
+pub(crate) use messages::{Message, More};
 pub use rows::{StandbyOptions, TailRows, TailTrouble, TailView};
+pub(crate) use waiting::Unsettled;

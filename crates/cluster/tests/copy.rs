@@ -1,0 +1,86 @@
+//! Goal: what the simulation of `replica` found by chance stays found. Method: the histories, by hand.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+use std::time::Duration;
+
+use cluster::{
+    NodeId,
+    replica::{
+        Member, View,
+        copy::{Copy, Effect, Input, Leave, PIECE, Patience, Source},
+        keeper::Known,
+    },
+    tenure::Time,
+};
+
+const PATIENCE: Patience = Patience {
+    again: Duration::from_millis(40),
+    complain: Duration::from_millis(200),
+    done: Duration::from_millis(10),
+};
+const LENGTH: u64 = 3 * PIECE;
+
+fn member(node: u64) -> Member {
+    Member { node: NodeId(node), life: 1 }
+}
+
+fn next(view: View, known: Known) -> View {
+    view.next(known, |_| true).unwrap()
+}
+
+fn told(copy: &mut Copy, view: View) -> Vec<Effect> {
+    copy.handle(Input::View { view, length: LENGTH });
+    copy.go_on(Time::ZERO, Leave { view: view.number, act: true, settled: true });
+    std::iter::from_fn(|| copy.poll_effect()).collect()
+}
+
+fn pieces(effects: &[Effect]) -> usize {
+    let is_piece = |effect: &&Effect| matches!(effect, Effect::Send { source: Source::Here, .. });
+    effects.iter().filter(is_piece).count()
+}
+
+#[test]
+fn regression_who_is_the_second_again_gets_all_that_it_lacks() {
+    let (primary, second) = (member(1), member(2));
+    let mut copy = Copy::new(primary, PATIENCE);
+    let both = View::first(primary, Some(second));
+    told(&mut copy, both);
+    let alone = next(both, Known::Silent(second));
+    told(&mut copy, alone);
+    let joining = next(alone, Known::Room { member: second, kept: true });
+    assert_eq!(pieces(&told(&mut copy, joining)), 1, "nothing differs; the end alone");
+    // It has made room. The view in between is not heard of.
+    let out = next(joining, Known::Silent(second));
+    let again = next(out, Known::Room { member: second, kept: false });
+    assert!(pieces(&told(&mut copy, again)) >= 3, "all of it");
+}
+
+#[test]
+fn regression_who_was_left_out_and_joins_unheard_of_is_settled() {
+    let (old, new) = (member(1), member(2));
+    let mut copy = Copy::new(new, PATIENCE);
+    let both = View::first(old, Some(new));
+    told(&mut copy, both);
+    let promoted = next(both, Known::Silent(old));
+    let joining = next(promoted, Known::Room { member: old, kept: true });
+    let effects = told(&mut copy, joining);
+    let left_out = Effect::LeaveOut { member: old, view: joining.number };
+    assert!(effects.contains(&left_out), "it may still answer as the primary: {effects:?}");
+}
+
+#[test]
+fn regression_what_is_allowed_in_another_view_counts_nothing() {
+    let (primary, second, third) = (member(1), member(2), member(3));
+    let mut copy = Copy::new(primary, PATIENCE);
+    let both = View::first(primary, Some(second));
+    told(&mut copy, both);
+    let view =
+        View { second: both.second.map(|of| cluster::replica::Second { member: third, ..of }), ..both };
+    copy.handle(Input::View { view: View { number: 2, ..view }, length: LENGTH });
+    copy.handle(Input::Read { call: 7, range: (0, PIECE) });
+    copy.go_on(Time::ZERO, Leave { view: 1, act: true, settled: true });
+    let effects: Vec<Effect> = std::iter::from_fn(|| copy.poll_effect()).collect();
+    assert!(!effects.contains(&Effect::Show(7)), "the second one's leave is not the third one's");
+    copy.go_on(Time::ZERO, Leave { view: 2, act: true, settled: true });
+    assert_eq!(copy.poll_effect(), Some(Effect::Show(7)));
+}
