@@ -96,7 +96,12 @@ fn second_life(sessions: &[u128], keeping: &[u128]) -> Server {
     let past = Past { life: Life(2), from: Life(1), fenced: BTreeSet::new() };
     let mut server = Server::new(limits(), past, Duration::ZERO);
     let ids = |of: &[u128]| of.iter().map(|id| SessionId(*id)).collect();
-    server.expect(Expected { sessions: ids(sessions), keeping: ids(keeping), lapsed: 6 * SECOND });
+    server.expect(Expected {
+        sessions: ids(sessions),
+        keeping: ids(keeping),
+        lapsed: 6 * SECOND,
+        ..Expected::default()
+    });
     server
 }
 

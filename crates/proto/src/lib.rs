@@ -6,7 +6,7 @@
 //! - [`method`] numbers and lanes; [`Request`] ties a message to its method and its answer; [`decode`] is the only way in.
 //! - [`head`] who asks, and which of his operations it is; [`attr`] attributes; [`layout`] where a file's data are;
 //!   [`fault`] answers that say no.
-//! - [`control`], [`metadata`], [`closing`], [`untouched`], [`spread`], [`locks`], [`data`], [`watch`] the messages, [`owners`] and [`circles`] those among metadata servers,
+//! - [`control`], [`metadata`], [`closing`], [`untouched`], [`spread`], [`writes`], [`locks`], [`data`], [`watch`] the messages, [`owners`] and [`circles`] those among metadata servers,
 //!   [`moving`] those about stripes that move, [`lending`] those on one machine; [`meter`] counts requests.
 //!
 //! It knows no socket and no server, and believes no length.
@@ -39,6 +39,7 @@ pub mod tail;
 pub mod taking_out;
 pub mod untouched;
 pub mod watch;
+pub mod writes;
 
 pub use fault::{Bad, Reason};
 pub use head::{Head, Nothing, SessionId};

@@ -107,6 +107,7 @@ methods! {
     FindSpread = 146,
     GetAlone = 147,
     ReadDots = 148,
+    KeepWrites = 155,
     // Data: 200 to 299.
     Read = 200,
     Write = 201,

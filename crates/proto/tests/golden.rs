@@ -25,6 +25,7 @@ use proto::{
     taking_out::*,
     untouched::GetUntouched,
     watch::*,
+    writes::{KeepWrites, WritesKept},
 };
 use types::{Errno, FileKind, Ino, ProjectId, Slot, Timestamp};
 
@@ -492,6 +493,8 @@ fn leases() -> Vec<Golden> {
     vec![
         ("look", Look { head: joined(), ino: 2, name: name(), referring: false }.encode_to_vec()),
         ("keep", Keep { head: joined(), ino: 2 }.encode_to_vec()),
+        ("keep-writes", KeepWrites { head: joined(), ino: 2, opening: 3 }.encode_to_vec()),
+        ("writes-kept", WritesKept { granted: true, term_ms: 6000 }.encode_to_vec()),
         ("kept", Kept { keeps: 4, term_ms: 6000 }.encode_to_vec()),
         ("looked", Looked { attr: attr(), keeps: 7, term_ms: 6000, ino: 0 }.encode_to_vec()),
         (
@@ -729,6 +732,7 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::Find => check::<Find>(meta),
         Method::CloseMany => check::<CloseMany>(meta),
         Method::Keep => check::<Keep>(meta),
+        Method::KeepWrites => check::<KeepWrites>(meta),
         Method::GetUntouched => check::<GetUntouched>(meta),
         Method::FindSpread => check::<FindSpread>(meta),
         Method::GetAlone => check::<GetAlone>(meta),
@@ -846,6 +850,7 @@ fn what_is_beyond_a_bound_is_refused() {
     assert_eq!(long.check().unwrap_err().errno(), Errno::ENAMETOOLONG);
     assert!(GetUntouched { head, ino: 0, opening: 1 }.check().is_err());
     assert!(Keep { head, ino: 0 }.check().is_err());
+    assert!(KeepWrites { head, ino: 0, opening: 1 }.check().is_err());
     assert!(FindSpread { head, dir: 0 }.check().is_err());
     assert!(GetAlone { head, ino: 0 }.check().is_err());
     assert!(ReadDots { head, dir: 0, cookie: 1 }.check().is_err());

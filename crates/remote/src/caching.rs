@@ -127,6 +127,11 @@ impl Remote {
 
     /// A range: from what is kept, or from its data servers.
     pub(crate) fn ask_or_find(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Answers, Errno> {
+        if len > 0
+            && let Some(found) = self.find_back(file.ino, offset, len)?
+        {
+            return Ok(found);
+        }
         if len >= LARGE || len == 0 {
             return self.ask_for(file, offset, len);
         }
@@ -168,6 +173,9 @@ impl Remote {
     /// What can be answered without waiting for anybody; the kernel asks through that handle.
     pub(crate) fn find_now(&self, ino: Ino, handle: u64, offset: u64, len: usize) -> Option<Answers> {
         let file = self.openings.get(handle)?;
+        if self.backlog.has(ino) {
+            return None;
+        }
         let pages = self.caching.pages.as_ref()?;
         if len >= LARGE || len == 0 || file.ino != ino || !file.is_well() {
             return None;

@@ -56,6 +56,10 @@ impl Remote {
     /// Names after a cookie, of a directory that may be spread. With `attributes` each has those of this moment and a reference, but "." and ".."; what is then not
     /// told to the kernel goes to [`Remote::untold`].
     pub fn list(&self, dir: Ino, cookie: u64, at_most: usize, attributes: bool) -> Result<Page, Errno> {
+        if attributes {
+            // What cannot be sent is of files that could not be looked at before, either.
+            let _ = self.write_all_out();
+        }
         self.list_spread(dir, &Wish { cookie, at_most, attributes })
     }
 

@@ -89,7 +89,7 @@ impl Remote {
         left
     }
 
-    fn give_pages_back(&self, (from, returned): Giving) {
+    pub(crate) fn give_lease_back(&self, (from, returned): Giving) {
         let session = self.session();
         if self.joined_at(from.node, &session) != Some(from.joined) {
             return;
@@ -116,7 +116,7 @@ fn look_at_pages(remote: &Weak<Remote>, dropping: &Dropping) {
                 ino = giving.1.ino,
                 "what was changed through a mapping is not written yet, and others go on"
             );
-            remote.give_pages_back(giving);
+            remote.give_lease_back(giving);
         }
     }
 }
@@ -132,7 +132,7 @@ fn drop_pages(remote: &Weak<Remote>, dropping: &Arc<Dropping>) {
                 let giving = dropping.mapped.lock().dropped(ino);
                 let Some(remote) = remote.upgrade() else { return };
                 if let Some(giving) = giving {
-                    remote.give_pages_back(giving);
+                    remote.give_lease_back(giving);
                 }
             }
             Job::Range(ino, range, then) => {

@@ -238,7 +238,19 @@ impl Remote {
         let key = if name.is_empty() { inode(ino) } else { entry(self.spreads.whole_of(ino), name) };
         let keeps_bytes = !keeps.is_empty();
         self.kept.lock().recalled(&key, keeps_bytes);
-        if keeps_bytes || !name.is_empty() {
+        if !name.is_empty() {
+            return Some(returned);
+        }
+        if self.recalled_back(ino, (at, &returned), Remote::return_inode) {
+            return None;
+        }
+        self.return_inode(at, returned)
+    }
+
+    /// Nothing is kept back of it. `None`: it is given back when the kernel has no pages of it.
+    fn return_inode(&self, at: Source, returned: Returned) -> Option<Returned> {
+        let ino = Ino::from_raw(returned.ino)?;
+        if returned.keeps != 0 {
             return Some(returned);
         }
         self.caching.forget(ino);

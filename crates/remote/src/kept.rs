@@ -148,10 +148,10 @@ impl Kept {
         self.names.len() + self.inodes.len() + self.files.len() == 0
     }
 
-    /// How often the servers should hear of us, if something is kept.
-    pub(crate) fn renew_every(&self) -> Option<Duration> {
+    /// How often the servers should hear of us, if something is kept, or `writes` may be kept back.
+    pub(crate) fn renew_every(&self, writes: bool) -> Option<Duration> {
         let shortest = self.granters.values().filter(|one| one.until.is_some()).map(|one| one.term).min();
-        shortest.filter(|_| !self.is_empty()).map(|term| term / 3)
+        shortest.filter(|_| writes || !self.is_empty()).map(|term| term / 3)
     }
 
     pub(crate) fn ask(&mut self, now: Instant) -> Ticket {
@@ -243,13 +243,14 @@ impl Kept {
 
     /// Nothing overtook it that is about all.
     fn counts_for(&self, at: &At, slot: Slot) -> bool {
-        let number = at.ticket.number;
-        number > self.floor
-            && self.touched_slots.get(&slot).is_none_or(|at| *at < number)
-            && self
-                .granters
-                .get(&at.from.node)
-                .is_some_and(|granter| granter.joined == at.from.joined && number > granter.floor)
+        let overtaken = self.touched_slots.get(&slot).is_some_and(|touched| *touched > at.ticket.number);
+        self.is_of_now(at.ticket, at.from) && !overtaken
+    }
+
+    /// The server was not silent since, and the session did not come to it anew.
+    fn is_of_now(&self, ticket: Ticket, from: Source) -> bool {
+        let granter = self.granters.get(&from.node).filter(|granter| granter.joined == from.joined);
+        ticket.number > self.floor && granter.is_some_and(|granter| ticket.number > granter.floor)
     }
 
     /// `None`: there is no such name. `granted`: in which directory, or which part of it, the server knows the name.
@@ -338,6 +339,17 @@ impl Kept {
     pub(crate) fn bytes(&self, now: Instant, ino: Ino) -> Option<u64> {
         let (lease, node) = *self.files.get(&ino)?;
         self.lives(now, node).then_some(lease)
+    }
+
+    /// May what is written to it from now on be kept back, by this answer?
+    pub(crate) fn may_write(&self, at: &At, ino: Ino) -> bool {
+        let overtaken = self.touched.get(&Key::Inode(ino)).is_some_and(|touched| *touched > at.ticket.number);
+        self.counts_for(at, ino.ugsd().slot()) && !overtaken
+    }
+
+    /// Was nothing of that server forgotten since that was asked, and is it heard?
+    pub(crate) fn stands(&self, (ticket, from): (Ticket, Source), now: Instant) -> bool {
+        self.lives(now, from.node) && self.is_of_now(ticket, from)
     }
 
     /// Bytes of it were to be changed by a request without an answer, which may be carried out until then.

@@ -12,7 +12,7 @@ use types::{Attr, Errno, Ino, NAME_MAX};
 
 use crate::{
     Remote,
-    access::{Access, is_append, is_sync},
+    access::{Access, is_append, is_direct, is_sync},
     dirs::Page,
     lock_calls::{in_the_way, process, wish},
     names::Place,
@@ -99,15 +99,16 @@ impl Filesystem for Remote {
             Ok(Operation::Getattr { .. } | Operation::Statx { .. }) => {
                 match Ino::from_raw(header.node).and_then(|ino| self.kept_attr(ino)) {
                     Some(attr) => return reply_attr(call, attr),
-                    None => false,
+                    None => self.backlog.has_number(header.node),
                 }
             }
             Ok(Operation::Setlk(args)) => return self.serve_lock(call, args, false),
             Ok(Operation::Setlkw(args)) => return self.serve_lock(call, args, true),
             // Most who close a file have no lock on it.
-            Ok(Operation::Flush { lock_owner, .. }) if !self.may_have_locks(header.node, lock_owner) => {
+            Ok(Operation::Flush { fh, lock_owner }) if self.is_flushed(header.node, fh, lock_owner) => {
                 return call.reply_ok();
             }
+            Ok(Operation::Flush { .. } | Operation::Release(_)) => self.backlog.has_number(header.node),
             Ok(Operation::Destroy | Operation::Releasedir(_)) => {
                 return call.reply_ok();
             }
@@ -316,8 +317,9 @@ impl Remote {
                 finish(call, found, |call, at| call.reply_lseek(at));
             }
             Operation::Flush { fh, lock_owner } => {
+                let settled = self.openings.get(fh).map_or(Ok(()), |file| self.settle_back(&file));
                 self.flush_locks(at, fh, process(lock_owner));
-                call.reply_ok();
+                finish(call, settled, reply_ok);
             }
             Operation::Getlk(args) => {
                 let found = wish(at, &args, false).and_then(|wish| self.find_lock(&wish));
@@ -354,7 +356,11 @@ impl Remote {
             sync: is_sync(args.flags) && !args.cache,
             kill_suidgid: args.kill_suidgid,
         };
-        let written = self.file(args.fh).and_then(|file| self.write(&file, args.offset, args.data, how));
+        let past = args.cache || is_direct(args.flags);
+        let written = self.file(args.fh).and_then(|file| {
+            let write = if past { Remote::write_now } else { Remote::write };
+            write(self, &file, args.offset, args.data, how)
+        });
         if args.cache && written == Err(Errno::EIO) && since.elapsed() < self.options.patience {
             return self.write_back_later(call, since);
         }

@@ -17,6 +17,8 @@
 
 mod access;
 mod at_once;
+mod back;
+mod backlog;
 mod borrowing;
 mod bringing;
 mod cache;
@@ -27,10 +29,12 @@ mod dirs;
 mod droppers;
 mod dropping;
 mod duty;
+mod extents;
 mod finding;
 mod held;
 mod homes;
 mod keeping;
+mod keeping_back;
 mod kept;
 mod kernel;
 mod keys;
@@ -63,6 +67,7 @@ mod writing;
 mod xattr;
 
 pub use access::Access;
+pub use back::BackCounts;
 pub use dirs::{Listed, Page};
 pub use held::Holder;
 pub use kept::KeptCounts;

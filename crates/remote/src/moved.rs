@@ -108,7 +108,7 @@ impl Remote {
     }
 
     /// As the metadata server has it now.
-    fn placed_now(&self, file: &OpenFile) -> Result<Arc<Placed>, Errno> {
+    pub(crate) fn placed_now(&self, file: &OpenFile) -> Result<Arc<Placed>, Errno> {
         let found = self.look(|head| metadata::FindLayout { head: Some(head), ino: file.ino.get() })?;
         self.place(file, found.layout.ok_or(Errno::EIO)?)
     }

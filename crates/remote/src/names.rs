@@ -24,6 +24,15 @@ pub struct Place<'a> {
 
 impl Remote {
     pub fn lookup(&self, at: Place<'_>) -> Result<Attr, Errno> {
+        let attr = self.lookup_there(at)?;
+        if !self.backlog.has(attr.ino) {
+            return Ok(attr);
+        }
+        // What is there is not all.
+        self.getattr(attr.ino).inspect_err(|_| self.references.forget(attr.ino.get(), 1))
+    }
+
+    fn lookup_there(&self, at: Place<'_>) -> Result<Attr, Errno> {
         if self.keeps() {
             return self.kept_lookup(at).unwrap_or_else(|| self.look_name(at));
         }
@@ -37,6 +46,7 @@ impl Remote {
 
     /// As of this moment, also of a file that others write.
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        self.write_out(ino)?;
         if let Some(opening) = self.openings.untouched(ino) {
             let entry = self.look(|head| GetUntouched { head: Some(head), ino: ino.get(), opening })?;
             // What was written meanwhile is not in it, and may be older than what is.
@@ -65,6 +75,9 @@ impl Remote {
     }
 
     pub(crate) fn apply(&self, ino: Ino, changes: Changes, grow_only: bool) -> Result<Attr, Errno> {
+        // What is told of the file goes on from what was written.
+        let _direct = changes.size.map(|_| self.go_past(ino)).transpose()?;
+        self.write_out(ino)?;
         let mut changing = changes.size.map(|_| self.change_bytes(ino, None));
         let entry = self.change_of(&[inode(ino)], |head| metadata::SetAttr {
             head: Some(head),
@@ -121,6 +134,7 @@ impl Remote {
     }
 
     pub fn link(&self, ino: Ino, at: Place<'_>) -> Result<Attr, Errno> {
+        self.write_out(ino)?;
         let entry = self.change_of(&[entry(at.dir, at.name), inode(at.dir), inode(ino)], |head| {
             metadata::Link { head: Some(head), ino: ino.get(), dir: at.dir.get(), name: at.name.to_vec() }
         });

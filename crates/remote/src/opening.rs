@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Instant, SystemTime},
 };
@@ -110,7 +110,11 @@ impl Remote {
 
     /// Gives an opening back, a moment later. What fails is the server's to give up with the session.
     pub fn close(&self, number: u64) {
+        if let Some(file) = self.openings.get(number) {
+            self.leave_back(&file, self.options.patience);
+        }
         let Some(file) = self.openings.remove(number) else { return };
+        self.left_back(&file);
         self.openings.touch(file.ino);
         self.release_locks(file.ino, number);
         let atime = file.read_at.lock().map(Into::into);
@@ -182,6 +186,8 @@ impl Remote {
             begun: AtomicU64::new(begun),
             cleared: AtomicBool::new(false),
             reserved: (access.write && attr.project != ProjectId::NONE).then(|| AtomicU64::new(attr.size)),
+            small_writes: AtomicU32::new(0),
+            late_error: Mutex::default(),
             run: Mutex::default(),
             asked_to_keep: Mutex::new(Some(Instant::now())),
             lost: AtomicBool::new(false),

@@ -4,14 +4,14 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Instant,
 };
 
 use cluster::striping::Striped;
 use parking_lot::Mutex;
-use types::{Ino, Timestamp};
+use types::{Errno, Ino, Timestamp};
 
 use crate::{access::Access, pages::Run};
 
@@ -50,6 +50,10 @@ pub struct OpenFile {
     pub(crate) cleared: AtomicBool,
     /// Of a file whose project may have a limit: up to here growth was asked for.
     pub(crate) reserved: Option<AtomicU64>,
+    /// Small writes through it so far.
+    pub(crate) small_writes: AtomicU32,
+    /// What was kept back and lost, until an `fsync` or a close says so.
+    pub(crate) late_error: Mutex<Option<Errno>>,
     /// How it is read.
     pub(crate) run: Mutex<Run>,
     /// When it was asked last whether its bytes may be kept.

@@ -115,6 +115,7 @@ impl Remote {
         if lost.joined != 0 && known != Some(lost.joined) {
             return Ok(());
         }
+        self.save_back();
         // Whom it came to for the first time has given it up, and so has who did not begin a new life since.
         if lost.joined != 0 && self.come_back(gone, lost)? {
             return Ok(());

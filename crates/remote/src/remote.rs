@@ -21,6 +21,7 @@ use wire::frame::Body;
 use wire::schema::Fault;
 
 use crate::{
+    backlog::Backlog,
     cache::Caching,
     closes::Closes,
     droppers::Dropping,
@@ -103,6 +104,7 @@ pub struct Remote {
     pub(crate) caching: Caching,
     /// The server knows nothing of bytes that are kept.
     pub(crate) keeps_none: AtomicBool,
+    pub(crate) backlog: Backlog,
     pub(crate) dropping: Arc<Dropping>,
     pub(crate) openings: Openings,
     pub(crate) closes: Arc<Closes>,
@@ -151,6 +153,7 @@ impl Remote {
             kept: Mutex::default(),
             caching: Caching::new(options.cache),
             keeps_none: AtomicBool::new(false),
+            backlog: Backlog::new(options.write_back),
             dropping: Arc::default(),
             openings: Openings::default(),
             closes: Arc::default(),
@@ -187,6 +190,7 @@ impl Remote {
             std::thread::Builder::new().name("remote-keep".into()).spawn(move || keep(&remote))?
         };
         *remote.keeper.lock() = Some(keeper);
+        remote.begin_keeping_back()?;
         let closer = {
             let (remote, closes) = (Arc::downgrade(&remote), remote.closes.clone());
             std::thread::Builder::new()
@@ -212,6 +216,7 @@ impl Remote {
         {
             tracing::error!("the thread that keeps the session ended with a panic");
         }
+        self.end_keeping_back(END_PATIENCE);
         self.end_locks();
         self.dropping.end();
         self.pool.shutdown();
@@ -358,7 +363,8 @@ impl Remote {
         self.pay_locks();
         // Copied: making a session in place of a lost one sets it.
         let every = *self.renew.read();
-        let every = self.kept.lock().renew_every().map_or(every, |kept| kept.min(every));
+        let every =
+            self.kept.lock().renew_every(self.backlog.has_rights()).map_or(every, |kept| kept.min(every));
         let node = self.own_node();
         let is_told = self.told_node.load(Ordering::Relaxed) == node;
         // One that has come, or is no more, is told at once; if that fails, as often as all else.

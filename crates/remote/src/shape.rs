@@ -33,6 +33,7 @@ impl Remote {
         if i64::try_from(end).is_err() {
             return Err(Errno::EFBIG);
         }
+        let _direct = self.go_past(file.ino)?;
         let placed = self.begin_write(file)?;
         let mut changing = self.change_bytes(file.ino, None);
         let done = self.allocate_placed(file, (placed, args), (mode, grows));
@@ -74,6 +75,7 @@ impl Remote {
             SEEK_HOLE => data::Whence::Hole,
             _ => return Err(Errno::EINVAL),
         };
+        self.write_out(file.ino)?;
         let placed = match self.placed(file)? {
             Ok(placed) => placed,
             // All of it is a hole.

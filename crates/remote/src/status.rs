@@ -18,6 +18,7 @@ use wire::handshake::Roles;
 
 use crate::{
     Remote,
+    back::BackCounts,
     homes::Home,
     kept::KeptCounts,
     line::{Line, Stop},
@@ -41,6 +42,7 @@ pub struct RemoteStatus {
     /// The data server of this machine, if there is one.
     pub own: Option<OwnStatus>,
     pub cache: PageCounts,
+    pub back: BackCounts,
     /// Files of which the kernel has pages, and how often some were dropped.
     pub mapped: (u64, u64),
     /// Several, or the only one.
@@ -109,6 +111,7 @@ impl Remote {
             kept: self.kept(),
             own: self.own_status(),
             cache: self.caching.counts(),
+            back: self.backlog.counts(),
             mapped: self.dropping.counts(),
             metadata: self.metadata_servers(),
             data: data.collect(),

@@ -56,6 +56,12 @@ impl Through {
         (now, self.began.load(Ordering::Relaxed))
     }
 
+    /// Does the kernel read it by itself, or is that being decided?
+    pub(crate) fn has(&self, ino: Ino) -> bool {
+        let table = self.table.lock();
+        table.get(&ino).is_some_and(|opened| opened.backing.is_some() || opened.deciding)
+    }
+
     pub(crate) fn enter(&self, ino: Ino) -> Result<Entered, Errno> {
         let (mut table, end) = (self.table.lock(), Instant::now() + DECIDED);
         loop {

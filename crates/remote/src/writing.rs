@@ -18,6 +18,7 @@ use wire::frame::Body;
 
 use crate::{
     Remote,
+    back::At,
     held::Source,
     openings::{OpenFile, Placed},
     reading::{asking, object},
@@ -36,15 +37,36 @@ pub struct WriteHow {
 impl Remote {
     /// How many bytes were written: all, or those before an error. At most [`BYTES_MAX`] at once.
     pub fn write(&self, file: &OpenFile, offset: u64, bytes: &[u8], how: WriteHow) -> Result<usize, Errno> {
-        let bytes = &bytes[..bytes.len().min(BYTES_MAX as usize)];
-        if bytes.is_empty() {
-            return Ok(0);
+        self.take_privileges(file, how)?;
+        if !bytes.is_empty() && self.keep_back(file, (offset, bytes), how)? {
+            return Ok(bytes.len());
         }
+        self.write_now(file, offset, bytes, how)
+    }
+
+    fn take_privileges(&self, file: &OpenFile, how: WriteHow) -> Result<(), Errno> {
         if how.kill_suidgid && !file.cleared.load(Ordering::Acquire) {
             let changes = Changes { kill_suidgid: true, ..Changes::default() };
             self.apply(file.ino, changes, false)?;
             file.cleared.store(true, Ordering::Release);
         }
+        Ok(())
+    }
+
+    /// Sent before it is answered.
+    pub(crate) fn write_now(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        bytes: &[u8],
+        how: WriteHow,
+    ) -> Result<usize, Errno> {
+        let bytes = &bytes[..bytes.len().min(BYTES_MAX as usize)];
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        self.take_privileges(file, how)?;
+        let mut direct = self.go_past(file.ino)?;
         let (offset, placed) = if how.append {
             self.openings.touch(file.ino);
             let appended = self.change(|head| metadata::Append {
@@ -71,6 +93,7 @@ impl Remote {
         changing.ended(&all);
         drop(changing);
         let written = written?;
+        direct.wrote(if how.append { At::End } else { At::Offset(offset) }, offset + written as u64);
         if how.sync {
             self.sync_metadata(file)?;
         }
@@ -79,6 +102,7 @@ impl Remote {
 
     /// What was answered is durable: the bytes at their servers, then the file's record.
     pub fn fsync(&self, file: &OpenFile) -> Result<(), Errno> {
+        self.settle_back(file)?;
         if let Ok(placed) = self.placed(file)? {
             self.where_it_is(file, placed, &mut |placed| self.sync_placed(file, placed))?;
         }

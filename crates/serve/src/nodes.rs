@@ -391,6 +391,15 @@ impl Nodes {
         pressed.collect()
     }
 
+    /// Of each of these one part in `one_in` of all its room is free, as it said last.
+    pub(crate) fn have_free(&self, nodes: &[u64], one_in: u64) -> bool {
+        let state = self.state.lock();
+        nodes.iter().all(|node| {
+            let here = state.nodes.get(node).filter(|known| !self.is_away(known));
+            here.is_some_and(|known| known.report.free >= known.report.total / one_in)
+        })
+    }
+
     /// All and free bytes of those that are there.
     pub fn space(&self) -> (u64, u64) {
         let state = self.state.lock();

@@ -55,7 +55,12 @@ impl Domain {
             self.answers = state.answers;
         }
         let sessions: BTreeSet<SessionId> = self.lease.alive().into_iter().collect();
-        self.lease.expect(Expected { keeping: sessions.clone(), sessions, lapsed: Time::MAX });
+        self.lease.expect(Expected {
+            keeping: sessions.clone(),
+            sessions,
+            lapsed: Time::MAX,
+            ..Expected::default()
+        });
         self.knows_locks = true;
         scene.tally.handed_over += 1;
         scene.tally.locks_handed_over += state.locks.len() as u64;

@@ -97,6 +97,7 @@ impl Server {
         if let Some(expected) = &mut self.expected {
             expected.sessions.remove(&id);
             expected.keeping.remove(&id);
+            expected.writing.remove(&id);
         }
         self.end_grace_if_all_are_back();
     }

@@ -44,6 +44,8 @@ pub struct Expected {
     pub sessions: BTreeSet<SessionId>,
     /// Those of them that had leases. They do not bring them along.
     pub keeping: BTreeSet<SessionId>,
-    /// By then the leases of earlier lives have lapsed.
+    /// By then the leases of earlier lives have lapsed, but for those of `writing`.
     pub lapsed: Time,
+    /// Those of `keeping` that may have kept back what they wrote. They write it before they come back, or are given up.
+    pub writing: BTreeSet<SessionId>,
 }

@@ -65,7 +65,8 @@ pub enum Input {
     Fenced(SessionId),
     /// [`Effect::EndGrace`] is carried out.
     GraceEnded,
-    /// It was silent for longer than leases last without a word: it uses none any more. Its session goes on.
+    /// It was silent for longer than leases last without a word: it uses none any more. Its session goes on, and what it may have kept back of writes
+    /// is its own until it is given up.
     Lapsed(SessionId),
     /// It has something in what another server gave to this one, which heard nothing of it for so long. It may come by itself later, as whoever
     /// comes for the first time, or back from an earlier life.
@@ -213,7 +214,15 @@ impl Server {
     /// Leases of earlier lives may be in use: nothing is granted, and nothing begins.
     pub(super) fn in_doubt(&self, now: Time) -> bool {
         self.in_grace()
-            && self.expected.as_ref().is_none_or(|past| !past.keeping.is_empty() && now < past.lapsed)
+            && self.expected.as_ref().is_none_or(|past| {
+                !past.writing.is_empty() || (!past.keeping.is_empty() && now < past.lapsed)
+            })
+    }
+
+    /// May somebody else than `session` have kept back what was written to it?
+    pub fn may_be_kept_back(&self, session: SessionId, key: &Key) -> bool {
+        let missing = self.expected.as_ref().is_some_and(|past| !past.writing.is_empty());
+        (self.in_grace() && missing) || self.table.is_kept_back(session, key)
     }
 
     pub fn table(&self) -> &Table {
@@ -315,7 +324,7 @@ impl Server {
             Input::Place { session, silent } => self.place(now, session, silent),
             Input::GivenUp(session) => self.give_up(session),
             Input::Lapsed(session) => {
-                for key in self.table.forget_leases(session) {
+                for key in self.table.lapse(session) {
                     self.begin_waiting(&key);
                 }
             }

@@ -342,6 +342,45 @@ impl Table {
         keys
     }
 
+    /// As [`Table::forget_leases`], but for what may have been kept back of writes.
+    pub fn lapse(&mut self, session: SessionId) -> Vec<Key> {
+        let keys: Vec<Key> = self.lapsing(session).cloned().collect();
+        for key in &keys {
+            if let Some(holding) = self.holding(session, key).copied() {
+                self.put(session, key, Holding { rights: Rights::NONE, recall: None, ..holding });
+            }
+        }
+        keys
+    }
+
+    /// Leases that end without a word.
+    pub fn lapsing(&self, session: SessionId) -> impl Iterator<Item = &Key> {
+        let keys = self.leases_of.get(&session).into_iter().flatten();
+        keys.filter(move |key| {
+            let rights = self.holding(session, key).map_or(Rights::NONE, |holding| holding.rights);
+            !rights.contains(Rights::WRITE_BACK)
+        })
+    }
+
+    /// Does somebody else than `session` keep back what it writes there?
+    pub fn is_kept_back(&self, session: SessionId, key: &Key) -> bool {
+        self.records.get(key).is_some_and(|record| {
+            let mut others = record.holdings.iter().filter(|(of, _)| **of != session);
+            others.any(|(_, holding)| holding.rights.contains(Rights::WRITE_BACK))
+        })
+    }
+
+    /// What an operation claims, if it is alone among those of its session to claim that for changing bytes.
+    pub fn last_modified_by(&self, session: SessionId, number: u64) -> Vec<Key> {
+        let Some(operation) = self.operations.get(&(session, number)) else { return Vec::new() };
+        let modified = operation.claims.iter().filter(|(_, claim)| **claim == Claim::Modify);
+        let alone = |key: &&Key| {
+            let claims = self.records.get(key).into_iter().flat_map(|record| &record.claims);
+            claims.filter(|((of, _), claim)| *of == session && **claim == Claim::Modify).count() == 1
+        };
+        modified.map(|(key, _)| key).filter(alone).cloned().collect()
+    }
+
     /// Could a session of an earlier life have had this, beside what others came back with?
     pub fn fits(&self, session: SessionId, had: &Had) -> bool {
         let leases = had.leases.iter().all(|(key, rights)| {

@@ -49,6 +49,7 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     options.no_atime = config.mount.flags.no_atime;
     options.leases = config.mount.leases;
     options.cache = config.mount.cache.0;
+    options.write_back = config.mount.write_back.0;
     options.workers = config.mount.workers as usize;
     options.data_workers = config.mount.workers as usize * 2;
     let remote =
@@ -166,6 +167,10 @@ impl MountedFs for ClusterMount {
         sample.add(Id::KeptReads, &["found"], status.cache.found);
         sample.add(Id::KeptReads, &["asked"], status.cache.missed);
         sample.add(Id::KeptBytes, &[], status.cache.bytes);
+        sample.add(Id::BackWrites, &[], status.back.writes);
+        sample.add(Id::BackRequests, &[], status.back.requests);
+        sample.add(Id::BackBytes, &[], status.back.bytes);
+        sample.add(Id::BackLost, &[], status.back.lost);
         sample.add(Id::MappedFiles, &[], status.mapped.0);
         sample.add(Id::MappedDrops, &[], status.mapped.1);
         for server in status.metadata.iter().chain(&status.data) {

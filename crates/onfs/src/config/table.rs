@@ -102,6 +102,10 @@ settings! {
          programs share mappings of files. `off` is for finding out whether that is at fault.";
     mount.cache: Kind::Size { min: MIB, max: TIB, or: Some("off") }, "256MiB", None,
         "Of a mount of a cluster: bytes of files that the client keeps at the most, as long as the metadata server lets it. `off` keeps none.";
+    mount.write_back: Kind::Size { min: MIB, max: 64 * GIB, or: Some("off") }, "off", None,
+        "Of a mount of a cluster: bytes of small writes (less than 128 KiB) that the client keeps back at the most, for a second at the most, of files that \
+         it alone has open. They are many writes in one request; what was not sent is lost if the mount is killed or its machine dies. `off` sends each \
+         write before it is answered.";
     mount.request_deadline: Kind::Time { min_ms: SECOND, max_ms: HOUR, or: None }, "2min", None,
         "A request that takes longer is named in the log, once. It is not cut off.";
     mount.start_deadline: Kind::Time { min_ms: SECOND, max_ms: 24 * HOUR, or: None }, "5min", None,

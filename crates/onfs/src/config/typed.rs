@@ -61,6 +61,8 @@ pub struct MountConfig {
     pub leases: bool,
     /// Of its files, so many bytes; 0: none.
     pub cache: ByteSize,
+    /// Of small writes that are kept back; 0: none.
+    pub write_back: ByteSize,
     pub request_deadline: Duration,
     pub start_deadline: Duration,
     pub stop_deadline: Duration,
@@ -215,6 +217,7 @@ pub(super) fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Resu
         cache_timeout: reader.time("mount", "cache_timeout")?,
         leases: reader.word("mount", "leases")? == "on",
         cache: reader.size_or_word("mount", "cache")?.unwrap_or(ByteSize(0)),
+        write_back: reader.size_or_word("mount", "write_back")?.unwrap_or(ByteSize(0)),
         request_deadline: reader.time("mount", "request_deadline")?,
         start_deadline: reader.time("mount", "start_deadline")?,
         stop_deadline: reader.time("mount", "stop_deadline")?,

@@ -132,6 +132,10 @@ metrics! {
     KeptFiles: Gauge, "onfs_client_kept_files", [], "Files whose bytes may be kept";
     KeptReads: Counter, "onfs_client_cache_reads_total", ["how"], "Reads of less than 512 KiB of files whose bytes may be kept: found here, or asked of data servers";
     KeptBytes: Gauge, "onfs_client_cache_bytes", [], "Bytes of files that are kept";
+    BackWrites: Counter, "onfs_client_back_writes_total", [], "Small writes that were kept back for a moment, to be sent together";
+    BackRequests: Counter, "onfs_client_back_requests_total", [], "Pieces in which they were sent";
+    BackBytes: Gauge, "onfs_client_back_bytes", [], "Bytes that are kept back now: what is lost if the mount is killed";
+    BackLost: Counter, "onfs_client_back_lost_bytes_total", [], "Bytes that were kept back and could not be sent; programs were told by fsync or close";
     MappedFiles: Gauge, "onfs_client_mapped_files", [], "Files of which the kernel has pages for mappings";
     MappedDrops: Counter, "onfs_client_mapped_drops_total", [], "Times that the pages of a file were written back and dropped";
     SessionsLost: Counter, "onfs_client_sessions_lost_total", [], "Sessions that were lost and made anew";

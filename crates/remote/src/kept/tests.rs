@@ -111,7 +111,7 @@ fn what_is_kept_ends_with_its_term_for_ever() {
     let late = start + TERM * 3;
     kept.heard(SERVER, late, late);
     assert_eq!(kept.attr(late, Ino::ROOT), None);
-    assert_eq!((kept.counts().lapsed, kept.counts().inodes, kept.renew_every()), (1, 0, None));
+    assert_eq!((kept.counts().lapsed, kept.counts().inodes, kept.renew_every(false)), (1, 0, None));
     let ticket = kept.ask(late);
     keep(&mut kept, ticket, late, 2);
     assert_eq!(kept.attr(late, Ino::ROOT), Some(attr(2)));
@@ -174,7 +174,7 @@ fn bytes_have_a_lease_of_their_own() {
     let ticket = kept.ask(now);
     keep(&mut kept, ticket, now, 1);
     let first = kept.bytes(now, Ino::ROOT);
-    assert!(first.is_some() && kept.renew_every().is_some());
+    assert!(first.is_some() && kept.renew_every(false).is_some());
     // Attributes that are asked back, or changed here, are no bytes.
     kept.recalled(&key(), true);
     kept.begin_change(&key());

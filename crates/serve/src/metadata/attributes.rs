@@ -21,7 +21,8 @@ use super::{
 use crate::answer::{Done, No, Outcome};
 
 impl MetadataService {
-    pub(super) fn get_attr(&self, asked: &asked::GetAttr) -> Outcome {
+    pub(super) fn get_attr(&self, session: &Session, asked: &asked::GetAttr) -> Outcome {
+        let _looking = self.look_through(session, proto::attr::ino(asked.ino)?)?;
         let attr = self.complete(self.find_whole(proto::attr::ino(asked.ino)?)?)?;
         Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
     }
@@ -54,7 +55,7 @@ impl MetadataService {
         }
         if set == (SetAttr { kill_suidgid: true, ..SetAttr::default() }) {
             self.mds.kill_privileges(ino, true)?;
-            return self.get_attr(&asked::GetAttr { head: None, ino: asked.ino });
+            return self.get_attr(session, &asked::GetAttr { head: None, ino: asked.ino });
         }
         let attr = self.locked(ino, |file, state| {
             match set.size {

@@ -29,7 +29,7 @@ use super::{
     session::Session,
     terms::{Counts, lease_term},
     turns::Name,
-    verdicts,
+    verdicts::{self, Presence},
 };
 use crate::answer::{Done, No, Outcome};
 
@@ -77,17 +77,21 @@ impl MetadataService {
         self.terms.counts()
     }
 
-    fn term_ms(&self) -> u32 {
+    pub(super) fn term_ms(&self) -> u32 {
         lease_term(&self.options.sessions).as_millis() as u32
     }
 
     /// Before a session has its first lock, or may keep something: a later life waits for it.
     pub(super) fn arrive(&self, session: &Session, keeping: bool) -> Result<(), No> {
+        self.arrive_with(session, if keeping { Presence::Keeping } else { Presence::Locks })
+    }
+
+    pub(super) fn arrive_with(&self, session: &Session, has: Presence) -> Result<(), No> {
         let mut recorded = session.recorded.lock();
-        if recorded.is_some_and(|known| known || !keeping) {
+        if recorded.is_some_and(|known| known >= has) {
             return Ok(());
         }
-        let known = verdicts::arrive(&self.notes, session.id, keeping).map_err(|error| {
+        let known = verdicts::arrive(&self.notes, session.id, has).map_err(|error| {
             tracing::error!(session = %session.id, %error, "that a session is there was not recorded");
             No::from(Errno::EIO)
         })?;
@@ -140,7 +144,7 @@ impl MetadataService {
     }
 
     pub(super) fn end_opening(&self, session: &Session, number: u64) {
-        self.terms.end(session.party(), of_opening(number));
+        self.carry_on(self.terms.end_opening(session.party(), of_opening(number)));
     }
 
     /// Names come, go or move: one is alone with each of them, and others keep nothing of them, of their directories, of `inodes`, and of what they name.
@@ -213,6 +217,7 @@ impl MetadataService {
     fn look_at(&self, session: &Session, ino: Ino, keeping: bool) -> Result<(Attr, u32), No> {
         let key = Key::Inode(ino);
         let grant = if keeping { self.terms.grant(session.party(), &key, Rights::ATTRIBUTES) } else { None };
+        let _looking = self.look_through(session, ino)?;
         let found = self.mds.find(ino)?;
         let written = self.is_theirs(&found);
         let attr = self.complete(found)?;
@@ -223,7 +228,8 @@ impl MetadataService {
     fn kept_of(&self, session: &Session, ino: Ino, grant: Option<u64>, written: bool) -> u32 {
         match grant {
             Some(number) if written => {
-                self.grant_no_more(session, ino, (number, Rights::PAGES));
+                // What its holder may keep back it has by an earlier grant.
+                self.grant_no_more(session, ino, (number, Rights::PAGES.with(Rights::WRITE_BACK)));
                 0
             }
             Some(_) => keeps::ATTRIBUTES,
@@ -308,7 +314,7 @@ impl MetadataService {
 }
 
 /// Its data servers know more of it than the metadata.
-fn is_written(found: &Found) -> bool {
+pub(super) fn is_written(found: &Found) -> bool {
     found.attr.kind == FileKind::Regular && found.data.live
 }
 

@@ -20,6 +20,7 @@ mod drains;
 mod fencing;
 mod files;
 mod keeping;
+mod keeping_back;
 mod layouts;
 mod leaving;
 mod live;

@@ -32,6 +32,7 @@ fn caller(of: Option<proto::attr::Caller>) -> Result<Caller, No> {
 impl MetadataService {
     /// Answers with an inode, to which the session refers then.
     fn entry(&self, session: &Session, found: Found) -> Outcome {
+        let _looking = self.look_through(session, found.attr.ino)?;
         let attr = self.complete(found)?;
         self.refer(session, attr.ino)?;
         Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
@@ -113,8 +114,9 @@ impl MetadataService {
                 None => EntryGrant::default(),
             })
             .collect();
-        let found: Vec<Result<Found, No>> =
+        let mut found: Vec<Result<Found, No>> =
             entries.iter().map(|entry| Ok(self.mds.find(proto::attr::ino(entry.ino)?)?)).collect();
+        let _looking = self.look_through_all(session, &mut found);
         let written: Vec<bool> =
             found.iter().map(|found| found.as_ref().is_ok_and(|found| self.is_theirs(found))).collect();
         let attrs = self.complete_all(found);

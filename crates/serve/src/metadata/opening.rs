@@ -121,6 +121,8 @@ impl MetadataService {
         let attr = self.find_again(ino)?;
         regular(attr.kind)?;
         let (attr, layout) = self.open_found(session, asked.opening, &attr, asked.write)?;
+        let through = self.opened_through(session, asked, ino);
+        let attr = through.inspect_err(|_| self.close_one(session, asked.opening, None))?.unwrap_or(attr);
         let kept = if asked.keep { self.keep_bytes(session, ino) } else { Kept::default() };
         let Kept { keeps, term_ms } = kept;
         Ok(Done::new(&Opened { attr: Some(attr.into()), layout, keeps, term_ms }))

@@ -419,7 +419,7 @@ impl MetadataService {
         match method {
             Method::Lookup => self.of_session(meta, |session, asked| self.lookup(session, asked)),
             Method::Look => self.of_session(meta, |session, asked| self.look(session, asked)),
-            Method::GetAttr => self.of_session(meta, |_, asked| self.get_attr(asked)),
+            Method::GetAttr => self.of_session(meta, |session, asked| self.get_attr(session, asked)),
             Method::SetAttr => self.of_session(meta, |session, asked| self.set_attr(session, asked)),
             Method::ReadLink => self.of_session(meta, |_, asked| self.read_link(asked)),
             Method::ReadDir => self.of_session(meta, |session, asked| self.read_dir(session, asked, most)),
@@ -440,6 +440,7 @@ impl MetadataService {
             Method::Close => self.of_session(meta, |session, asked| self.close(session, asked)),
             Method::CloseMany => self.of_session(meta, |session, asked| self.close_many(session, asked)),
             Method::Keep => self.of_session(meta, |session, asked| self.keep(session, asked)),
+            Method::KeepWrites => self.of_session(meta, |session, asked| self.keep_writes(session, asked)),
             Method::GetUntouched => {
                 self.of_session(meta, |session, asked| self.get_untouched(session, asked))
             }

@@ -19,6 +19,7 @@ use proto::{Head, Reason, SessionId};
 use types::{Errno, Ino};
 use wire::schema::Retry;
 
+use super::verdicts::Presence;
 use crate::answer::{No, Outcome};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,8 +84,8 @@ pub(crate) struct Session {
     asked: AtomicU64,
     /// As which it was known by its coming.
     joined: Joined,
-    /// That it is there has a durable record, and whether that says that it may have leases.
-    pub recorded: Mutex<Option<bool>>,
+    /// That it is there has a durable record, and what that says that it may have.
+    pub recorded: Mutex<Option<Presence>>,
     /// It asked something since that was last looked at.
     heard: AtomicBool,
     pub has: Mutex<Has>,

@@ -34,6 +34,7 @@ use types::Slot;
 use super::{
     mailbox::{Heard, Listener, Mailbox},
     session::SessionLimits,
+    verdicts::Presence,
 };
 
 /// Programs' threads that wait for locks.
@@ -177,7 +178,7 @@ impl Terms {
     /// `begun`: where there are several metadata servers, the slots of this one.
     pub(super) fn new(
         sessions: &SessionLimits,
-        (past, present): (Past, Option<BTreeMap<SessionId, bool>>),
+        (past, present): (Past, Option<BTreeMap<SessionId, Presence>>),
         begun: Option<HashSet<Slot>>,
     ) -> Terms {
         let (life, lapse) = (past.life, lapse(sessions));
@@ -188,9 +189,12 @@ impl Terms {
             Server::new(limits(sessions), past, Duration::ZERO)
         };
         if let Some(present) = present {
-            let keeping = present.iter().filter(|(_, keeping)| **keeping).map(|(session, _)| *session);
-            let keeping = keeping.collect();
-            server.expect(Expected { sessions: present.into_keys().collect(), keeping, lapsed: lapse });
+            let those = |least: Presence| {
+                present.iter().filter(|(_, has)| **has >= least).map(|(session, _)| *session).collect()
+            };
+            let (keeping, writing) = (those(Presence::Keeping), those(Presence::Writing));
+            let sessions = present.keys().copied().collect();
+            server.expect(Expected { sessions, keeping, lapsed: lapse, writing });
         }
         let machine = Machine {
             server,
@@ -255,7 +259,7 @@ impl Terms {
         let mut due = Due::default();
         let mut machine = self.machine.lock();
         for (session, _) in silent.filter(|(_, silent)| *silent > self.lapse) {
-            if machine.server.table().has_leases(session) {
+            if machine.server.table().lapsing(session).next().is_some() {
                 machine.counts.lapsed += 1;
                 machine.server.handle(self.started.elapsed(), Input::Lapsed(session));
                 machine.drain(&Asked::Nothing, &mut due);

@@ -89,15 +89,25 @@ impl Verdict {
     }
 }
 
-/// May it have leases, beside locks?
-fn encode_presence(keeping: bool) -> Bytes {
-    vec![VERSION, keeping.into()].into()
+/// What a session may have, each with all that is before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Presence {
+    Locks = 0,
+    /// Leases.
+    Keeping = 1,
+    /// Writes that it kept back.
+    Writing = 2,
 }
 
-fn decode_presence(bytes: &[u8]) -> Option<bool> {
+fn encode_presence(has: Presence) -> Bytes {
+    vec![VERSION, has as u8].into()
+}
+
+fn decode_presence(bytes: &[u8]) -> Option<Presence> {
     match bytes {
-        [VERSION, 0] => Some(false),
-        [VERSION, 1] => Some(true),
+        [VERSION, 0] => Some(Presence::Locks),
+        [VERSION, 1] => Some(Presence::Keeping),
+        [VERSION, 2] => Some(Presence::Writing),
         _ => None,
     }
 }
@@ -107,8 +117,8 @@ pub(super) struct Before {
     pub past: Past,
     /// As which those that were given up had come, as far as that is known.
     pub given_up: Vec<Joined>,
-    /// Sessions that were there, and whether they may have leases. `None`: that was not recorded.
-    pub present: Option<BTreeMap<SessionId, bool>>,
+    /// Sessions that were there, and what they may have. `None`: that was not recorded.
+    pub present: Option<BTreeMap<SessionId, Presence>>,
 }
 
 /// Counts one more life, durably, and says what is known of those before.
@@ -134,7 +144,7 @@ pub(super) fn begin_life(store: &MetaStore) -> Result<Before, LifeError> {
 #[derive(Default)]
 struct Recorded {
     given_up: BTreeMap<SessionId, Verdict>,
-    present: BTreeMap<SessionId, bool>,
+    present: BTreeMap<SessionId, Presence>,
 }
 
 fn sessions(store: &MetaStore) -> Result<Recorded, LifeError> {
@@ -146,8 +156,8 @@ fn sessions(store: &MetaStore) -> Result<Recorded, LifeError> {
             (Some(session), Some([])) => Verdict::decode(value).map(|verdict| {
                 found.given_up.insert(session, verdict);
             }),
-            (Some(session), Some(_)) => decode_presence(value).map(|keeping| {
-                found.present.insert(session, keeping);
+            (Some(session), Some(_)) => decode_presence(value).map(|has| {
+                found.present.insert(session, has);
             }),
             (None, _) | (_, None) => None,
         };
@@ -158,15 +168,15 @@ fn sessions(store: &MetaStore) -> Result<Recorded, LifeError> {
 }
 
 /// The session is there, and may get something. Returns what is recorded of it: an earlier life's record of more stays.
-pub(super) fn arrive(store: &MetaStore, session: SessionId, keeping: bool) -> Result<bool, KvError> {
+pub(super) fn arrive(store: &MetaStore, session: SessionId, has: Presence) -> Result<Presence, KvError> {
     let known = store.get(&key::presence(session.0))?.and_then(|bytes| decode_presence(&bytes));
     match known {
-        Some(known) if known || !keeping => Ok(known),
+        Some(known) if known >= has => Ok(known),
         Some(_) | None => {
             let mut writes = WriteSet::new();
-            writes.put(&key::presence(session.0), encode_presence(keeping));
+            writes.put(&key::presence(session.0), encode_presence(has));
             durably(store, writes)?;
-            Ok(keeping)
+            Ok(has)
         }
     }
 }
@@ -179,7 +189,7 @@ pub(super) fn arrive_all(
     let (mut writes, mut new) = (WriteSet::new(), false);
     for session in sessions {
         if store.get(&key::presence(session.0))?.is_none() {
-            writes.put(&key::presence(session.0), encode_presence(false));
+            writes.put(&key::presence(session.0), encode_presence(Presence::Locks));
             new = true;
         }
     }
@@ -246,8 +256,9 @@ mod tests {
         let recorded = Lives { recorded: true, ..lives };
         assert_eq!(&*recorded.encode(), b"\x02\x04\x03\x02\x01\x02\0\0\0");
         assert_eq!(Lives::decode(&recorded.encode()), Some(recorded));
-        assert_eq!(&*encode_presence(true), b"\x01\x01");
-        assert_eq!(&*encode_presence(false), b"\x01\0");
+        assert_eq!(&*encode_presence(Presence::Locks), b"\x01\0");
+        assert_eq!(&*encode_presence(Presence::Keeping), b"\x01\x01");
+        assert_eq!(&*encode_presence(Presence::Writing), b"\x01\x02");
         let verdict = Verdict { life: Life(5), joined: Joined(0x0102) };
         assert_eq!(&*verdict.encode(), b"\x02\x05\0\0\0\x02\x01\0\0\0\0\0\0");
         assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
@@ -262,7 +273,7 @@ mod tests {
             Lives { life: 9, from: 3, recorded: true }.encode().to_vec(),
             Verdict { life: Life(7), joined: Joined(8) }.encode().to_vec(),
             b"\x01\x05\0\0\0".to_vec(),
-            encode_presence(true).to_vec(),
+            encode_presence(Presence::Writing).to_vec(),
         ];
         fuzzing::fuzz("verdicts", &good, fuzzing::as_it_is, |bytes| {
             if let Some(lives) = Lives::decode(bytes) {
@@ -271,8 +282,8 @@ mod tests {
             if let Some(verdict) = Verdict::decode(bytes).filter(|_| bytes[0] == VERSION_NUMBERED) {
                 assert_eq!(verdict.encode(), bytes);
             }
-            if let Some(keeping) = decode_presence(bytes) {
-                assert_eq!(encode_presence(keeping), bytes);
+            if let Some(has) = decode_presence(bytes) {
+                assert_eq!(encode_presence(has), bytes);
             }
         });
     }
