@@ -223,7 +223,7 @@ fn regression_what_nobody_uses_frees_its_room_when_it_is_removed() {
     let used = |site: &Site| site.server().tiers().last().unwrap().report.used;
     let before = used(&site);
     for n in 2..6 {
-        drop(write_file(&site, n, &[n as u8; 2 * MIB]));
+        drop(write_file(&site, n, &vec![n as u8; 2 * MIB]));
         site.server().migrate(ino(n), TierId::Nearline, None).unwrap();
     }
     let all = used(&site) - before;

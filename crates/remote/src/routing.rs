@@ -38,6 +38,9 @@ use crate::{
     session::Session,
 };
 
+/// References whose slots went meanwhile are sorted anew so often; what is left goes with the next look, so that the session is renewed.
+const GIVE_BACK_ROUNDS: u32 = 4;
+
 /// A session that comes to a server.
 #[derive(Clone, Copy)]
 pub(crate) struct Coming {
@@ -495,9 +498,10 @@ impl Remote {
 
     /// References that the kernel gave up.
     pub(crate) fn give_back(&self) {
-        loop {
+        for _ in 0..GIVE_BACK_ROUNDS {
             let references = self.references.take_back();
-            if references.is_empty() {
+            // With the session they are given back in any case.
+            if references.is_empty() || *self.stopping.lock() {
                 return;
             }
             for some in self.by_owner(references, |one| one.ino) {

@@ -202,8 +202,13 @@ impl MetadataService {
             fetched?
         };
         let mut failed = None;
-        for taker in [to, from, owners.me.id] {
-            match self.give(owners, turn, slots, &state, taker) {
+        let takers = [Some(to), Some(from), None];
+        for taker in takers {
+            let (taker, epochs) = match taker {
+                Some(taker) => (taker, self.give(owners, turn, slots, &state, taker)),
+                None => (owners.me.id, self.take_at_last(owners, slots, &state)),
+            };
+            match epochs {
                 Ok(epochs) => {
                     self.nodes.change(&own(slots, taker, &epochs))?;
                     tracing::debug!(slots = slots.len(), first = slots[0], %from, %taker, "slots have gone");
@@ -269,6 +274,7 @@ impl MetadataService {
     ) -> Result<Vec<u64>, No> {
         let next_ugsd = self.mds.next_ugsd()?;
         if to == owners.me.id {
+            // Refused if somebody has something there who was given up here: he may be whole where he asks.
             let state = SlotState::decode(state).map_err(|_| Errno::EIO)?;
             let taken = self.take_on(owners, slots, &state, next_ugsd)?;
             return Ok(epochs_of(&taken, slots));
@@ -290,6 +296,14 @@ impl MetadataService {
         };
         let taken = peer.ask(&take_on, Vec::new(), WAIT)?;
         Ok(taken.0.epochs)
+    }
+
+    /// When nobody else takes them. Who was given up here meanwhile has nothing there any more: he hears of it with what he asks next.
+    fn take_at_last(&self, owners: &Owners, slots: &[u16], state: &[u8]) -> Result<Vec<u64>, No> {
+        let mut state = SlotState::decode(state).map_err(|_| Errno::EIO)?;
+        self.leave_out_given_up(&mut state);
+        let taken = self.take_on(owners, slots, &state, self.mds.next_ugsd()?)?;
+        Ok(epochs_of(&taken, slots))
     }
 
     /// Takes slots that are nobody's, for whoever needs them or because somebody has to.
@@ -323,7 +337,7 @@ impl MetadataService {
                 turn.adrift.push((some, state));
                 continue;
             }
-            let taken = self.give(owners, turn, &some, &state, owners.me.id);
+            let taken = self.take_at_last(owners, &some, &state);
             failed = taken.and_then(|epochs| self.nodes.change(&own(&some, owners.me.id, &epochs)));
             if failed.is_err() {
                 turn.adrift.push((some, state));

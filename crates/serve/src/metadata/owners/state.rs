@@ -91,6 +91,16 @@ impl MetadataService {
         Ok(Carried { locks, given_up, stamp: state.stamp })
     }
 
+    pub(super) fn leave_out_given_up(&self, state: &mut SlotState) {
+        state.sessions.retain(|one| match self.session_of(one) {
+            Err(no) if no == No::session_gone() => {
+                tracing::warn!(session = %one.id(), host = one.host, "what a session had in slots went with it");
+                false
+            }
+            Ok(_) | Err(_) => true,
+        });
+    }
+
     /// Puts it in, before the slots are served.
     pub(super) fn put_state(&self, state: &SlotState) -> Result<(), No> {
         let carried = Self::carried(state)?;
