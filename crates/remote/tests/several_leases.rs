@@ -429,11 +429,7 @@ fn what_changes_after_a_server_ended_is_seen() {
     }
     for n in 0..3 {
         until("it has a standby", || site.is_copied(n));
-        site.kill(n);
-        until("another has its slots", || {
-            site.begin_anew();
-            (0..dirs.len()).all(|m| site.owner(dirs[m].get()) != n) && site.owner(1) != n
-        });
+        site.kill_for_good(n);
         look("killed");
         site.start(n);
         site.shared();

@@ -570,6 +570,18 @@ impl Several {
         let _ = store.close();
     }
 
+    /// Returns when its standby has all that it had, and has begun anew if it has to.
+    pub fn kill_for_good(&mut self, n: usize) {
+        let was_on_duty = self.owner(Ino::ROOT.get()) == n;
+        self.kill(n);
+        until("another has its slots", || !self.common.owners.lock().values().any(|owner| *owner == n));
+        if was_on_duty {
+            let next = self.owner(Ino::ROOT.get());
+            until("it begins anew", || self.service(next).has_to_begin_anew());
+            self.begin_anew();
+        }
+    }
+
     /// As a kill, for everybody else; it can still be asked.
     pub fn cut(&self, n: usize) {
         let running = self.running[n].as_ref().unwrap();

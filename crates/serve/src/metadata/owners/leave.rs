@@ -221,7 +221,8 @@ impl MetadataService {
     /// Nobody on duty was heard for long: if the root's slot is nobody's, it was given up in order, and this server is on duty.
     pub(super) fn try_duty(&self, owners: &Owners) {
         let root = UgsdId::ROOT.slot();
-        if owners.is_leaving() {
+        // What was taken with the root is served from a start on.
+        if owners.is_leaving() || self.has_to_begin_anew() {
             return;
         }
         let taken = match owners.rights.take_free(&[root.get()]) {
