@@ -73,6 +73,33 @@ fn regression_slots_that_nobody_could_take_are_taken_later() {
     assert_eq!(session.ask(&GetAttr { head: session.head(), ino: gone }).unwrap().attr.unwrap().nlink, 0);
 }
 
+/// Goal: that also holds if somebody who has something there was given up meanwhile: he has nothing there any more, and the others have what they
+/// had. Method: as above, with a session that says nothing for long.
+#[test]
+fn regression_slots_adrift_come_without_who_was_given_up() {
+    let sessions = SessionLimits { silence: Duration::from_secs(2), ..SessionLimits::default() };
+    let site = Several::with(2, 0, MetadataOptions { sessions, ..options() });
+    let (dir, gone) = {
+        let session = site.session();
+        let dirs = dirs(&session, 4);
+        let dir = *dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap();
+        let gone = session.create(dir, "gone", 1).unwrap();
+        session.unlink(dir, "gone").unwrap();
+        site.refuse.store(true, Ordering::SeqCst);
+        site.try_bring(dir, 0).unwrap_err();
+        (dir, gone)
+    };
+    // Longer than it may be silent.
+    std::thread::sleep(Duration::from_secs(4));
+    site.refuse.store(false, Ordering::SeqCst);
+    until("the slot is somebody's", || site.map(0).slot(slot_of(dir)).owner.is_some());
+    let session = site.session();
+    session.create(dir, "new", 2).unwrap();
+    until("what it had is gone", || {
+        session.ask(&GetAttr { head: session.head(), ino: gone }).map(drop) == Err(Errno::ESTALE)
+    });
+}
+
 /// Goal: slots that a server got just when it came anew, and said that it has none, are not nobody's for long, and who tries to take them can hand
 /// over his own meanwhile. Method: a second server is said to have come again without any.
 #[test]
