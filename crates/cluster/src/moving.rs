@@ -61,15 +61,6 @@ impl Noted {
         self.ranges.insert(from, to);
     }
 
-    /// How many ranges.
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
     /// All of it, in order; nothing is noted then.
     pub fn take(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(self).ranges.into_iter().collect()

@@ -5,8 +5,11 @@
 //!     CLUSTER_SEED=N cargo test -p cluster --test members
 #![allow(clippy::expect_used, clippy::wildcard_enum_match_arm)]
 
+mod chance;
+
 use std::{collections::BTreeMap, time::Duration};
 
+use chance::Random;
 use cluster::{
     Change, ClusterMap, Difference, Epoch, Loads, Node, NodeId, NodeState, SlotEpoch,
     assignment::{NoServer, assign, fail_over, release},
@@ -29,29 +32,6 @@ const TERMS: Terms = Terms {
     suspect_after: Duration::from_millis(500),
     drift_one_in: 20,
 };
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        n > 0 && self.below(n) == 0
-    }
-
-    fn millis(&mut self, most: u64) -> Duration {
-        Duration::from_millis(self.below(most))
-    }
-}
 
 /// Faults, each one in so many; 0 is never.
 struct Weather {

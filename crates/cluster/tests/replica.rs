@@ -8,11 +8,14 @@
 //! REPLICA_SEEDS=N runs the first N.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::wildcard_enum_match_arm, reason = "a test")]
 
+mod chance;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
+use chance::Random;
 use cluster::{
     NodeId,
     replica::{
@@ -47,29 +50,6 @@ const TERMS: Terms = Terms {
 /// Without a word for so long a data server is believed to be gone.
 const SILENCE: Time = Duration::from_millis(500);
 const CALL_WAIT: Time = Duration::from_millis(900);
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        n > 0 && self.below(n) == 0
-    }
-
-    fn millis(&mut self, most: u64) -> Time {
-        Duration::from_millis(self.below(most))
-    }
-}
 
 /// Faults, each one in so many; 0 is never.
 #[derive(Clone, Copy)]

@@ -8,11 +8,14 @@
 //! TAIL_SEEDS=N runs the first N.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::wildcard_enum_match_arm, reason = "a test")]
 
+mod chance;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
+use chance::Random;
 use cluster::{
     NodeId,
     tail::{
@@ -50,29 +53,6 @@ const TERMS: Terms = Terms {
 /// A client's operation of this number.
 type Op = (u64, u64);
 type Records = Vec<(u64, Op)>;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        n > 0 && self.below(n) == 0
-    }
-
-    fn millis(&mut self, most: u64) -> Duration {
-        Duration::from_millis(self.below(most))
-    }
-}
 
 /// Faults, each one in so many; 0 is never.
 struct Weather {

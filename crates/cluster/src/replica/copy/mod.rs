@@ -6,7 +6,7 @@
 //! writes are; there is no log of what came meanwhile, and no moment at which all is held up.
 //!
 //! - I-COPY-1: the primary changes nothing here that the second has not stored, if it has one.
-//! - I-COPY-2: what is noted of who was left behind ([`Copy::behind`]) covers all in which it may differ.
+//! - I-COPY-2: what is noted of who was left behind (`Behind`) covers all in which it may differ.
 //! - I-COPY-3: nothing is stored over a later write, whenever a message or the own device comes to an end.
 //!
 //! A range up to [`END`] is about how long the object is: a cut, or the last piece of a copy.
@@ -255,11 +255,6 @@ impl Copy {
     /// The bytes here are those of when it was in a view last.
     pub fn has_kept(&self) -> bool {
         self.has_kept
-    }
-
-    /// Who was left behind, and how many ranges it may differ in.
-    pub fn behind(&self) -> Option<(Member, usize)> {
-        self.behind.as_ref().map(|behind| (behind.member, behind.differs.len()))
     }
 
     pub fn poll_effect(&mut self) -> Option<Effect> {
