@@ -218,6 +218,7 @@ impl DataServer {
             self.absorb_due();
             self.sync_due();
             self.seal_idle();
+            self.scrub_round();
         }
     }
 

@@ -33,6 +33,7 @@ mod open;
 mod part;
 mod place;
 mod read;
+mod scrub;
 mod seal;
 mod space;
 mod stub;
@@ -53,6 +54,7 @@ pub use maps::{Entries, FirstRecord, KvMaps, MapStore, load_record};
 pub use metrics::{Counters, CountersNow};
 pub use object::{LiveAttr, Object, OpenKind};
 pub use read::Attempt;
+pub use scrub::{Found as ScrubFound, Pass as ScrubPass, Record as ScrubRecord, ScrubOptions};
 pub use tier::{MoveReport, ObjectPolicy, RequestError, RequestReport};
 pub use version::Snapshot;
 
@@ -96,6 +98,7 @@ pub struct DsOptions {
     pub safe_within: Duration,
     /// For how long a closed object's device bytes do not change before they get a checksum.
     pub seal_after: Duration,
+    pub scrub: ScrubOptions,
     /// No movement begins before [`DataServer::release`]: whoever starts this has policies to tell first.
     pub held: bool,
 }
@@ -151,6 +154,7 @@ pub struct DataServer {
     pub(crate) waiting_max: usize,
     pub(crate) safe_within: Duration,
     pub(crate) seal_after: Duration,
+    pub(crate) scrub: scrub::Scrub,
     pub(crate) held: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -182,6 +186,7 @@ impl DataServer {
             *device = store.as_ref().map_or(Ok(0), TierStore::device)?;
         }
         let policies = Arc::default();
+        let scrub = scrub::Scrub::new(options.scrub, options.maps.scrub()?);
         let server = Arc::new(DataServer {
             stores,
             linked,
@@ -208,6 +213,7 @@ impl DataServer {
             waiting_max: options.waiting_max,
             safe_within: options.safe_within,
             seal_after: options.seal_after,
+            scrub,
             held: AtomicBool::new(options.held),
             threads: Mutex::default(),
         });

@@ -22,6 +22,9 @@ pub trait MapStore: Send + Sync {
     fn save_pin(&self, ino: Ino, tier: Option<TierId>) -> Result<(), Errno>;
     /// All pins.
     fn pins(&self) -> Result<Vec<(Ino, TierId)>, Errno>;
+    /// How far the comparing of checksums is: bytes of [`crate::scrub::Record`].
+    fn save_scrub(&self, record: &[u8]) -> Result<(), Errno>;
+    fn scrub(&self) -> Result<Option<Vec<u8>>, Errno>;
     /// The number up to which records survive a power cut.
     fn synced(&self) -> u64;
     /// Makes everything saved so far durable.
@@ -33,6 +36,9 @@ pub struct KvMaps {
     store: Arc<MetaStore>,
     first: Box<FirstRecord>,
 }
+
+/// Name of the value that says how far the comparing of checksums is.
+const SCRUB: &[u8] = b"scrub";
 
 /// Keys and what they get; nothing: they are deleted.
 pub type Entries = Vec<(Box<[u8]>, Option<Bytes>)>;
@@ -115,6 +121,18 @@ impl MapStore for KvMaps {
             ControlFlow::Continue(())
         });
         scanned.map(|()| pins).map_err(|error| refused(Ino::ROOT, &error))
+    }
+
+    fn save_scrub(&self, record: &[u8]) -> Result<(), Errno> {
+        let mut writes = WriteSet::new();
+        writes.use_reserve();
+        writes.put(&namespace::key::global(SCRUB), record.to_vec().into());
+        self.store.commit(writes).map(|_| ()).map_err(|error| refused(Ino::ROOT, &error))
+    }
+
+    fn scrub(&self) -> Result<Option<Vec<u8>>, Errno> {
+        let stored = self.store.get(&namespace::key::global(SCRUB));
+        stored.map(|bytes| bytes.map(|bytes| bytes.to_vec())).map_err(|error| refused(Ino::ROOT, &error))
     }
 
     fn synced(&self) -> u64 {

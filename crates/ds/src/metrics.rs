@@ -49,6 +49,12 @@ macro_rules! counters {
 counters! {
     /// SAUs whose bytes did not match their checksum.
     damaged_saus,
+    /// Bytes of copies that were compared with their checksums without being asked for.
+    scrubbed_bytes,
+    /// Damaged copies that were given up for another tier's, as found by that.
+    repaired_saus,
+    /// SAUs without a good copy, as found by that.
+    hopeless_saus,
     /// SAUs that only the memory of an earlier generation held, as met since the start.
     lost_saus,
     /// Movements that ended well.

@@ -39,14 +39,14 @@ struct Linked {
 }
 
 /// A copy that cannot be used.
-struct Damaged {
-    sau: SauIndex,
-    tier: TierId,
-    why: Damage,
+pub(crate) struct Damaged {
+    pub sau: SauIndex,
+    pub tier: TierId,
+    pub why: Damage,
 }
 
 #[derive(Clone, Copy)]
-enum Damage {
+pub(crate) enum Damage {
     /// Its bytes are not those of this seal.
     Changed(Seal),
     Unreadable(Errno),
@@ -288,7 +288,7 @@ impl DataServer {
 
     /// A copy does not match its checksum, or cannot be read. If another tier holds the SAU, the bad copy is taken out of
     /// the map; otherwise the bytes are gone: `EIO`. Nothing is punched: the device's bytes stay for whoever wants to look.
-    fn drop_damaged(&self, object: &Object, damaged: Damaged) -> Result<(), Errno> {
+    pub(crate) fn drop_damaged(&self, object: &Object, damaged: Damaged) -> Result<(), Errno> {
         let Damaged { sau, tier, why } = damaged;
         let mut state = object.state.write();
         let (name, now) = (object.ino(), state.map.get(sau));

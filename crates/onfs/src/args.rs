@@ -87,6 +87,9 @@ pub enum Command {
     /// Show or change the limit of the memory tier
     #[command(subcommand)]
     Memory(MemoryCommand),
+    /// Compare all bytes with their checksums, and make damaged ones good from another tier
+    #[command(subcommand)]
+    Scrub(ScrubCommand),
     /// List what was changed here and in the linked directory, or take it off the list; exit code 6 if there is something
     Conflicts(ConflictsArgs),
     /// Show a linked directory, or accept one that was moved or replaced
@@ -516,6 +519,37 @@ pub enum MemoryCommand {
         /// Stop waiting after this time, such as 10min; the new limit holds for new data all the same
         #[arg(long, value_name = "TIME")]
         deadline: Option<Span>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum ScrubCommand {
+    /// Begin now, if none is under way
+    Start {
+        /// Any path on the mount, or the state directory of a data server [default: the only mount]
+        place: Option<PathBuf>,
+        /// Come back when it has ended; exit code 6 if something is damaged and has no good copy
+        #[arg(long)]
+        wait: bool,
+        /// Stop waiting after this time, such as 2h; it goes on all the same
+        #[arg(long, value_name = "TIME", requires = "wait")]
+        deadline: Option<Span>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// End the one that is under way
+    Stop {
+        /// Any path on the mount, or the state directory of a data server [default: the only mount]
+        place: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show how far it is, or what the last one found
+    Show {
+        /// Any path on the mount, or the state directory of a data server [default: the only mount]
+        place: Option<PathBuf>,
         #[command(flatten)]
         output: Output,
     },

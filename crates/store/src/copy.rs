@@ -158,7 +158,7 @@ impl Run<'_> {
     }
 }
 
-fn append_zeros(mut crc: u32, mut len: u64) -> u32 {
+pub(crate) fn append_zeros(mut crc: u32, mut len: u64) -> u32 {
     while len > 0 {
         let n = len.min(ZEROS.len() as u64);
         crc = crc32c::crc32c_append(crc, &ZEROS[..n as usize]);

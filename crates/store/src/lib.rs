@@ -14,6 +14,7 @@
 
 mod copy;
 mod descriptors;
+mod device;
 mod error;
 mod faults;
 mod fd_cache;

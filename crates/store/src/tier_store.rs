@@ -98,6 +98,9 @@ pub struct TierStore {
 }
 
 impl TierStore {
+    /// Into so many directories objects are dealt out, by their numbers.
+    pub const PARTS: usize = FAN_OUT;
+
     pub fn open(dir: &Path, options: TierStoreOptions) -> Result<TierStore, StoreError> {
         let root = marker::open_dir(dir)?;
         let lock = claim(&root, dir, &options)?;
@@ -265,36 +268,50 @@ impl TierStore {
 
     /// Every object, in no order, while others come and go. `visit` may end the scan.
     pub fn scan(&self, visit: &mut dyn FnMut(ScanEntry) -> ControlFlow<()>) -> Result<(), Errno> {
-        for (number, dir) in self.shared.dirs.iter().enumerate() {
-            // Its own descriptor: a listing has a position.
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let own = rustix::fs::openat(&dir.fd, ".", flags, Mode::empty()).map_err(errno)?;
-            for entry in rustix::fs::Dir::new(own).map_err(errno)? {
-                let entry = entry.map_err(errno)?;
-                let name = entry.file_name();
-                if matches!(name.to_bytes(), b"." | b"..") {
-                    continue;
-                }
-                let stat = match rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(stat) => stat,
-                    Err(Sys::NOENT) => continue,
-                    Err(e) => return Err(errno(e)),
-                };
-                let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
-                let found = match parse_name(name.to_bytes(), number).filter(|_| is_file) {
-                    Some(ino) => {
-                        ScanEntry::Object { ino, size: stat.st_size as u64, blocks: stat.st_blocks as u64 }
-                    }
-                    None => ScanEntry::Stranger(
-                        Path::new(&format!("{number:02x}")).join(&*name.to_string_lossy()),
-                    ),
-                };
-                if visit(found).is_break() {
-                    return Ok(());
-                }
+        for number in 0..self.shared.dirs.len() {
+            if self.scan_part(number, visit)?.is_break() {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// As [`TierStore::scan`], of one of its [`TierStore::PARTS`] directories.
+    pub fn scan_part(
+        &self,
+        number: usize,
+        visit: &mut dyn FnMut(ScanEntry) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Errno> {
+        let Some(dir) = self.shared.dirs.get(number) else { return Ok(ControlFlow::Continue(())) };
+        // Its own descriptor: a listing has a position.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = rustix::fs::openat(&dir.fd, ".", flags, Mode::empty()).map_err(errno)?;
+        for entry in rustix::fs::Dir::new(own).map_err(errno)? {
+            let entry = entry.map_err(errno)?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let stat = match rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Sys::NOENT) => continue,
+                Err(e) => return Err(errno(e)),
+            };
+            let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+            let found = match parse_name(name.to_bytes(), number).filter(|_| is_file) {
+                Some(ino) => {
+                    ScanEntry::Object { ino, size: stat.st_size as u64, blocks: stat.st_blocks as u64 }
+                }
+                None => {
+                    let path = Path::new(&format!("{number:02x}")).join(&*name.to_string_lossy());
+                    ScanEntry::Stranger(path)
+                }
+            };
+            if visit(found).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Bytes allocated by all objects, by a scan.

@@ -317,6 +317,12 @@ fn compare(a: &ObjectFd, b: &ObjectFd, ops: &[Op]) -> Result<(), TestCaseError> 
     }
     prop_assert!(contents(a, ALL) == model);
     prop_assert!(contents(b, ALL) == copy);
+    for (object, bytes) in [(a, &model), (b, &copy)] {
+        for (from, to) in [(0, ALL), (4096, 4097), (8192, 300_001)] {
+            let crc = object.checksum_on_device(from as u64, (to - from) as u64);
+            prop_assert_eq!(crc, Ok(crc32c::crc32c(&bytes[from..to])));
+        }
+    }
     Ok(())
 }
 

@@ -197,6 +197,7 @@ impl Site {
             waiting_max: 512,
             safe_within: Duration::from_secs(30),
             seal_after: Duration::from_secs(10),
+            scrub: ds::ScrubOptions::default(),
             held: true,
         })
         .unwrap();

@@ -3,7 +3,9 @@
 
 pub mod linked;
 
-use ds::{DataServer, DeviceTier, DsOptions, KvMaps, Linked, MapStore, Nearline, Object, ObjectHint};
+use ds::{
+    DataServer, DeviceTier, DsOptions, KvMaps, Linked, MapStore, Nearline, Object, ObjectHint, ScrubOptions,
+};
 use kv::{MetaStore, MetaStoreOptions};
 use std::{
     path::{Path, PathBuf},
@@ -24,6 +26,7 @@ pub struct Site {
     pub nearline_limit: Option<u64>,
     pub safe_within: Duration,
     pub seal_after: Duration,
+    pub scrub: ScrubOptions,
     instance: Option<store::InstanceId>,
     generation: u32,
     pub faults: Faults,
@@ -51,6 +54,7 @@ impl Site {
             nearline_limit: None,
             safe_within: Duration::from_secs(30),
             seal_after: Duration::from_secs(10),
+            scrub: ScrubOptions::default(),
             instance: None,
             generation: 0,
             faults: Faults::default(),
@@ -138,6 +142,7 @@ impl Site {
             waiting_max: 512,
             safe_within: self.safe_within,
             seal_after: self.seal_after,
+            scrub: self.scrub,
             held: false,
         })
         .unwrap();
@@ -247,6 +252,12 @@ impl MapStore for GatedMaps {
     }
     fn pins(&self) -> Result<Vec<(Ino, TierId)>, Errno> {
         self.kv.pins()
+    }
+    fn save_scrub(&self, record: &[u8]) -> Result<(), Errno> {
+        self.kv.save_scrub(record)
+    }
+    fn scrub(&self) -> Result<Option<Vec<u8>>, Errno> {
+        self.kv.scrub()
     }
     fn synced(&self) -> u64 {
         self.kv.synced()

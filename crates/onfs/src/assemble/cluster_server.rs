@@ -19,6 +19,7 @@ use super::{
     observed,
     report::own_tiers,
     saving::save_all,
+    scrub,
     stores::{Closing, Opening, Stores},
 };
 use crate::{
@@ -303,10 +304,20 @@ impl MountedFs for Serves {
 }
 
 impl ControlHandler for Serves {
-    fn handle(&self, _: &Peer, request: Request, _: &mut dyn ProgressSink) -> Result<Response, ControlError> {
+    fn handle(
+        &self,
+        _: &Peer,
+        request: Request,
+        progress: &mut dyn ProgressSink,
+    ) -> Result<Response, ControlError> {
         if let Request::Status {} = request {
             let parts = self.parts.lock();
             return parts.as_ref().map(|parts| Response::Server(Box::new(parts.report()))).ok_or_else(gone);
+        }
+        if let Request::Scrub { action } = request {
+            // What takes long does not hold the parts.
+            let ds = self.parts.lock().as_ref().map(|parts| parts.stores.ds()).ok_or_else(gone)?;
+            return scrub::scrub(&ds, action, progress);
         }
         let why = format!("{}: a server has no mount; ask on a client", request.name());
         Err(ControlError::new(ErrorCode::BadRequest, why))

@@ -26,7 +26,7 @@ use super::{
     permission::{Permission, Want},
     policy,
     quota::Quotas,
-    report,
+    report, scrub,
 };
 use crate::{
     config::Host,
@@ -117,6 +117,7 @@ impl ControlHandler for Handler {
             Request::LinkAccept { device, number, empty_too } => {
                 link::accept(&parts, RootId { device, fileid: number }, empty_too).map(Response::Link)
             }
+            Request::Scrub { action } => scrub::scrub(&parts.ds, action, progress),
             Request::MemoryShow {} => Ok(Response::Memory(report::memory(&parts, None))),
             Request::MemorySet { bytes } => ask.memory_set(bytes, progress),
             Request::Unmount { .. } => {

@@ -24,6 +24,7 @@ mod quota;
 mod refusals;
 mod report;
 mod saving;
+mod scrub;
 mod site;
 mod standing;
 mod stores;

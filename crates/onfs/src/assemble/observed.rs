@@ -27,6 +27,9 @@ pub(super) fn stores(sample: &mut Sample, ds: &DataServer, store: &MetaStore, md
         (Id::FileSyncs, counters.syncs),
         (Id::DamagedSaus, counters.damaged_saus),
         (Id::LostSaus, counters.lost_saus),
+        (Id::ScrubbedBytes, counters.scrubbed_bytes),
+        (Id::RepairedSaus, counters.repaired_saus),
+        (Id::HopelessSaus, counters.hopeless_saus),
     ] {
         sample.add(id, &[], value);
     }

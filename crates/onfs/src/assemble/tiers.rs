@@ -6,7 +6,7 @@
 
 use std::{path::Path, path::PathBuf, sync::Arc, time::Duration};
 
-use ds::{DataServer, DeviceTier, DsOptions, FirstRecord, KvMaps, Nearline};
+use ds::{DataServer, DeviceTier, DsOptions, FirstRecord, KvMaps, Nearline, ScrubOptions};
 use kv::MetaStore;
 use linked::Linked;
 use mds::Mds;
@@ -19,7 +19,7 @@ use types::{TierId, TierSet};
 
 use super::{refusals::of_store, site::Site};
 use crate::{
-    config::{Config, DirTier, Thresholds},
+    config::{Config, DirTier, PolicyConfig, Thresholds},
     policy::{Promote, WriteBehind},
     running::StartError,
 };
@@ -143,6 +143,7 @@ pub(super) fn open_tiers(
         waiting_max: (common.descriptors.max() / WAITING_SHARE).min(WAITING_MAX),
         safe_within: SAFE_WITHIN,
         seal_after: SEAL_AFTER,
+        scrub: scrub(config),
         held: true,
     });
     match started {
@@ -155,6 +156,13 @@ pub(super) fn open_tiers(
             Err(StartError::Failed(format!("the tiers cannot be read: {errno}")))
         }
     }
+}
+
+fn scrub(config: &Config) -> ScrubOptions {
+    let PolicyConfig { scrub_every, scrub_rate, .. } = config.policy;
+    // So many bytes of a second as a round is of it.
+    let bytes = u128::from(scrub_rate.0) * config.metadata.sync_period.as_millis() / 1000;
+    ScrubOptions { every: scrub_every, round_bytes: u64::try_from(bytes).unwrap_or(u64::MAX).max(1) }
 }
 
 /// A tenth of the daemon's memory, and no more than keeps a fast network busy.

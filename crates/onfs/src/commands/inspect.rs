@@ -1,6 +1,9 @@
 //! Commands that only look: status, file, version.
 
-use std::{os::unix::fs::FileTypeExt, path::Path};
+use std::{
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+};
 
 use serde::Serialize;
 
@@ -28,9 +31,7 @@ pub fn status(args: &StatusArgs) -> Outcome {
         ));
     }
     if let Some(path) = &args.mountpoint {
-        let socket = path.join(SOCKET_NAME);
-        // The state directory of a server, which is no mount.
-        let socket = if is_socket(&socket) { socket } else { locate(path)?.socket };
+        let socket = server_socket(path).map_or_else(|| locate(path).map(|located| located.socket), Ok)?;
         let report = status_of(&socket)?;
         return if args.output.json { render::json(&report) } else { render::print(&report.text()) };
     }
@@ -108,8 +109,10 @@ pub fn version(output: Output) -> Outcome {
     ))
 }
 
-fn is_socket(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+/// Of the state directory of a server, which is no mount.
+pub(super) fn server_socket(state: &Path) -> Option<PathBuf> {
+    let socket = state.join(SOCKET_NAME);
+    std::fs::metadata(&socket).is_ok_and(|meta| meta.file_type().is_socket()).then_some(socket)
 }
 
 pub(super) fn status_of(socket: &Path) -> Outcome<AnyStatus> {
@@ -124,6 +127,7 @@ pub(super) fn status_of(socket: &Path) -> Outcome<AnyStatus> {
         | Response::Quota(_)
         | Response::Quotas(_)
         | Response::Memory(_)
+        | Response::Scrub(_)
         | Response::Run(_)
         | Response::Runs(_)
         | Response::Plan(_)

@@ -20,6 +20,7 @@ mod mds;
 mod mount;
 mod node;
 mod plan;
+mod scrub;
 mod server;
 mod settings;
 mod spread;
@@ -58,6 +59,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Policy(command) => directories::policy(command),
         Command::Quota(command) => directories::quota(command),
         Command::Memory(command) => directories::memory(command),
+        Command::Scrub(command) => scrub::scrub(command),
         Command::Cluster(command) => cluster::cluster(&command),
         Command::Server(args) => server::server(&args),
         Command::Node(command) => node::node(&command),

@@ -195,6 +195,10 @@ settings! {
         "`yes` is another word for `policy.mode = transient`.";
     policy.write_behind: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: Some("never") }, "2s", None,
         "A closed or idle dirty file has a copy in a persistent tier within this time.";
+    policy.scrub_every: Kind::Time { min_ms: 0, max_ms: 366 * 24 * HOUR, or: Some("never") }, "720h", None,
+        "All bytes that have a checksum are read and compared this long after they were the last time, without being asked for; `onfs scrub start` does it now.";
+    policy.scrub_rate: Kind::Size { min: MIB, max: 64 * GIB, or: None }, "32MiB", None,
+        "Bytes of all copies that this reads a second, at the most.";
     policy.movers: Kind::Count { min: 1, max: 64, or: None }, "2", None,
         "Files that are moved between tiers at the same time.";
 

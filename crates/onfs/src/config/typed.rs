@@ -122,6 +122,9 @@ pub struct PolicyConfig {
     /// `None`: as the mode has it.
     pub sync: Option<CloseSync>,
     pub write_behind: WriteBehind,
+    /// `None`: never by itself.
+    pub scrub_every: Option<Duration>,
+    pub scrub_rate: ByteSize,
     pub movers: u32,
 }
 
@@ -310,11 +313,14 @@ fn policy(reader: &Reader<'_>) -> Result<PolicyConfig, ConfigError> {
     let entry = reader.entry("policy", "write_behind")?;
     let write_behind =
         if let Value::Time(span) = entry.value { WriteBehind::After(span) } else { WriteBehind::Never };
+    let scrub_every = &reader.entry("policy", "scrub_every")?.value;
     Ok(PolicyConfig {
         promote: Promote::from_name(reader.word("policy", "promote")?).unwrap_or(Promote::OnOpen),
         mode: mode(reader)?,
         sync: CloseSync::from_name(reader.word("policy", "sync")?),
         write_behind,
+        scrub_every: if let Value::Time(span) = scrub_every { Some(span.0) } else { None },
+        scrub_rate: reader.size("policy", "scrub_rate")?,
         movers: reader.count("policy", "movers")?.unwrap_or(1),
     })
 }

@@ -10,7 +10,7 @@ use super::{
     ahead::{PlanReport, RunReport},
     cluster::{ClusterMountReport, ServerReport},
     ledger::{ConflictReport, EntryReport, GateReport, ListReport, RootsReport},
-    report::{DirPolicyReport, FileReport, MemoryReport, MoveReport, QuotaReport, StatusReport},
+    report::{DirPolicyReport, FileReport, MemoryReport, MoveReport, QuotaReport, ScrubReport, StatusReport},
 };
 use crate::policy::PolicyChange;
 
@@ -157,6 +157,9 @@ pub enum Request {
         number: u64,
         empty_too: bool,
     },
+    Scrub {
+        action: ScrubAction,
+    },
     MemoryShow {},
     /// Answered when the tier is within the new limit; progress is in bytes moved out.
     MemorySet {
@@ -166,6 +169,17 @@ pub enum Request {
     Unmount {
         lazy: bool,
     },
+}
+
+/// Of the pass over all checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScrubAction {
+    Show,
+    Start,
+    /// And answer when it has ended.
+    StartAndWait,
+    Stop,
 }
 
 impl Request {
@@ -208,6 +222,7 @@ impl Request {
             Request::ForgetConflicts { .. } => "conflicts forget",
             Request::LinkShow {} => "link show",
             Request::LinkAccept { .. } => "link accept",
+            Request::Scrub { .. } => "scrub",
             Request::MemoryShow {} => "memory show",
             Request::MemorySet { .. } => "memory set",
             Request::Unmount { .. } => "unmount",
@@ -223,6 +238,7 @@ impl Request {
             | Request::FlushAll { .. }
             | Request::LinkAccept { .. }
             | Request::Unmount { .. } => true,
+            Request::Scrub { action } => !matches!(action, ScrubAction::Show),
             Request::Status {}
             | Request::File { .. }
             | Request::Migrate { .. }
@@ -286,6 +302,7 @@ impl Request {
             | Request::QuotaList {}
             | Request::LinkShow {}
             | Request::LinkAccept { .. }
+            | Request::Scrub { .. }
             | Request::MemoryShow {}
             | Request::MemorySet { .. }
             | Request::Unmount { .. } => &[],
@@ -308,6 +325,7 @@ pub enum Response {
     Quota(QuotaReport),
     Quotas(Vec<QuotaReport>),
     Memory(MemoryReport),
+    Scrub(ScrubReport),
     Run(RunReport),
     Runs(Vec<RunReport>),
     Plan(PlanReport),

@@ -41,12 +41,12 @@ pub use ledger::{
 };
 pub use limits::Limits;
 pub use message::{
-    ControlError, ControlHandler, ErrorCode, FileRef, Progress, ProgressSink, Request, Response, Unit,
-    VERSION,
+    ControlError, ControlHandler, ErrorCode, FileRef, Progress, ProgressSink, Request, Response, ScrubAction,
+    Unit, VERSION,
 };
 pub use report::{
     BudgetReport, Coolness, DatabaseReport, DirPolicyReport, FileOutcome, FileReport, MemoryReport,
-    MetadataReport, MoveReport, Movement, QuotaReport, StatusReport, TierReport, TierResidency,
+    MetadataReport, MoveReport, Movement, QuotaReport, ScrubReport, StatusReport, TierReport, TierResidency,
 };
 pub use server::{Server, ServerOptions};
 pub use socket::SOCKET_NAME;

@@ -243,6 +243,28 @@ pub struct QuotaReport {
     pub inodes_used: u64,
 }
 
+/// The pass over all checksums that is under way, or the last one.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubReport {
+    pub running: bool,
+    /// Of the parts into which objects are dealt out, while it is running.
+    pub percent: u32,
+    /// When it began, while it is running: seconds since 1970.
+    pub began: u64,
+    /// When the last one ended, or was stopped; 0: there was none.
+    pub ended: u64,
+    /// That were read, of all copies.
+    pub bytes: u64,
+    /// Copies of pieces (4 MiB) that were not what their checksum says.
+    pub damaged: u64,
+    /// Of them: replaced by another tier's.
+    pub repaired: u64,
+    /// Pieces without a good copy: reads give `EIO`.
+    pub hopeless: u64,
+    /// Files that were in use in a way that kept them from being compared.
+    pub passed_over: u64,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryReport {
     /// The limit of the memory tier.

@@ -309,6 +309,7 @@ mod tests {
             Request::PolicySet { dir: file(), changes: vec![PolicyChange::Promote(Some(Promote::OnOpen))] },
             Request::QuotaSet { dir: file(), bytes: Some(1 << 40), inodes: None },
             Request::MemorySet { bytes: 2 << 30 },
+            Request::Scrub { action: crate::control::ScrubAction::StartAndWait },
             Request::Run { run: Some(7), files: vec![file()], groups: vec![1], joined: true, more: true },
             Request::PlanShow { name: "python train.py".into(), uid: Some(1000) },
             Request::List { dir: file(), after: 7 },

@@ -69,6 +69,9 @@ metrics! {
     FileSyncs: Counter, "onfs_file_syncs_total", [], "Files made durable because a program or a command asked; what that copies is no movement";
     DamagedSaus: Counter, "onfs_damaged_saus_total", [], "Pieces of data (4 MiB) that did not match their checksum; look at the log";
     LostSaus: Counter, "onfs_lost_saus_total", [], "Pieces of data that were lost with an earlier memory tier, as far as they were met";
+    ScrubbedBytes: Counter, "onfs_scrubbed_bytes_total", [], "Bytes of copies that were compared with their checksums without anybody reading them";
+    RepairedSaus: Counter, "onfs_repaired_saus_total", [], "Damaged copies of pieces that were found so and replaced by another tier's";
+    HopelessSaus: Counter, "onfs_hopeless_saus_total", [], "Pieces that were found so without a good copy: reads give EIO";
 
     Inodes: Gauge, "onfs_metadata_inodes", [], "Files, directories and others in the namespace";
     Commits: Counter, "onfs_journal_commits_total", [], "Changes of metadata that were committed since the state was made";

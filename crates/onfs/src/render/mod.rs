@@ -25,7 +25,7 @@ pub use mounts::{AnyStatus, mount_list};
 pub use out::{json, print};
 pub use plan::{plan, plans, run, runs};
 pub use progress::Meter;
-pub use reports::{bench, fsck, memory, moved, policy, quotas};
+pub use reports::{bench, fsck, memory, moved, policy, quotas, scrub};
 pub use stage::stage;
 pub use status::status;
 pub use top::top;

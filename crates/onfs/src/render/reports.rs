@@ -2,12 +2,12 @@
 
 use super::{
     table::{Align, Table, pairs},
-    units::{bar, bytes, count, files},
+    units::{bar, bytes, count, files, span},
 };
 use crate::{
     bench::BenchReport,
     check::FsckReport,
-    control::{DirPolicyReport, MemoryReport, MoveReport, QuotaReport},
+    control::{DirPolicyReport, MemoryReport, MoveReport, QuotaReport, ScrubReport},
     policy::DirPolicy,
 };
 
@@ -118,6 +118,34 @@ pub fn memory(report: &MemoryReport) -> String {
             bytes(budget.peak_bytes)
         ),
     ));
+    pairs(&rows)
+}
+
+/// `now` in seconds since 1970.
+pub fn scrub(report: &ScrubReport, now: u64) -> String {
+    let ago = |seconds: u64| span(now.saturating_sub(seconds) * 1000);
+    let mut rows = vec![if report.running {
+        ("checksums", format!("being compared for {}, {} % done", ago(report.began), report.percent))
+    } else {
+        ("checksums", format!("not being compared; the last pass ended {} ago", ago(report.ended)))
+    }];
+    rows.push(("read", bytes(report.bytes)));
+    let damaged = match (report.damaged, report.hopeless) {
+        (0, 0) => "nothing".to_owned(),
+        (damaged, hopeless) => format!(
+            "{} copies of pieces, {} made good, {} pieces without a good copy",
+            count(damaged),
+            count(report.repaired),
+            count(hopeless)
+        ),
+    };
+    rows.push(("damaged", damaged));
+    if report.passed_over > 0 {
+        rows.push((
+            "passed over",
+            format!("{} files, in use by mappings or movements", count(report.passed_over)),
+        ));
+    }
     pairs(&rows)
 }
 

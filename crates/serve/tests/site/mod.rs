@@ -222,6 +222,7 @@ impl DataSite {
             waiting_max: 512,
             safe_within: Duration::from_secs(30),
             seal_after: Duration::from_secs(10),
+            scrub: ds::ScrubOptions::default(),
             held: false,
         })
         .unwrap();
