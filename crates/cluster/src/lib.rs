@@ -6,7 +6,8 @@
 //! - [`members`] and [`membership`], the coordinator's and a node's side of who is in, with rights that run out ([`tenure`]).
 //! - [`tail`] the end of a metadata server's journal, kept by its standby, and when that may go on in its place.
 //! - [`replica`] an object on two data servers. Not called yet.
-//! - [`placement`] where a file's data go; [`striping`] which byte of it is where; [`moving`] a stripe to another server while it is in use.
+//! - [`placement`] where a file's data go; [`striping`] which byte of it is where; [`sizing`] how long it is while it grows; [`moving`] a stripe to
+//!   another server while it is in use.
 //!
 //! Pure: no clock, file, socket, thread or random number of its own. The rows in the database rule who may commit in a slot
 //! (crate `pg`); a map says what they said.
@@ -32,6 +33,7 @@ pub mod replica;
 pub mod route;
 mod rule;
 pub mod schema;
+pub mod sizing;
 pub mod striping;
 pub mod tail;
 pub mod tenure;

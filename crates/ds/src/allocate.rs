@@ -129,7 +129,7 @@ impl DataServer {
                 self.note_unsynced(object);
             }
         }
-        object.set_mtime(Some(self.now()));
+        object.note_written(|| self.now());
         self.free_condemned(object, state);
         for tier in TierId::ALL {
             if state.charged[tier.index()] > 0 {

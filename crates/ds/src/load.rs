@@ -46,7 +46,7 @@ impl DataServer {
             object.set_mtime(state.found_mtime);
         }
         if !loaded {
-            state.size = state.size.max(hint.size);
+            state.grow(hint.size);
         }
         drop(state);
         Ok(object)

@@ -287,9 +287,7 @@ impl DataServer {
         let (Some(mapped), Some(file)) = (&state.mapped, file) else { return };
         let kept = file.set_mtime(time).and_then(|()| file.stat());
         mapped.note_mtime(kept.map_or(time, |stat| stat.mtime), true);
-        if object.mtime().is_none_or(|known| known < time) {
-            object.set_mtime(Some(time));
-        }
+        object.note_written_at(time);
     }
 
     /// Nobody holds the object's lock.

@@ -16,11 +16,15 @@ use std::sync::{
     Arc, Weak,
     atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use store::ObjectFd;
 use types::{Ino, TierId, TierSet, Timestamp};
 
 const NO_TIME: i64 = i64::MIN;
+
+fn nanos(time: Option<Timestamp>) -> i64 {
+    time.and_then(|time| i64::try_from(time.as_nanos()).ok()).unwrap_or(NO_TIME)
+}
 
 /// Whoever keeps track of objects hears of the end of each.
 pub(crate) trait Home: Send + Sync {
@@ -98,6 +102,8 @@ pub(crate) struct State {
     /// The record is not what the object is, and could not be saved: whatever changes the object saves it first.
     pub unsaved: bool,
     pub size: u64,
+    /// When it grew last, in this use of the object; or when that began.
+    pub grown: Instant,
     /// Time of the last write by the files, as they were when the object was loaded.
     pub found_mtime: Option<Timestamp>,
     pub files: [Option<Arc<ObjectFd>>; 3],
@@ -207,6 +213,8 @@ pub struct LiveAttr {
     pub mtime: Option<Timestamp>,
     /// 512-byte units in the fastest copies.
     pub blocks: u64,
+    /// For so long it did not grow.
+    pub still: Duration,
 }
 
 impl Object {
@@ -292,8 +300,20 @@ impl Object {
     }
 
     pub(crate) fn set_mtime(&self, time: Option<Timestamp>) {
-        let nanos = time.and_then(|t| i64::try_from(t.as_nanos()).ok()).unwrap_or(NO_TIME);
-        self.mtime.store(nanos, Ordering::Release);
+        self.mtime.store(nanos(time), Ordering::Release);
+    }
+    /// It was written now. Of writes at once none puts the time back that another one left: the clock is read when that is known.
+    pub(crate) fn note_written(&self, now: impl Fn() -> Timestamp) {
+        let mut known = self.mtime.load(Ordering::Acquire);
+        while let Err(other) =
+            self.mtime.compare_exchange(known, nanos(Some(now())), Ordering::AcqRel, Ordering::Acquire)
+        {
+            known = other;
+        }
+    }
+    /// It was written then, unless it was later.
+    pub(crate) fn note_written_at(&self, time: Timestamp) {
+        self.mtime.fetch_max(nanos(Some(time)), Ordering::AcqRel);
     }
     pub(crate) fn mtime(&self) -> Option<Timestamp> {
         match self.mtime.load(Ordering::Acquire) {
@@ -329,6 +349,7 @@ impl State {
             version: None,
             unsaved: false,
             size: 0,
+            grown: Instant::now(),
             found_mtime: None,
             files: [None, None, None],
             unprobed: TierSet::EMPTY,
@@ -348,6 +369,13 @@ impl State {
             pinned: None,
             transient: false,
             promote: None,
+        }
+    }
+    /// It is at least so long.
+    pub fn grow(&mut self, size: u64) {
+        if size > self.size {
+            // After the fact: who is told for how long it did not grow is not told too much.
+            (self.size, self.grown) = (size, Instant::now());
         }
     }
     /// What is charged and not asked for ahead, by tier.
@@ -442,5 +470,47 @@ impl Verified {
     /// 64-bit words with anything in them to the last one; 0: nothing was compared.
     pub fn words(&self) -> usize {
         self.0.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    struct Nobody;
+    impl Home for Nobody {
+        fn dropped(&self, _: Ino, _: Left) {}
+    }
+
+    fn at(sec: i64) -> Timestamp {
+        Timestamp { sec, nsec: 0 }
+    }
+
+    /// Goal: the time of the last write never goes back by writes. Method: one that is recorded while another one has read the clock.
+    #[test]
+    fn regression_of_two_writes_at_once_the_later_time_stays() {
+        let nobody: Weak<dyn Home> = Weak::<Nobody>::new();
+        let object = Object::new(Ino::ROOT, State::empty(), Verified::default(), nobody);
+        let clock = Cell::new(0);
+        let tick = || {
+            clock.set(clock.get() + 1);
+            at(clock.get())
+        };
+        object.note_written(|| {
+            let now = tick();
+            if now == at(1) {
+                object.note_written(tick);
+                assert_eq!(object.mtime(), Some(at(2)), "somebody sees it");
+            }
+            now
+        });
+        assert_eq!(object.mtime(), Some(at(3)));
+        object.note_written_at(at(2));
+        assert_eq!(object.mtime(), Some(at(3)));
+        object.set_mtime(None);
+        object.note_written_at(at(2));
+        assert_eq!(object.mtime(), Some(at(2)));
     }
 }

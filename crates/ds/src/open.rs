@@ -62,7 +62,8 @@ impl DataServer {
     /// What only the object knows.
     pub fn live(&self, object: &Object) -> LiveAttr {
         let state = object.state.read();
-        LiveAttr { size: state.size, mtime: object.mtime(), blocks: blocks(&state) }
+        let still = state.grown.elapsed();
+        LiveAttr { size: state.size, mtime: object.mtime(), blocks: blocks(&state), still }
     }
 
     /// Is something lost at the known end or behind it? Then the file may have been longer, and its end must not be read as its end.

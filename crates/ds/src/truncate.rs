@@ -95,7 +95,7 @@ impl DataServer {
         note_cut(state, size);
         state.pending = None;
         state.unsaved = state.must_record();
-        object.set_mtime(Some(self.now()));
+        object.note_written(|| self.now());
         if on_device {
             // Once the record does not say any more that a cut was begun, nobody would repeat it.
             for tier in TierSet::PERSISTENT.iter().filter(|tier| state.is_unsynced(*tier)) {
@@ -127,7 +127,7 @@ impl DataServer {
         };
         state.map.keep();
         note_cut(state, size);
-        object.set_mtime(Some(self.now()));
+        object.note_written(|| self.now());
         for (tier, sau) in given_up {
             self.give_up(object, state, tier, sau, saved);
         }
@@ -191,8 +191,8 @@ impl DataServer {
                 tracing::warn!(ino = %object.ino(), %tier, %errno, "a file was not made longer, but its object is");
             }
         })?;
-        state.size = size;
-        object.set_mtime(Some(self.now()));
+        state.grow(size);
+        object.note_written(|| self.now());
         Ok(())
     }
 }

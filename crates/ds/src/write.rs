@@ -187,7 +187,7 @@ impl DataServer {
             self.note_unsynced(object);
         }
         // Before a copier can take the time of the last write for that of its copy.
-        object.set_mtime(Some(self.now()));
+        object.note_written(|| self.now());
         drop(state);
         self.notice_dirty(object, tier);
         Ok(true)
@@ -216,7 +216,7 @@ impl DataServer {
                 return Err(stop);
             }
             *done = (*done).max(at + bytes.len());
-            object.set_mtime(Some(self.now()));
+            object.note_written(|| self.now());
         }
         Ok(())
     }
@@ -313,7 +313,7 @@ impl DataServer {
         }
         let end = piece.end();
         state.file_len[tier.index()] = state.file_len[tier.index()].max(end);
-        state.size = state.size.max(end);
+        state.grow(end);
         state.note_for_copier(piece.offset, u64::from(piece.len));
         self.notice_dirty(object, tier);
         Ok(())

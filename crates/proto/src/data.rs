@@ -200,6 +200,9 @@ pub struct ObjectAttr {
     /// When it was last written, unless a time was set since.
     #[prost(message, optional, tag = "5")]
     pub mtime: Option<Time>,
+    /// Microseconds for which it did not grow, at least.
+    #[prost(uint64, tag = "6")]
+    pub still_us: u64,
 }
 
 /// From the metadata service alone: their inodes are about to go.

@@ -516,7 +516,7 @@ fn leases() -> Vec<Golden> {
 fn bytes() -> Vec<Golden> {
     let one = Some(object());
     let objects = vec![object()];
-    let attr = ObjectAttr { errno: 5, known: true, size: 2, blocks: 3, mtime: time(4) };
+    let attr = ObjectAttr { errno: 5, known: true, size: 2, blocks: 3, mtime: time(4), still_us: 0 };
     vec![
         ("read", data::Read { object: one, offset: 2, length: 3 }.encode_to_vec()),
         ("read-done", data::ReadDone { size: 2 }.encode_to_vec()),
@@ -544,6 +544,10 @@ fn bytes() -> Vec<Golden> {
         ("sought", data::Sought { offset: Some(0), size: 3 }.encode_to_vec()),
         ("attrs", data::Attrs { objects: objects.clone() }.encode_to_vec()),
         ("object-attrs", data::ObjectAttrs { attrs: vec![attr] }.encode_to_vec()),
+        (
+            "object-attrs-still",
+            data::ObjectAttrs { attrs: vec![ObjectAttr { still_us: 6, ..attr }] }.encode_to_vec(),
+        ),
         ("remove", data::Remove { objects }.encode_to_vec()),
         ("removed", data::Removed { errnos: vec![0, 5] }.encode_to_vec()),
         ("stat", data::Stat {}.encode_to_vec()),
@@ -926,7 +930,15 @@ fn lists_fit_into_frames() {
     let recorded = data::Recorded { object, mtime: time(i64::MIN) };
     let batch = data::Settle { objects: vec![recorded; BATCH_MAX / 2] };
     assert!(batch.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
-    let attr = ObjectAttr { errno: -1, known: true, size: u64::MAX, blocks: u64::MAX, mtime: time(i64::MIN) };
+    let most = u64::MAX;
+    let attr = ObjectAttr {
+        errno: -1,
+        known: true,
+        size: most,
+        blocks: most,
+        mtime: time(i64::MIN),
+        still_us: most,
+    };
     let most =
         HeldLock { ino: u64::MAX, start: i64::MAX as u64, end: i64::MAX as u64, pid: u32::MAX, ..held() };
     let had = HadLocks { locks: vec![most; LOCKS_MAX] };

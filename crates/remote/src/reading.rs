@@ -1,6 +1,6 @@
 //! Reading: a range in its parts, from their data servers at the same time.
 //!
-//! Where an object is short there is a hole or the file's end; which of them, the other objects' sizes say. A data server that does
+//! Where an object is short there is a hole or the file's end; which of them, the other objects' sizes say (`covering`). A data server that does
 //! not answer gives an error, whatever the others say.
 
 use std::{
@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cluster::striping::Part;
+use cluster::{
+    sizing::{Said, Sizing},
+    striping::Part,
+};
 use net::{Answered, Pending};
 use prost::Message;
 use proto::{
@@ -21,6 +24,7 @@ use wire::frame::{Body, Verdict};
 
 use crate::{
     Remote,
+    covering::{Came, Covering, Next},
     line::{Asking, Line, Stop, Waits},
     opening::now,
     openings::{OpenFile, Placed},
@@ -88,14 +92,29 @@ impl Remote {
         offset: u64,
         most: usize,
     ) -> Result<Answers, Errno> {
+        let begun = Instant::now();
         let parts: Vec<Part> = placed.striped.parts(offset, most as u64).collect();
         let mut got = self.read_parts(file, placed, &parts)?;
         match got.pop() {
-            Some(whole) if got.is_empty() && whole.bytes.len() == most => Ok(Answers::Whole(whole)),
-            last => {
-                got.extend(last);
-                let len = self.readable(file, placed, (offset, most), &got)?;
-                Ok(Answers::Parts(got, len))
+            Some(whole) if got.is_empty() && whole.bytes.len() == most => return Ok(Answers::Whole(whole)),
+            last => got.extend(last),
+        }
+        let came = got.iter().map(Got::came).collect();
+        let mut covering = Covering::new(placed.striped, &parts, came);
+        loop {
+            match covering.next(begun.elapsed()) {
+                Next::Read(which) => {
+                    let again: Vec<Part> = which.iter().map(|n| parts[*n]).collect();
+                    for (n, one) in which.into_iter().zip(self.read_parts(file, placed, &again)?) {
+                        covering.read(n, one.came());
+                        self.reuse(std::mem::replace(&mut got[n], one));
+                    }
+                }
+                Next::Size(stripes) => {
+                    let all = self.sizes(file, placed, &stripes)?;
+                    all.into_iter().for_each(|said| covering.sized(said));
+                }
+                Next::Is(len) => return Ok(Answers::Parts(got, len)),
             }
         }
     }
@@ -134,30 +153,6 @@ impl Remote {
                 Ok(len)
             }
         }
-    }
-
-    /// How many bytes of a range there are, by what came: a short object has a hole, or the file ends.
-    fn readable(
-        &self,
-        file: &OpenFile,
-        placed: &Placed,
-        (offset, most): (u64, usize),
-        all: &[Got],
-    ) -> Result<usize, Errno> {
-        let want = offset.saturating_add(most as u64);
-        if !all.iter().any(|got| (got.bytes.len() as u64) < got.part.len) {
-            return Ok(most);
-        }
-        let end_of = |stripe, size| placed.striped.file_end(stripe, size);
-        let mut end = all.iter().map(|got| end_of(got.part.stripe, got.size)).max().unwrap_or(0);
-        if end < want {
-            let asked = |stripe: &usize| all.iter().any(|got| got.part.stripe == *stripe);
-            let others: Vec<usize> = (0..placed.striped.count()).filter(|stripe| !asked(stripe)).collect();
-            for (stripe, size) in self.sizes(file, placed, &others)? {
-                end = end.max(end_of(stripe, size));
-            }
-        }
-        Ok(want.min(end).saturating_sub(offset) as usize)
     }
 
     /// The next answer comes into its buffer.
@@ -206,7 +201,7 @@ impl Remote {
         file: &OpenFile,
         placed: &Placed,
         stripes: &[usize],
-    ) -> Result<Vec<(usize, u64)>, Errno> {
+    ) -> Result<Vec<Said>, Errno> {
         let askings = stripes.iter().map(|stripe| {
             let request = data::Attrs { objects: vec![object(file, placed, *stripe)] };
             Ok((placed.layout.stripes[*stripe], asking(&request, Body::default(), 0)?))
@@ -219,16 +214,22 @@ impl Remote {
                 let attrs = data::ObjectAttrs::decode(answered?.meta.as_slice()).map_err(|_| Errno::EIO)?;
                 let attr = attrs.attrs.first().ok_or(Errno::EIO)?;
                 proto::attr::outcome(attr.errno)?;
-                Ok((*stripe, attr.size))
+                let still = Duration::from_micros(attr.still_us);
+                Ok(Said { stripe: *stripe, size: attr.size, still })
             })
             .collect()
     }
 
     /// The size of a file by its objects.
     pub(crate) fn size_of(&self, file: &OpenFile, placed: &Placed) -> Result<u64, Errno> {
-        let all: Vec<usize> = (0..placed.striped.count()).collect();
-        let sizes = self.sizes(file, placed, &all)?;
-        Ok(sizes.iter().map(|(stripe, size)| placed.striped.file_end(*stripe, *size)).max().unwrap_or(0))
+        let (mut sizing, begun) = (Sizing::new(placed.striped, 0), Instant::now());
+        loop {
+            let stripes = sizing.ask(begun.elapsed());
+            if stripes.is_empty() {
+                return Ok(sizing.size());
+            }
+            self.sizes(file, placed, &stripes)?.into_iter().for_each(|said| sizing.came(said));
+        }
     }
 
     /// The same request to one data server each, all at once; what fails on its connection is made again, one after the other.
@@ -298,6 +299,10 @@ impl Remote {
 }
 
 impl Got {
+    fn came(&self) -> Came {
+        Came { bytes: self.bytes.len() as u64, size: self.size }
+    }
+
     /// Short, but the object goes on behind: it was read before and its size taken after a write.
     fn is_torn(&self) -> bool {
         (self.bytes.len() as u64) < self.part.len

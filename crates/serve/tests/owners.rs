@@ -207,6 +207,39 @@ fn what_a_session_has_goes_with_the_slot() {
     assert!(session.ask(&Close { head: Some(stale), opening: 9, atime: None, ino: file }).is_ok());
 }
 
+/// Goal: what an append was given is not given again by the server that the slot comes to, however early that is asked. Method: many files, whose next
+/// server is asked about one of them again and again from before it has the slot; nothing is written, so only the servers know what they gave.
+#[test]
+fn regression_who_just_took_a_slot_gives_no_range_again() {
+    const FILES: u64 = 200;
+    let site = Several::new(2, 2);
+    let session = site.session();
+    let dir = dirs(&session, 4)[1];
+    let files: Vec<u64> = (1..=FILES).map(|n| session.create(dir, &format!("f{n}"), n).unwrap()).collect();
+    let append = |n: usize| Append { head: session.op(), ino: files[n], opening: n as u64 + 1, length: 10 };
+    for n in 0..files.len() {
+        assert_eq!(session.ask(&append(n)).unwrap().offset, 0);
+    }
+    for n in 0..20 {
+        let to = 1 - site.owner(dir);
+        let given = thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let mut given = None;
+                until("the slot is there", || {
+                    for _ in 0..100 {
+                        given = given.or_else(|| Some(session.at(to, &append(n)).ok()?.offset));
+                    }
+                    given.is_some()
+                });
+                given
+            });
+            site.bring(dir, to);
+            asking.join().unwrap()
+        });
+        assert_eq!(given, Some(10));
+    }
+}
+
 /// Goal: nobody on duty is no end: slots are served on, and whoever comes back makes the map. Method: the first server is stopped and
 /// started; meanwhile the second goes on with what it has.
 #[test]

@@ -56,6 +56,7 @@ impl DataService {
                 size: live.size,
                 blocks: live.blocks,
                 mtime: live.mtime.or(record.mtime).map(Into::into),
+                still_us: u64::try_from(live.still.as_micros()).unwrap_or(u64::MAX),
             })
         })
     }
@@ -74,6 +75,8 @@ fn of_record(record: &Record) -> asked::ObjectAttr {
         size: record.size,
         blocks: record.blocks,
         mtime: record.mtime.map(Into::into),
+        // It was settled, perhaps just now.
+        still_us: 0,
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     layouts,
     session::Session,
     spreading,
+    truths::Wanted,
 };
 use crate::answer::{Done, No, Outcome};
 
@@ -103,7 +104,8 @@ impl MetadataService {
         };
         self.begin(file, state, session.node())?;
         let known = self.mds.find(file.ino)?.attr.size;
-        let now = self.truth(file, &placed, known)?.size;
+        // What grows beside it may come after it.
+        let now = self.truth_of(Wanted { ino: file.ino, placed: &placed, known, at_rest: true })?.size;
         let found = if size < now && !grow_only {
             self.cut(file, state, &set, size)?
         } else {

@@ -119,7 +119,7 @@ impl MetadataService {
         let wanted: Vec<Wanted<'_>> = ready
             .iter()
             .filter_map(|(at, placed, known)| {
-                held.get(*at).map(|(file, _)| Wanted { ino: file.ino, placed, known: *known })
+                held.get(*at).map(|(file, _)| Wanted { ino: file.ino, placed, known: *known, at_rest: true })
             })
             .collect();
         let mut known = Vec::new();
@@ -188,7 +188,12 @@ impl MetadataService {
             .collect();
         let wanted: Vec<Wanted<'_>> = looked
             .iter()
-            .map(|one| Wanted { ino: one.found.attr.ino, placed: &one.placed, known: one.found.attr.size })
+            .map(|one| Wanted {
+                ino: one.found.attr.ino,
+                placed: &one.placed,
+                known: one.found.attr.size,
+                at_rest: false,
+            })
             .collect();
         // No lock is held meanwhile, and what came in between is looked at by itself.
         let mut truths = looked.iter().zip(self.truths(&wanted)).peekable();

@@ -16,7 +16,7 @@ use super::{
     MetadataService,
     files::{File, State},
     placed::{Cut, Placed},
-    truths::Truth,
+    truths::{Truth, Wanted},
 };
 use crate::answer::No;
 
@@ -186,7 +186,9 @@ impl MetadataService {
     ) -> Result<Vec<Option<Time>>, No> {
         let known = self.mds.find(file.ino)?.attr;
         let truth = match &state.placed {
-            Some(placed) => self.truth(file, placed, known.size)?,
+            Some(placed) => {
+                self.truth_of(Wanted { ino: file.ino, placed, known: known.size, at_rest: true })?
+            }
             None => Truth { size: known.size, blocks: known.blocks, mtime: None, times: Vec::new() },
         };
         let Truth { size, blocks, mtime, times } = truth;

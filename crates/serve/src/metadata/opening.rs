@@ -305,7 +305,7 @@ impl MetadataService {
             Self::writes(session, asked.opening, ino)?;
             let placed = self.begin(file, state, session.node())?;
             let known = self.mds.find(ino)?.attr.size;
-            let offset = self.truth(file, &placed, known)?.size.max(state.append_end);
+            let offset = self.truth(file, &placed, known.max(state.append_end))?.size;
             let end = offset.checked_add(asked.length).filter(|end| *end <= SIZE_MAX).ok_or(Errno::EFBIG)?;
             self.mds.reserve_size(ino, end)?;
             state.append_end = end;

@@ -1,7 +1,11 @@
-//! What the data servers of files know. Of many files each server is asked at once, in one message.
+//! What the data servers of files know. Of many files each server is asked at once, in one message; about those that grow meanwhile once more.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
+use cluster::sizing::{Said, Sizing};
 use mds::Found;
 use proto::{
     BATCH_MAX,
@@ -27,8 +31,10 @@ pub(super) struct Truth {
 pub(super) struct Wanted<'a> {
     pub ino: Ino,
     pub placed: &'a Placed,
-    /// The size in the metadata.
+    /// Bytes that it has at least, as the metadata say.
     pub known: u64,
+    /// Nobody writes it, or a size that it never had does no harm: each data server is asked once.
+    pub at_rest: bool,
 }
 
 /// One stripe of one of the files, by their places.
@@ -38,13 +44,13 @@ struct Part {
     stripe: usize,
 }
 
-impl Truth {
-    /// Before anybody was asked.
-    fn new(wanted: &Wanted<'_>) -> Truth {
-        let times = vec![None; wanted.placed.layout.stripes.len()];
-        Truth { size: wanted.known, blocks: 0, mtime: None, times }
-    }
+/// What was said of a file so far.
+struct Asked {
+    sizing: Sizing,
+    attrs: Vec<ObjectAttr>,
+}
 
+impl Truth {
     /// The attributes of a file that is being written.
     pub(super) fn shown(&self, found: &Found) -> Attr {
         let mut attr = found.attr;
@@ -55,32 +61,70 @@ impl Truth {
         }
         attr
     }
+}
 
-    fn learn(&mut self, wanted: &Wanted<'_>, stripe: usize, attr: &ObjectAttr) -> Result<(), No> {
-        proto::attr::outcome(attr.errno)?;
+impl Asked {
+    fn new(wanted: &Wanted<'_>) -> Result<Asked, No> {
         let striped = wanted.placed.striped().ok_or(Errno::EIO)?;
-        self.size = self.size.max(striped.file_end(stripe, attr.size));
-        self.blocks = self.blocks.saturating_add(attr.blocks);
-        self.mtime = self.mtime.max(attr.mtime.map(Timestamp::try_from).transpose()?);
-        *self.times.get_mut(stripe).ok_or(Errno::EIO)? = attr.mtime;
+        let sizing = Sizing::new(striped, wanted.known);
+        let sizing = if wanted.at_rest { sizing.at_rest() } else { sizing };
+        Ok(Asked { sizing, attrs: vec![ObjectAttr::default(); striped.count()] })
+    }
+
+    fn learn(&mut self, stripe: usize, attr: ObjectAttr) -> Result<(), No> {
+        proto::attr::outcome(attr.errno)?;
+        let still = Duration::from_micros(attr.still_us);
+        self.sizing.came(Said { stripe, size: attr.size, still });
+        *self.attrs.get_mut(stripe).ok_or(Errno::EIO)? = attr;
         Ok(())
+    }
+
+    fn truth(self) -> Result<Truth, No> {
+        let times: Vec<Option<Time>> = self.attrs.iter().map(|attr| attr.mtime).collect();
+        let as_stamps = times.iter().flatten().map(|time| Timestamp::try_from(*time));
+        let mtime = as_stamps.collect::<Result<Vec<Timestamp>, _>>()?.into_iter().max();
+        let blocks = self.attrs.iter().fold(0, |sum: u64, attr| sum.saturating_add(attr.blocks));
+        Ok(Truth { size: self.sizing.size(), blocks, mtime, times })
     }
 }
 
 impl MetadataService {
-    /// What is true of a file with a layout. All its data servers have to answer.
+    /// What is true of a file with a layout, at one moment. All its data servers have to answer.
     pub(super) fn truth(&self, file: &File, placed: &Placed, known: u64) -> Result<Truth, No> {
-        self.truths(&[Wanted { ino: file.ino, placed, known }]).pop().unwrap_or(Err(Errno::EIO.into()))
+        self.truth_of(Wanted { ino: file.ino, placed, known, at_rest: false })
+    }
+
+    pub(super) fn truth_of(&self, wanted: Wanted<'_>) -> Result<Truth, No> {
+        self.truths(&[wanted]).pop().unwrap_or(Err(Errno::EIO.into()))
     }
 
     /// The same of many, in their order: a server that does not answer costs those that are on it.
     pub(super) fn truths(&self, files: &[Wanted<'_>]) -> Vec<Result<Truth, No>> {
-        let mut by_node: BTreeMap<u64, Vec<Part>> = BTreeMap::new();
-        for (file, wanted) in files.iter().enumerate() {
-            for (stripe, node) in wanted.placed.layout.stripes.iter().enumerate() {
-                by_node.entry(*node).or_default().push(Part { file, stripe });
+        let began = Instant::now();
+        let mut all: Vec<Result<Asked, No>> = files.iter().map(Asked::new).collect();
+        loop {
+            let mut by_node: BTreeMap<u64, Vec<Part>> = BTreeMap::new();
+            let since = began.elapsed();
+            for ((file, one), wanted) in all.iter_mut().enumerate().zip(files) {
+                let Ok(one) = one else { continue };
+                for stripe in one.sizing.ask(since) {
+                    let Some(node) = wanted.placed.layout.stripes.get(stripe) else { continue };
+                    by_node.entry(*node).or_default().push(Part { file, stripe });
+                }
             }
+            if by_node.is_empty() {
+                return all.into_iter().map(|one| one?.truth()).collect();
+            }
+            self.ask_parts(files, &mut all, &by_node);
         }
+    }
+
+    fn ask_parts(
+        &self,
+        files: &[Wanted<'_>],
+        all: &mut [Result<Asked, No>],
+        by_node: &BTreeMap<u64, Vec<Part>>,
+    ) {
         let parts: Vec<(u64, &[Part])> = by_node
             .iter()
             .flat_map(|(node, parts)| parts.chunks(BATCH_MAX).map(|some| (*node, some)))
@@ -94,25 +138,21 @@ impl MetadataService {
                 (*node, Attrs { objects: objects.collect() })
             })
             .collect();
-        let mut truths: Vec<Result<Truth, No>> = files.iter().map(|of| Ok(Truth::new(of))).collect();
         for ((_, parts), answer) in parts.iter().zip(self.nodes.ask_all(&asked)) {
             for (at, part) in parts.iter().enumerate() {
-                let (Some(truth), Some(of)) = (truths.get_mut(part.file), files.get(part.file)) else {
-                    continue;
-                };
+                let Some(one) = all.get_mut(part.file) else { continue };
                 let attr = answer
                     .as_ref()
                     .map_err(No::clone)
-                    .and_then(|attrs| attrs.attrs.get(at).ok_or_else(|| No::from(Errno::EIO)));
-                let learned = match truth {
-                    Ok(truth) => attr.and_then(|attr| truth.learn(of, part.stripe, attr)),
+                    .and_then(|attrs| attrs.attrs.get(at).copied().ok_or_else(|| No::from(Errno::EIO)));
+                let learned = match one {
+                    Ok(one) => attr.and_then(|attr| one.learn(part.stripe, attr)),
                     Err(_) => continue,
                 };
                 if let Err(no) = learned {
-                    *truth = Err(no);
+                    *one = Err(no);
                 }
             }
         }
-        truths
     }
 }

@@ -129,6 +129,7 @@ impl MetadataService {
         });
         if let Err(no) = served {
             self.terms.drop_locks(&as_slots(numbers).into_iter().collect());
+            self.forget_append_ends(&state.files);
             // Whoever had them takes them back.
             if let Err(why) = owners.rights.release(numbers) {
                 tracing::error!(why, "slots that are not served are not given back");

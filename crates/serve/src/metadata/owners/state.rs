@@ -136,9 +136,26 @@ impl MetadataService {
                 session.learn(answer.number, &outcome(answer));
             }
         }
+        for FileState { ino, append_end } in &state.files {
+            self.set_append_end(proto::attr::ino(*ino)?, *append_end);
+        }
         let due = self.terms.put_locks(&carried);
         self.carry_on(due);
         Ok(())
+    }
+
+    /// Of a file in slots that are not served here: what comes for it before the first request is what counts.
+    fn set_append_end(&self, ino: Ino, append_end: u64) {
+        let file = self.files.get_or_make(ino);
+        let mut state = file.state.lock();
+        state.append_end = append_end;
+        // What nobody has open was given to nobody who could write it.
+        self.files.remove_if_idle(&file, &mut state);
+    }
+
+    /// The slots were not taken after all.
+    pub(super) fn forget_append_ends(&self, files: &[FileState]) {
+        files.iter().filter_map(|file| Ino::from_raw(file.ino)).for_each(|ino| self.set_append_end(ino, 0));
     }
 
     /// One that has asked nothing here yet comes with what it has.
@@ -153,11 +170,9 @@ impl MetadataService {
 
     /// Files that are being written are, from now on, in this server's epoch.
     pub(super) fn go_on_writing(&self, files: &[FileState]) {
-        for FileState { ino, append_end } in files {
-            let Ok(ino) = proto::attr::ino(*ino) else { continue };
+        for ino in files.iter().filter_map(|file| Ino::from_raw(file.ino)) {
             let file = self.files.get_or_make(ino);
             let mut state = file.state.lock();
-            state.append_end = state.append_end.max(*append_end);
             match self.mds.begin_write(ino) {
                 Ok(_) => state.begun = true,
                 Err(errno) => tracing::warn!(%ino, %errno, "a file that is being written is settled later"),
