@@ -19,7 +19,10 @@ use namespace::RenameMode;
 use proto::SessionId;
 use types::{Errno, Ino, Slot};
 
-use crate::records::{Changes, Records};
+use crate::{
+    records::{Changes, Records},
+    tail::{Ask, RowSeen, Said, Told as WriterTold, Writer},
+};
 
 /// One life of a process.
 pub type Process = (usize, u64);
@@ -117,6 +120,7 @@ pub enum Seen {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Done {
     pub call: CallId,
+    pub by: Number,
     pub life: Life,
     pub op: NameOp,
     pub answer: NameAnswer,
@@ -188,8 +192,11 @@ pub enum Message {
         owner: NodeId,
         epoch: SlotEpoch,
         incarnation: u64,
+        /// With journals: the process's life as a writer.
+        writer: u64,
     },
     Commit(Box<Commit>),
+    Writer(Writer, Box<Ask>),
     Verdict {
         slot: Slot,
         epoch: SlotEpoch,
@@ -210,7 +217,9 @@ pub enum Message {
     Claimed {
         asked: Time,
         map: Option<Box<ClusterMap>>,
+        rows: Vec<RowSeen>,
     },
+    Told(WriterTold),
     Stored {
         epoch: Epoch,
         is: bool,
@@ -225,6 +234,11 @@ pub enum Message {
     Fenced,
     OutOfTurn,
     Yes,
+    /// Between metadata servers, about the ends of their journals.
+    Tail {
+        from: NodeId,
+        said: Box<Said>,
+    },
     // Of members.
     Said(Saying),
     Grant(Answer),
