@@ -161,9 +161,8 @@ impl Weather {
             }
             Broken::AnswersLeft => Some(Weather { moves: 3, reset: 6, ..Weather::FAIR }),
             Broken::LocksLeft | Broken::ServedOn => Some(Weather { moves: 4, ..Weather::FAIR }),
-            Broken::EarlyTail | Broken::ShortTail | Broken::HalfTail => {
-                Some(Weather { lost: 120, part: 120, ..Weather::FAIR })
-            }
+            Broken::EarlyTail | Broken::ShortTail => Some(Weather { lost: 120, part: 120, ..Weather::FAIR }),
+            Broken::HalfTail => Some(Weather { kill: 100, part: 120, who: Some(SERVERS), ..Weather::FAIR }),
             Broken::TailFence => Some(Weather { pause: 30, who: Some(WHO_DIVIDE), ..Weather::FAIR }),
             Broken::TailTenure => Some(Weather { pause: 60, part: 60, who: Some(SERVERS), ..Weather::FAIR }),
             Broken::AnswersLost => Some(Weather { lost: 120, reset: 6, ..Weather::FAIR }),

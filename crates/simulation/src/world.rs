@@ -1,9 +1,6 @@
 //! A run: all processes, what befalls them, and what has to hold at each moment and at the end.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use lease::coherence::ranges::Kind;
 
@@ -38,7 +35,7 @@ pub struct World {
     /// Down until then, and whether its machine lost power.
     down_until: BTreeMap<Place, (Duration, bool)>,
     /// Its machine is gone, and what was on it: it is another one when its standby has gone on.
-    lost: BTreeSet<Place>,
+    lost: BTreeMap<Place, u64>,
 }
 
 /// What a run came to.
@@ -112,7 +109,7 @@ impl World {
             starts: BTreeMap::new(),
             paused_until: BTreeMap::new(),
             down_until: BTreeMap::new(),
-            lost: BTreeSet::new(),
+            lost: BTreeMap::new(),
         }
     }
 
@@ -256,19 +253,20 @@ impl World {
         }
     }
 
-    /// Only if somebody has a copy, who is not lost himself.
+    /// Only if somebody has a copy, who is not lost himself. A server that goes on without may have said so to the database already.
     fn lose_machine(&mut self, at: usize, until: Duration) {
         let (place, node) = (Place::Metadata(at), Place::node_id(at));
         let Some((by, copy)) = self.database.writers.complete(node) else { return };
         let standby = self.metadata.get(by.0 as usize - 1).and_then(|server| server.journal.as_ref());
         let has = standby.is_some_and(|of| of.disk.files.get(&node).is_some_and(|file| file.copy == copy));
+        let held = self.metadata[at].journal.as_ref().is_some_and(|journal| journal.is_held());
         let down = self.down_until.contains_key(&place);
-        if !has || down || !self.lost.is_empty() {
+        if !has || !held || down || !self.lost.is_empty() {
             return;
         }
         self.scene.note(|| format!("the machine of {place:?} is lost"));
         self.scene.tail.machines_lost += 1;
-        self.lost.insert(place);
+        self.lost.insert(place, self.database.writers.taken_over(node));
         self.end(place, until, true);
     }
 
@@ -310,9 +308,9 @@ impl World {
             self.down_until.iter().filter(|(_, (until, _))| *until <= now).map(|(place, _)| *place).collect();
         for place in due {
             if let Place::Metadata(at) = place
-                && self.lost.contains(&place)
+                && let Some(times) = self.lost.get(&place)
             {
-                if !self.database.writers.was_taken(Place::node_id(at)) {
+                if self.database.writers.taken_over(Place::node_id(at)) == *times {
                     continue;
                 }
                 self.lost.remove(&place);

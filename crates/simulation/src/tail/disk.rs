@@ -11,6 +11,8 @@ pub struct Disk {
     pub journal: Records,
     /// Numbers follow it, also when the journal is left out.
     pub last: u64,
+    /// As often others have gone on in its place, of what is in the journal.
+    pub taken: u64,
     pub files: BTreeMap<NodeId, File>,
 }
 

@@ -151,6 +151,11 @@ impl Journal {
         self.frees.contains_key(&slot)
     }
 
+    /// The row says that the copy is complete, and nothing else is on its way there.
+    pub fn is_held(&self) -> bool {
+        self.machine.as_ref().is_some_and(Owner::is_complete)
+    }
+
     pub fn life(&self) -> u64 {
         self.life
     }
@@ -299,7 +304,7 @@ impl Journal {
             (Asked::Open, Told::Opened { session, copy, applied, taken }) => {
                 (self.opened, self.session, self.copy) = (true, Some(session), copy);
                 self.disk.last = self.disk.last.max(applied);
-                if taken {
+                if taken != std::mem::replace(&mut self.disk.taken, taken) {
                     // What is in the journal and not there was never answered.
                     self.disk.journal.clear();
                 }
@@ -321,6 +326,8 @@ impl Journal {
             (Asked::Apply(up_to), Told::Done) => self.applied(now, up_to),
             (Asked::Free(slot), Told::Done) => drop(self.frees.remove(&slot)),
             (Asked::Look(of), Told::Seen { row, ended }) => {
+                let me = self.me;
+                scene.note(|| format!("{me} looks at {of}: {row:?}, ended {ended}"));
                 if let Some(copying) = self.copies.get_mut(&of) {
                     copying.machine.handle(now, standby::Input::Seen { row, ended });
                 }

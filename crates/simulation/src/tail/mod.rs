@@ -124,8 +124,8 @@ pub enum Told {
         session: u64,
         copy: u64,
         applied: u64,
-        /// Another one has gone on.
-        taken: bool,
+        /// How often another one has gone on.
+        taken: u64,
     },
     Claimed(u64),
     Done,

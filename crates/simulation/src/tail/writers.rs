@@ -23,8 +23,8 @@ pub struct Line {
     applied: u64,
     /// By whom, with which copy, and what it was.
     taken: BTreeMap<(NodeId, u64), Vec<Taken>>,
-    /// It was, and was not told yet.
-    untold: bool,
+    /// How often somebody went on in its place.
+    times: u64,
 }
 
 /// What a coordinator sees of a slot.
@@ -46,9 +46,9 @@ impl Writers {
         row.standby.filter(|_| row.complete).map(|by| (by, row.copy))
     }
 
-    /// Another one has gone on, and it does not know.
-    pub fn was_taken(&self, of: NodeId) -> bool {
-        self.0.get(&of).is_some_and(|line| line.untold)
+    /// How often somebody went on in its place.
+    pub fn taken_over(&self, of: NodeId) -> u64 {
+        self.0.get(&of).map_or(0, |line| line.times)
     }
 }
 
@@ -61,7 +61,7 @@ impl Database {
             return Told::Seen { row: of.tail.clone(), ended: now >= of.until };
         }
         if let Ask::Open = ask {
-            let taken = std::mem::take(&mut line.untold);
+            let taken = line.times;
             (line.life, line.session, line.until) = (by.life, line.session + 1, now + LEASE);
             let (session, copy, applied) = (line.session, line.tail.copy, line.applied);
             // What it answered last may be known to nobody (S-163).
@@ -150,7 +150,7 @@ impl Database {
             return Ok(taken.clone());
         }
         line.tail = line.tail.take_over(&me, copy, now >= line.until)?;
-        (line.life, line.untold) = (0, true);
+        (line.life, line.times) = (0, line.times + 1);
         scene.note(|| format!("{me} goes on for {from} with what it had up to {up_to}"));
         let missing = (line.applied + 1..=up_to).find(|number| !records.contains_key(number));
         if let Some(number) = missing {
