@@ -12,10 +12,9 @@ use types::Slot;
 
 use crate::{
     cast::{METADATA_SERVERS, Place, TERMS, node_of, slots},
-    message::{Message, Process, State},
+    message::{Message, Process, RowSeen, State},
     network::Happened,
     scene::Scene,
-    tail::RowSeen,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -19,12 +19,12 @@ use types::{FileKind, Ino, Slot, Timestamp};
 
 use crate::{
     cast::{Broken, FILES, Place, TERMS, UGSDS, directory, file, slots, ugsd_of},
-    message::{Commit, Message, Process},
+    message::{Ask, Commit, Message, Process, RowSeen, Writer},
     names::name_of,
     network::{Happened, Ticket},
     records::{Batch, Records},
     scene::Scene,
-    tail::{Ask, RowSeen, Writer, Writers},
+    tail::Writers,
 };
 
 const HERE: Place = Place::Database;

@@ -15,9 +15,9 @@ use proto::SessionId;
 use crate::{
     cast::{Broken, TERMS},
     domain::Domain,
-    message::{Message, State},
+    message::{Known, Message, State},
     scene::Scene,
-    tail::{Inherited, Journal, Known},
+    tail::{Inherited, Journal},
 };
 
 impl Domain {

@@ -11,8 +11,11 @@ use cluster::{
     tenure::Time,
 };
 
-use super::{Known, Record, Records, disk::File};
-use crate::scene::Scene;
+use super::disk::File;
+use crate::{
+    message::{JournalRecords as Records, Known, Record},
+    scene::Scene,
+};
 
 pub enum Write {
     Start { copy: u64, base: u64 },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cluster::NodeId;
 
-use super::{Known, Records};
+use crate::message::{JournalRecords as Records, Known};
 
 #[derive(Default)]
 pub struct Disk {

@@ -8,13 +8,13 @@ use cluster::{
 };
 
 use super::{
-    Ask, Known, Said, TERMS,
+    TERMS,
     copies::{Copying, Write},
     journal::Journal,
 };
 use crate::{
     cast::{Broken, Place},
-    message::Message,
+    message::{Ask, Known, Message, Said},
     scene::Scene,
 };
 

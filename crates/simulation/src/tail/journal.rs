@@ -17,12 +17,12 @@ use cluster::{
 use lease::coherence::message::Life;
 use types::Slot;
 
-use super::{
-    Ask, CARRY_EVERY, Known, LEASE, Record, Records, TERMS, Taken, Told, Writer, copies::Copying, disk::Disk,
-};
+use super::{CARRY_EVERY, LEASE, TERMS, copies::Copying, disk::Disk};
 use crate::{
     cast::{Broken, Place},
-    message::{Commit, Message},
+    message::{
+        Ask, Commit, JournalRecords as Records, Known, Message, Record, Taken, Writer, WriterTold as Told,
+    },
     records,
     scene::Scene,
 };
