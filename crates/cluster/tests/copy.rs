@@ -45,7 +45,7 @@ fn regression_who_is_the_second_again_gets_all_that_it_lacks() {
     let mut copy = Copy::new(primary, PATIENCE);
     let both = View::first(primary, Some(second));
     told(&mut copy, both);
-    let alone = next(both, Known::Silent(second));
+    let alone = next(both, Known::GoesOn { by: primary, view: both.number });
     told(&mut copy, alone);
     let joining = next(alone, Known::Room { member: second, kept: true });
     assert_eq!(pieces(&told(&mut copy, joining)), 1, "nothing differs; the end alone");
@@ -61,7 +61,7 @@ fn regression_who_was_left_out_and_joins_unheard_of_is_settled() {
     let mut copy = Copy::new(new, PATIENCE);
     let both = View::first(old, Some(new));
     told(&mut copy, both);
-    let promoted = next(both, Known::Silent(old));
+    let promoted = next(both, Known::GoesOn { by: new, view: both.number });
     let joining = next(promoted, Known::Room { member: old, kept: true });
     let effects = told(&mut copy, joining);
     let left_out = Effect::LeaveOut { member: old, view: joining.number };
@@ -83,4 +83,27 @@ fn regression_what_is_allowed_in_another_view_counts_nothing() {
     assert!(!effects.contains(&Effect::Show(7)), "the second one's leave is not the third one's");
     copy.go_on(Time::ZERO, Leave { view: 2, act: true, settled: true });
     assert_eq!(copy.poll_effect(), Some(Effect::Show(7)));
+}
+
+/// The primary complained and died, the second was left out, and nobody counted who lived.
+#[test]
+fn regression_who_goes_on_alone_is_heard_once_more() {
+    let (primary, second) = (member(1), member(2));
+    let both = View::first(primary, Some(second));
+    for (silent, other) in [(second, primary), (primary, second)] {
+        assert_eq!(both.next(Known::Silent(silent), |_| true), None, "heard of before is not enough");
+        assert_eq!(both.asks(Known::Silent(silent)), Some(other));
+        let mut copy = Copy::new(other, PATIENCE);
+        told(&mut copy, both);
+        for (view, says) in [(both.number, Some(Effect::GoesOn { view: both.number })), (7, None)] {
+            copy.handle(Input::Asked { view });
+            assert_eq!(copy.poll_effect(), says);
+        }
+        let goes_on = Known::GoesOn { by: other, view: both.number };
+        assert_eq!(both.next(goes_on, |_| false), None, "it was silent since");
+        let alone = next(both, goes_on);
+        assert_eq!((alone.primary, alone.second), (other, None));
+        assert_eq!(alone.next(goes_on, |_| true), None, "of another view");
+        assert_eq!(alone.asks(Known::Silent(other)), None, "it is the last one");
+    }
 }

@@ -9,7 +9,7 @@ mod chance;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use chance::Random;
+use chance::{Post, Random, Ways};
 use cluster::{
     Change, ClusterMap, Difference, Epoch, Loads, Node, NodeId, NodeState, SlotEpoch,
     assignment::{NoServer, assign, fail_over, release},
@@ -35,9 +35,6 @@ const TERMS: Terms = Terms {
 
 /// Faults, each one in so many; 0 is never.
 struct Weather {
-    loss: u64,
-    repeat: u64,
-    late: u64,
     pause: u64,
     restart: u64,
     cut: u64,
@@ -46,15 +43,11 @@ struct Weather {
 
 impl Weather {
     fn of(random: &mut Random) -> Weather {
-        let mut maybe = |often: u64| if random.one_in(2) { often } else { 0 };
         Weather {
-            loss: maybe(8),
-            repeat: maybe(10),
-            late: maybe(6),
-            pause: maybe(250),
-            restart: maybe(400),
-            cut: maybe(150),
-            report: maybe(60),
+            pause: random.maybe(250),
+            restart: random.maybe(400),
+            cut: random.maybe(150),
+            report: random.maybe(60),
         }
     }
 }
@@ -126,9 +119,7 @@ struct World {
     random: Random,
     node_terms: Terms,
     weather: Weather,
-    sent: u64,
-    net: BTreeMap<(Duration, u64), (Place, Message)>,
-    cuts: BTreeMap<(Place, Place), Duration>,
+    post: Post<Place, Message>,
     store_clock: Clock,
     map: ClusterMap,
     holder: Option<(Holder, Time)>,
@@ -160,6 +151,8 @@ fn serving(at: usize, restarts: u64, terms: Terms, now: Time) -> Serving {
 impl World {
     fn new(seed: u64, node_terms: Terms) -> World {
         let mut random = Random(seed);
+        let ways = Ways { loss: 8, repeat: 10, late: 6, least: Duration::from_millis(1), most: [50, 3000] };
+        let post = Post::new(&mut random, ways);
         let weather = Weather::of(&mut random);
         let store_clock = Clock::of(&mut random);
         let coordinators = (0..2).map(|_| Process {
@@ -180,9 +173,7 @@ impl World {
             random,
             node_terms,
             weather,
-            sent: 0,
-            net: BTreeMap::new(),
-            cuts: BTreeMap::new(),
+            post,
             store_clock,
             map: ClusterMap::first([1; 16]),
             holder: None,
@@ -200,18 +191,7 @@ impl World {
     }
 
     fn send(&mut self, from: Place, to: Place, message: Message) {
-        let (faulty, time) = (self.faulty(), self.time);
-        let cut = self.cuts.get(&(from, to)).is_some_and(|until| time < *until);
-        if faulty && (cut || self.random.one_in(self.weather.loss)) {
-            return;
-        }
-        let copies = if faulty && self.random.one_in(self.weather.repeat) { 2 } else { 1 };
-        for _ in 0..copies {
-            let late = if faulty && self.random.one_in(self.weather.late) { 3000 } else { 50 };
-            self.sent += 1;
-            let arrives = self.time + self.random.millis(late);
-            self.net.insert((arrives, self.sent), (to, message.clone()));
-        }
+        self.post.send(&mut self.random, self.time, (from, to), message, false);
     }
 
     fn trouble(&mut self) {
@@ -224,7 +204,7 @@ impl World {
         if self.random.one_in(self.weather.cut) {
             let ends = (any(&mut self.random), any(&mut self.random));
             let until = self.time + self.random.millis(5000);
-            self.cuts.insert(ends, until);
+            self.post.cut(ends, until);
         }
         if self.random.one_in(self.weather.pause) {
             let until = self.time + self.random.millis(5000);
@@ -419,12 +399,13 @@ impl World {
         self.time += STEP;
         if self.faulty() {
             self.trouble();
+        } else {
+            self.post.calm();
         }
-        let later = self.net.split_off(&(self.time + Duration::from_nanos(1), 0));
-        for (key, (to, message)) in std::mem::replace(&mut self.net, later) {
+        while let Some((from, to, message)) = self.post.next(self.time) {
             if self.paused(to) {
                 // It lies in a socket until the process goes on.
-                self.net.insert((self.time + STEP, key.1), (to, message));
+                self.post.put(self.time + STEP, (from, to), message);
                 continue;
             }
             match to {
@@ -534,7 +515,7 @@ fn a_broken_lease_is_seen() {
 #[test]
 fn a_seed_is_one_run() {
     for seed in 0..3 {
-        let logs = [0, 1].map(|_| run(seed, TERMS).map(|world| (world.log, world.sent, world.map)).ok());
+        let logs = [0, 1].map(|_| run(seed, TERMS).map(|world| (world.log, world.post.sent, world.map)).ok());
         assert!(logs[0] == logs[1], "{seed}");
     }
 }

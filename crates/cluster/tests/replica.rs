@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use chance::Random;
+use chance::{Post, Random, Ways};
 use cluster::{
     NodeId,
     replica::{
@@ -54,9 +54,6 @@ const CALL_WAIT: Time = Duration::from_millis(900);
 /// Faults, each one in so many; 0 is never.
 #[derive(Clone, Copy)]
 struct Weather {
-    loss: u64,
-    repeat: u64,
-    late: u64,
     pause: u64,
     kill: u64,
     cut: u64,
@@ -64,18 +61,14 @@ struct Weather {
 }
 
 impl Weather {
-    const FINE: Weather = Weather { loss: 0, repeat: 0, late: 0, pause: 0, kill: 0, cut: 0, slow: 0 };
+    const FINE: Weather = Weather { pause: 0, kill: 0, cut: 0, slow: 0 };
 
     fn of(random: &mut Random) -> Weather {
-        let mut maybe = |often: u64| if random.one_in(2) { often } else { 0 };
         Weather {
-            loss: maybe(12),
-            repeat: maybe(12),
-            late: maybe(10),
-            pause: maybe(3000),
-            kill: maybe(3000),
-            cut: maybe(2500),
-            slow: maybe(20),
+            pause: random.maybe(3000),
+            kill: random.maybe(3000),
+            cut: random.maybe(2500),
+            slow: random.maybe(20),
         }
     }
 }
@@ -96,6 +89,8 @@ enum Message {
     View(View),
     Complain(Member),
     Complete(u64),
+    Asks(u64),
+    GoesOn(Member, u64),
     Sent(Sent, Values),
     Done(View, u64),
     Stored { by: Member, since: u64, serial: u64 },
@@ -208,9 +203,7 @@ struct World {
     nodes: Vec<Node>,
     clients: Vec<Client>,
     keeper: Keeper,
-    wire: BTreeMap<(Time, u64), (Who, Who, Message)>,
-    sent: u64,
-    cuts: BTreeMap<(Who, Who), Time>,
+    post: Post<Who, Message>,
     calls: u64,
     values: u64,
     history: Vec<Vec<Done>>,
@@ -223,6 +216,8 @@ struct World {
 impl World {
     fn new(seed: u64) -> World {
         let mut random = Random(seed);
+        let ways = Ways { loss: 12, repeat: 12, late: 10, least: STEP, most: [4, 700] };
+        let post = Post::new(&mut random, ways);
         let weather = Weather::of(&mut random);
         let nodes: Vec<Node> = (0..NODES).map(|node| Node::new(node + 1, 1, &mut random)).collect();
         let view = View::first(nodes[0].me, Some(nodes[1].me));
@@ -233,9 +228,7 @@ impl World {
             nodes,
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             keeper: Keeper { view, heard: BTreeMap::new(), told: Time::ZERO },
-            wire: BTreeMap::new(),
-            sent: 0,
-            cuts: BTreeMap::new(),
+            post,
             calls: 0,
             values: 0,
             history: vec![Vec::new(); BLOCKS],
@@ -246,21 +239,9 @@ impl World {
     }
 
     fn send(&mut self, from: Who, to: Who, message: Message) {
-        if self.cuts.get(&(from, to)).is_some_and(|until| self.now < *until) {
-            return;
-        }
         // A call comes once: connections see to that.
         let is_call = matches!(message, Message::Write { .. });
-        let times = if !is_call && self.random.one_in(self.weather.repeat) { 2 } else { 1 };
-        for _ in 0..times {
-            if self.random.one_in(self.weather.loss) {
-                continue;
-            }
-            let way = if self.random.one_in(self.weather.late) { 700 } else { 4 };
-            let at = self.now + STEP + self.random.millis(way);
-            self.sent += 1;
-            self.wire.insert((at, self.sent), (from, to, message.clone()));
-        }
+        self.post.send(&mut self.random, self.now, (from, to), message, is_call);
     }
 
     fn run(&mut self) {
@@ -270,7 +251,7 @@ impl World {
                 self.befall();
             } else {
                 self.weather = Weather::FINE;
-                self.cuts.clear();
+                self.post.calm();
             }
             self.deliver();
             for node in 0..self.nodes.len() {
@@ -289,9 +270,9 @@ impl World {
             let pick = |random: &mut Random| everybody[random.below(NODES + 1) as usize];
             let (from, to) = (pick(&mut self.random), pick(&mut self.random));
             let until = self.now + self.random.millis(2500);
-            self.cuts.insert((from, to), until);
+            self.post.cut((from, to), until);
             if self.random.one_in(2) {
-                self.cuts.insert((to, from), until);
+                self.post.cut((to, from), until);
             }
         }
         if self.random.one_in(self.weather.pause) {
@@ -317,16 +298,14 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
-            let (from, to, message) = entry.remove();
+        while let Some((from, to, message)) = self.post.next(self.now) {
             match to {
                 Who::Keeper => self.keeper_hears(message),
                 Who::Client(client) => self.client_hears(client as usize, message),
                 Who::Node(node) if self.nodes[node as usize].paused > self.now => {
                     // It is in the kernel's buffer.
                     let at = self.nodes[node as usize].paused + STEP;
-                    self.sent += 1;
-                    self.wire.insert((at, self.sent), (from, to, message));
+                    self.post.put(at, (from, to), message);
                 }
                 Who::Node(node) => self.node_hears(node as usize, from, message),
             }
@@ -345,6 +324,7 @@ impl World {
         let clock = this.clock(now);
         let input = match message {
             Message::View(view) => Input::View { view, length: BLOCKS as u64 * PIECE },
+            Message::Asks(view) => Input::Asked { view },
             Message::Sent(sent, values) => {
                 this.payload.entry((sent.view.since + (1 << 32), sent.serial)).or_insert(values);
                 Input::Sent(sent)
@@ -479,6 +459,7 @@ impl World {
                     }
                 }
                 Effect::Complain(member) => self.send(here, Who::Keeper, Message::Complain(member)),
+                Effect::GoesOn { view } => self.send(here, Who::Keeper, Message::GoesOn(me, view)),
                 Effect::Complete { view } => self.send(here, Who::Keeper, Message::Complete(view)),
                 Effect::LeaveOut { member, view } => {
                     self.nodes[node].trust(member).leave_out(Ino::ROOT, view);
@@ -517,6 +498,9 @@ impl World {
 
     fn learn(&mut self, known: Known) {
         let view = self.keeper.view;
+        if let Some(other) = view.asks(known) {
+            self.send(Who::Keeper, Self::who(other), Message::Asks(view.number));
+        }
         let Some(next) = view.next(known, |member| self.is_up(member)) else { return };
         assert!(next.number == view.number + 1 && next.members().count() > 0);
         if let Known::Room { kept: true, .. } = known {
@@ -548,6 +532,7 @@ impl World {
                 }
             }
             Message::Complain(member) => self.learn(Known::Silent(member)),
+            Message::GoesOn(by, view) => self.learn(Known::GoesOn { by, view }),
             Message::Complete(view) => self.learn(Known::Complete { view }),
             Message::AskView(client) => {
                 let view = self.keeper.view;
@@ -771,6 +756,6 @@ fn two_copies_are_one_object() {
     println!(
         "{seeds} seeds: {calls} answers about blocks, {views} changes of the view, {rejoined} came back with what they had, {lost} lost"
     );
-    assert!(lost * 20 <= seeds.max(20), "{lost} lost");
+    assert!(lost * 100 <= seeds.max(100), "{lost} lost");
     assert!(seeds < 100 || (views > seeds * 3 && rejoined > seeds && calls > 1000));
 }

@@ -19,7 +19,8 @@ pub enum Place {
 }
 
 pub const COORDINATORS: usize = 2;
-pub const METADATA_SERVERS: usize = 2;
+/// The last one is in some runs that have standbys, as one of its own or as one more server.
+pub const METADATA_SERVERS: usize = 3;
 pub const DATA_SERVERS: usize = 3;
 pub const CLIENTS: usize = 3;
 pub const PROGRAMS: usize = 2;
@@ -95,12 +96,13 @@ impl Place {
     }
 }
 
-pub fn node_of(at: usize) -> Node {
+/// `only`: it keeps copies and serves only what it takes over.
+pub fn node_of(at: usize, only: bool) -> Node {
     Node {
         id: Place::node_id(at),
         name: format!("m{at}"),
         addresses: Vec::new(),
-        roles: Roles::MDS,
+        roles: if only { Roles::MDS.and(Roles::STANDBY_ONLY) } else { Roles::MDS },
         labels: BTreeMap::new(),
         state: NodeState::Joining,
         joined: Epoch(0),
@@ -180,10 +182,22 @@ pub enum Broken {
     ServedOn,
     /// Connections of a process stay when it has made a new one, and so do the requests in them.
     OldConnections,
+    /// With standbys: what is in the journal is answered before the standby has it.
+    EarlyTail,
+    /// A standby goes on without the last record that it has.
+    ShortTail,
+    /// A copy counts as complete from its beginning.
+    HalfTail,
+    /// Who was gone on for writes rows and records as before.
+    TailFence,
+    /// He answers as before.
+    TailTenure,
+    /// A standby goes on without the answers that are in the copy.
+    AnswersLost,
 }
 
 impl Broken {
-    pub const ALL: [Broken; 16] = [
+    pub const ALL: [Broken; 22] = [
         Broken::ClientTerms,
         Broken::MemberTerms,
         Broken::RowFence,
@@ -200,5 +214,24 @@ impl Broken {
         Broken::AnswersLeft,
         Broken::LocksLeft,
         Broken::ServedOn,
+        Broken::EarlyTail,
+        Broken::ShortTail,
+        Broken::HalfTail,
+        Broken::TailFence,
+        Broken::TailTenure,
+        Broken::AnswersLost,
     ];
+
+    /// It is of the runs that have standbys.
+    pub fn is_of_tails(self) -> bool {
+        matches!(
+            self,
+            Broken::EarlyTail
+                | Broken::ShortTail
+                | Broken::HalfTail
+                | Broken::TailFence
+                | Broken::TailTenure
+                | Broken::AnswersLost
+        )
+    }
 }

@@ -73,6 +73,10 @@ pub struct Weather {
     pub power: u64,
     /// A write to a disk takes long.
     pub slow_disk: u64,
+    /// Two servers of metadata, or one and the database, cannot hear each other. With journals.
+    pub part: u64,
+    /// A machine of metadata is gone for good, if there is a complete copy. With journals.
+    pub lost: u64,
     /// A slot goes to another owner that is well: in one of so many beats of the coordinator.
     pub moves: u64,
     /// Who is stopped, killed and cut off; `None`: anybody.
@@ -87,6 +91,8 @@ const KEEPERS: &[Place] = &[Place::Data(0), Place::Data(1), Place::Data(2)];
 const CLIENTS: &[Place] = &[Place::Client(0), Place::Client(1), Place::Client(2)];
 const AROUND_ONE_SERVER: &[Place] =
     &[Place::Metadata(0), Place::Coordinator(0), Place::Coordinator(1), Place::Database];
+const WHO_DIVIDE: &[Place] =
+    &[Place::Metadata(0), Place::Metadata(1), Place::Coordinator(0), Place::Coordinator(1)];
 const SERVERS: &[Place] = &[Place::Metadata(0), Place::Metadata(1)];
 
 impl Weather {
@@ -100,6 +106,8 @@ impl Weather {
             kill: maybe(250),
             power: maybe(500),
             slow_disk: maybe(15),
+            part: maybe(150),
+            lost: maybe(200),
             moves: maybe(8),
             who: None,
             machines: MACHINES,
@@ -115,6 +123,8 @@ impl Weather {
         kill: 250,
         power: 500,
         slow_disk: 5,
+        part: 150,
+        lost: 200,
         moves: 8,
         who: None,
         machines: MACHINES,
@@ -128,6 +138,8 @@ impl Weather {
         kill: 0,
         power: 0,
         slow_disk: 0,
+        part: 0,
+        lost: 0,
         moves: 0,
         who: None,
         machines: MACHINES,
@@ -149,6 +161,11 @@ impl Weather {
             }
             Broken::AnswersLeft => Some(Weather { moves: 3, reset: 6, ..Weather::FAIR }),
             Broken::LocksLeft | Broken::ServedOn => Some(Weather { moves: 4, ..Weather::FAIR }),
+            Broken::EarlyTail | Broken::ShortTail => Some(Weather { lost: 120, part: 120, ..Weather::FAIR }),
+            Broken::HalfTail => Some(Weather { kill: 100, part: 120, who: Some(SERVERS), ..Weather::FAIR }),
+            Broken::TailFence => Some(Weather { pause: 30, who: Some(WHO_DIVIDE), ..Weather::FAIR }),
+            Broken::TailTenure => Some(Weather { pause: 60, part: 60, who: Some(SERVERS), ..Weather::FAIR }),
+            Broken::AnswersLost => Some(Weather { lost: 120, reset: 6, ..Weather::FAIR }),
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use proto::SessionId;
 use types::{Ino, Slot};
 
 use crate::{
-    cast::{Broken, METADATA_SERVERS, PROGRAMS, Place, TERMS, session_of, slots},
+    cast::{Broken, PROGRAMS, Place, TERMS, session_of, slots},
     message::{CallId, DataWrite, Message, Op, OpAnswer},
     network::Happened,
     program::{Doing, Program, What},
@@ -138,7 +138,7 @@ impl Client {
         let now = scene.local(self.place());
         if now >= self.next_map && !self.calls.values().any(|called| *called == Called::Map) {
             self.next_map = now + TERMS.beat_every * 4;
-            let at = scene.random.below(METADATA_SERVERS as u64) as usize;
+            let at = scene.random.below(scene.servers as u64) as usize;
             self.ask(scene, Place::Metadata(at), Called::Map, Message::WhichMap);
         }
     }

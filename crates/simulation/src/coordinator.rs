@@ -1,9 +1,10 @@
 //! A coordinator's process: the machine of members, and the shell that gets it the right to coordinate and divides the slots.
 
 use cluster::{
-    Change, ClusterMap, Loads, NodeId, NodeState, SlotEpoch,
+    Change, ClusterMap, Loads, Node, NodeId, NodeState, SlotEpoch,
     assignment::{NoServer, assign, fail_over, release},
     members::{Effect, Input, Members},
+    tail::choice::choose,
     tenure::Time,
 };
 
@@ -11,7 +12,7 @@ use types::Slot;
 
 use crate::{
     cast::{METADATA_SERVERS, Place, TERMS, node_of, slots},
-    message::{Message, Process, State},
+    message::{Message, Process, RowSeen, State},
     network::Happened,
     scene::Scene,
 };
@@ -39,11 +40,24 @@ pub struct Coordinator {
     next: Time,
     calls: Vec<(u64, Called)>,
     moving: Option<Moving>,
+    /// With journals: what the rows were, when they were asked for last.
+    rows: Option<Vec<RowSeen>>,
+    /// Rows that were asked for before say nothing.
+    handed_over: Time,
 }
 
 impl Coordinator {
     pub fn new(me: Process) -> Coordinator {
-        Coordinator { me, members: None, storing: None, next: Time::ZERO, calls: Vec::new(), moving: None }
+        Coordinator {
+            me,
+            members: None,
+            storing: None,
+            next: Time::ZERO,
+            calls: Vec::new(),
+            moving: None,
+            rows: None,
+            handed_over: Time::ZERO,
+        }
     }
 
     fn place(&self) -> Place {
@@ -57,7 +71,8 @@ impl Coordinator {
                 Happened::Asked { from: Place::Metadata(at), ticket, message: Message::Said(saying) } => {
                     scene.net.answer(ticket, Message::Yes);
                     if let Some(members) = &mut self.members {
-                        members.handle(now, Input::Said { saying, node: Some(Box::new(node_of(at))) });
+                        let node = node_of(at, scene.third_only && at + 1 == METADATA_SERVERS);
+                        members.handle(now, Input::Said { saying, node: Some(Box::new(node)) });
                     }
                 }
                 Happened::Asked { .. } => (),
@@ -78,7 +93,8 @@ impl Coordinator {
 
     fn answered(&mut self, now: Time, message: Message) {
         match message {
-            Message::Claimed { asked, map: Some(map) } => {
+            Message::Claimed { asked, map: Some(map), rows } => {
+                self.rows = (asked > self.handed_over).then_some(rows);
                 let until = TERMS.may_until(asked);
                 let new = || Members::new(*map, TERMS, now, until);
                 self.members.get_or_insert_with(new).handle(now, Input::Tenure { until });
@@ -119,6 +135,7 @@ impl Coordinator {
             scene.net.push(Place::Coordinator(self.me.0), to, Message::Bring(Box::new(state)));
             let epoch = SlotEpoch(entry.epoch.0 + 1);
             let own = Change::Own { slot: moving.slot, owner: moving.to, epoch };
+            (self.rows, self.handed_over) = (None, now);
             members.handle(now, Input::Changes(vec![own]));
         }
     }
@@ -128,10 +145,11 @@ impl Coordinator {
         if self.moving.is_none() && scene.random.one_in(scene.weather.moves) {
             let slot = scene.random.any(&slots());
             let map = members.map();
-            let up: Vec<NodeId> =
-                map.nodes().filter(|node| node.state == NodeState::Up).map(|node| node.id).collect();
-            let from = slot.and_then(|slot| map.slot(slot).owner).filter(|owner| up.contains(owner));
-            let to = up.into_iter().find(|node| Some(*node) != from);
+            let up: Vec<NodeId> = map.nodes().filter(|node| node.takes_slots()).map(|node| node.id).collect();
+            let well = |owner: &NodeId| map.node(*owner).is_some_and(Node::may_serve);
+            let from = slot.and_then(|slot| map.slot(slot).owner).filter(well);
+            let others: Vec<NodeId> = up.into_iter().filter(|node| Some(*node) != from).collect();
+            let to = scene.random.any(&others);
             if let (Some(slot), Some(from), Some(to)) = (slot, from, to) {
                 self.moving = Some(Moving { slot, from, to, until: now + TERMS.lease });
             }
@@ -195,7 +213,11 @@ impl Coordinator {
                 self.ask(scene, Called::Store, message);
             }
         } else if let Some(members) = &mut self.members {
-            let changes = divide(members.map());
+            let changes = match &self.rows {
+                Some(rows) if scene.journals => follow(members.map(), rows),
+                None if scene.journals => Vec::new(),
+                Some(_) | None => divide(members.map()),
+            };
             if !changes.is_empty() {
                 members.handle(now, Input::Changes(changes));
             }
@@ -224,5 +246,36 @@ fn divide(map: &ClusterMap) -> Vec<Change> {
         plan.moves.retain(|slot, _| used.contains(slot));
         changes.extend(plan.changes(map));
     }
+    changes
+}
+
+/// With journals the rows rule: nobody gets what another one has, and the map says what they say. And each server has a standby.
+fn follow(map: &ClusterMap, rows: &[RowSeen]) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let serves = |node: NodeId| map.node(node).is_some_and(Node::may_serve);
+    for row in rows {
+        let entry = map.slot(row.slot);
+        let next = SlotEpoch(entry.epoch.0.max(row.epoch.0) + 1);
+        let own = |owner, epoch| Change::Own { slot: row.slot, owner, epoch };
+        match row.owner.filter(|_| !row.free) {
+            Some(owner) if serves(owner) && entry.owner != Some(owner) => {
+                let epoch = if row.epoch > entry.epoch { row.epoch } else { next };
+                changes.push(own(owner, epoch));
+            }
+            Some(owner) if entry.owner == Some(owner) && row.epoch > entry.epoch => {
+                changes.push(own(owner, row.epoch));
+            }
+            // A node that is down does not come back while the map gives it anything.
+            Some(_) if entry.owner.is_some_and(|owner| !serves(owner)) => {
+                changes.push(Change::Release(row.slot));
+            }
+            None if entry.owner.is_none_or(|owner| !serves(owner)) => {
+                let of = |only: bool| map.nodes().find(|n| n.may_serve() && n.is_standby_only() == only);
+                changes.extend(of(false).or_else(|| of(true)).map(|node| own(node.id, next)));
+            }
+            Some(_) | None => (),
+        }
+    }
+    changes.extend(choose(map, serves));
     changes
 }

@@ -19,35 +19,46 @@ use types::{FileKind, Ino, Slot, Timestamp};
 
 use crate::{
     cast::{Broken, FILES, Place, TERMS, UGSDS, directory, file, slots, ugsd_of},
-    message::{Commit, Message, Process},
+    message::{Ask, Commit, Message, Process, RowSeen, Writer},
     names::name_of,
     network::{Happened, Ticket},
     records::{Batch, Records},
     scene::Scene,
+    tail::Writers,
 };
 
 const HERE: Place = Place::Database;
 const SYNC_EVERY: Duration = Duration::from_millis(700);
 
-struct Row {
-    owner: Option<NodeId>,
-    epoch: SlotEpoch,
-    life: u32,
+pub(crate) struct Row {
+    pub(crate) owner: Option<NodeId>,
+    pub(crate) epoch: SlotEpoch,
+    pub(crate) life: u32,
     from: u32,
     /// And in which life.
     fenced: BTreeMap<SessionId, u32>,
+    /// With journals: the owner has let it go.
+    pub(crate) free: bool,
+    /// The owner, and who has his journal's end, knows what was answered in its last life.
+    pub(crate) knows: bool,
 }
 
 struct Writing {
     ready: Duration,
     ticket: Ticket,
-    commit: Commit,
+    work: Work,
+}
+
+enum Work {
+    Commit(Commit),
+    Writer(Writer, Ask),
 }
 
 pub struct Database {
     pub data: Records,
     synced: Records,
-    rows: BTreeMap<Slot, Row>,
+    pub(crate) rows: BTreeMap<Slot, Row>,
+    pub(crate) writers: Writers,
     pub map: ClusterMap,
     holder: Option<(Process, Time)>,
     queue: VecDeque<Writing>,
@@ -104,12 +115,15 @@ impl Database {
         assert!(made.is_ok(), "a new file system: {made:?}");
         let data = made.unwrap_or_default();
         let row = |slot| {
-            (slot, Row { owner: None, epoch: SlotEpoch(0), life: 0, from: 1, fenced: BTreeMap::new() })
+            let epoch = SlotEpoch(0);
+            let (free, knows) = (false, false);
+            (slot, Row { owner: None, epoch, life: 0, from: 1, fenced: BTreeMap::new(), free, knows })
         };
         Database {
             synced: data.clone(),
             data,
             rows: slots().into_iter().map(row).collect(),
+            writers: Writers::default(),
             map: ClusterMap::first([7; 16]),
             holder: None,
             queue: VecDeque::new(),
@@ -126,9 +140,12 @@ impl Database {
         self.unsynced.clear();
     }
 
-    /// What was not synced is gone.
+    /// What was not synced is gone. Where servers have journals a commit is synced when it is answered.
     pub fn power_cut(&mut self, scene: &mut Scene) {
         self.kill();
+        if scene.journals {
+            return;
+        }
         self.incarnation += 1;
         self.data = self.synced.clone();
         self.last.clear();
@@ -148,7 +165,10 @@ impl Database {
         }
         while self.queue.front().is_some_and(|writing| writing.ready <= scene.now()) {
             if let Some(writing) = self.queue.pop_front() {
-                self.write(scene, writing.ticket, &writing.commit);
+                match writing.work {
+                    Work::Commit(commit) => self.write(scene, writing.ticket, &commit),
+                    Work::Writer(by, ask) => self.writer(scene, writing.ticket, &by, &ask),
+                }
             }
         }
         if scene.now() >= self.next_sync {
@@ -171,14 +191,21 @@ impl Database {
             Message::Store { by, map } => self.store(scene, by, *map),
             Message::FetchMap => Message::Map(Some(Box::new(self.map.clone()))),
             Message::Incarnation => Message::IncarnationIs(self.incarnation),
-            Message::TakeOn { slot, owner, epoch, incarnation } => {
-                self.take_on(scene, slot, (owner, epoch), incarnation)
+            Message::TakeOn { slot, owner, epoch, incarnation, writer } => {
+                if scene.journals && !self.may_take_on(slot, (owner, epoch), writer) {
+                    Message::Fenced
+                } else {
+                    self.take_on(scene, slot, (owner, epoch), incarnation)
+                }
             }
+            Message::Writer(by, ask) => match *ask {
+                Ask::Apply { .. } | Ask::Take { .. } => {
+                    return self.later(scene, ticket, Work::Writer(by, *ask));
+                }
+                ask => return self.writer(scene, ticket, &by, &ask),
+            },
             Message::Commit(commit) => {
-                let behind = self.queue.back().map_or(Duration::ZERO, |writing| writing.ready);
-                let ready = behind.max(scene.now() + scene.disk());
-                self.queue.push_back(Writing { ready, ticket, commit: *commit });
-                return;
+                return self.later(scene, ticket, Work::Commit(*commit));
             }
             Message::Verdict { slot, epoch, session } => match self.owned(slot, epoch) {
                 Some(row) => {
@@ -200,6 +227,31 @@ impl Database {
         scene.net.answer(ticket, answer);
     }
 
+    fn later(&mut self, scene: &mut Scene, ticket: Ticket, work: Work) {
+        let behind = self.queue.back().map_or(Duration::ZERO, |writing| writing.ready);
+        let ready = behind.max(scene.now() + scene.disk());
+        self.queue.push_back(Writing { ready, ticket, work });
+    }
+
+    fn writer(&mut self, scene: &mut Scene, ticket: Ticket, by: &Writer, ask: &Ask) {
+        let now = scene.local(HERE);
+        let told = self.writer_asked(scene, now, by, ask);
+        scene.net.answer(ticket, Message::Told(told));
+    }
+
+    /// Those of an owner.
+    pub(crate) fn rows_of(&mut self, owner: NodeId) -> impl Iterator<Item = (&Slot, &mut Row)> {
+        self.rows.iter_mut().filter(move |(_, row)| row.owner == Some(owner))
+    }
+
+    /// The rows rule: what somebody else has, and did not let go, is nobody's to take.
+    fn may_take_on(&self, slot: Slot, (owner, epoch): (NodeId, SlotEpoch), writer: u64) -> bool {
+        let lives = self.writers.0.get(&owner).is_some_and(|line| line.life == writer);
+        let Some(row) = self.rows.get(&slot) else { return false };
+        let may = row.owner == Some(owner) || (row.owner.is_none() || row.free) && epoch > row.epoch;
+        lives && may
+    }
+
     fn owned(&mut self, slot: Slot, epoch: SlotEpoch) -> Option<&mut Row> {
         self.rows.get_mut(&slot).filter(|row| row.epoch == epoch)
     }
@@ -209,7 +261,14 @@ impl Database {
         if free {
             self.holder = Some((by, TERMS.ended_at(now)));
         }
-        Message::Claimed { asked, map: free.then(|| Box::new(self.map.clone())) }
+        let seen = |(slot, row): (&Slot, &Row)| RowSeen {
+            slot: *slot,
+            owner: row.owner,
+            epoch: row.epoch,
+            free: row.free,
+        };
+        let rows = self.rows.iter().map(seen).collect();
+        Message::Claimed { asked, map: free.then(|| Box::new(self.map.clone())), rows }
     }
 
     fn store(&mut self, scene: &mut Scene, by: Process, map: ClusterMap) -> Message {
@@ -238,6 +297,7 @@ impl Database {
         }
         (row.owner, row.epoch) = (Some(owner), epoch);
         row.life += 1;
+        (row.free, row.knows) = (false, true);
         let fenced: BTreeSet<SessionId> = row.fenced.keys().copied().collect();
         let past = Past { life: Life(row.life), from: Life(row.from), fenced };
         scene.tally.take_overs += u64::from(row.life > 1);

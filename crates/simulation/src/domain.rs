@@ -65,7 +65,9 @@ pub struct Domain {
     pub lease: Server,
     numbers: Option<std::ops::Range<u64>>,
     commits: u64,
-    /// Not known to be written.
+    /// With journals: those that are in it.
+    handed: u64,
+    /// Not known to be written; with journals, of which it is not known that they may be answered.
     pub pending: BTreeMap<u64, Commit>,
     pub(crate) doing: BTreeMap<Number, Doing>,
     pub(crate) answers: BTreeMap<Number, Answered>,
@@ -101,6 +103,7 @@ impl Domain {
             lease: Server::new(LEASES, past, now),
             numbers: None,
             commits: 0,
+            handed: 0,
             pending: BTreeMap::new(),
             doing: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -142,6 +145,13 @@ impl Domain {
             durable,
         };
         self.pending.insert(self.commits, commit);
+    }
+
+    /// What was done since the last look.
+    pub fn new_commits(&mut self) -> Vec<Commit> {
+        let new = self.pending.range(self.handed + 1..).map(|(_, commit)| commit.clone()).collect();
+        self.handed = self.commits;
+        new
     }
 
     /// The numbers are durable, so that files can be made.
@@ -392,7 +402,7 @@ impl Domain {
             }
         }
         let answer = match op {
-            Op::Names { op, .. } => OpAnswer::Names(self.carry_out(scene, call, op)),
+            Op::Names { op, .. } => OpAnswer::Names(self.carry_out(scene, (call, key), op)),
             Op::Open { .. } | Op::End { .. } | Op::Lock(_) | Op::Unlock { .. } | Op::Cancel { .. } => {
                 OpAnswer::Done
             }
@@ -403,7 +413,7 @@ impl Domain {
         }
     }
 
-    fn carry_out(&mut self, scene: &mut Scene, call: CallId, op: NameOp) -> NameAnswer {
+    fn carry_out(&mut self, scene: &mut Scene, (call, by): (CallId, Number), op: NameOp) -> NameAnswer {
         let env = env(2 + scene.now().as_secs());
         let mut batch = Batch::over(&self.view);
         let done = match &op {
@@ -438,7 +448,7 @@ impl Domain {
         match done {
             Ok(answer) => {
                 if !changes.is_empty() {
-                    let done = Done { call, life: self.life, op, answer: answer.clone() };
+                    let done = Done { call, by, life: self.life, op, answer: answer.clone() };
                     self.commit(changes, Some(done), false);
                 }
                 answer

@@ -6,14 +6,18 @@
 use std::collections::BTreeSet;
 
 use cluster::tenure::Time;
-use lease::coherence::server::{Expected, Input};
+use lease::coherence::{
+    message::Life,
+    server::{Expected, Input},
+};
 use proto::SessionId;
 
 use crate::{
     cast::{Broken, TERMS},
     domain::Domain,
-    message::{Message, State},
+    message::{Known, Message, State},
     scene::Scene,
+    tail::{Inherited, Journal},
 };
 
 impl Domain {
@@ -39,6 +43,28 @@ impl Domain {
             locks,
             answers: answers.map(|(number, answered)| (*number, answered.clone())).collect(),
         })
+    }
+
+    /// It has just begun, after a take-over with the end of a journal: what was answered there is known.
+    pub fn inherit(&mut self, scene: &mut Scene, inherited: Option<Inherited>) {
+        let before = self.life.0.checked_sub(1).map(Life);
+        let Some(inherited) = inherited.filter(|of| Some(of.life) == before) else { return };
+        self.answers.extend(inherited.answers.into_iter().map(|(number, (_, answered))| (number, answered)));
+        if inherited.knows {
+            scene.names.goes_on(self.slot, inherited.life, self.life);
+        }
+        scene.note(|| {
+            format!("{:?} goes on in {:?} with {} answers", self.slot, self.life, self.answers.len())
+        });
+    }
+
+    /// What was answered elsewhere is in the journal before anything is served.
+    pub fn store_answers(&self, scene: &mut Scene, journal: &mut Journal) {
+        let known: Known =
+            self.answers.iter().map(|(number, answered)| (*number, (self.slot, answered.clone()))).collect();
+        if !known.is_empty() {
+            journal.add(scene, self.slot, None, known);
+        }
     }
 
     /// It has just begun. Sessions come back with what they keep and claim; their locks it knows better than they do, who may not have heard.

@@ -3,12 +3,12 @@
 //!
 //! What decides is the product's code, as it ships: `namespace` (its operations run in transactions here), `lease::coherence` (both
 //! machines and the locks), `layout` (maps, places, stored form), `cluster` (members, membership, assignment, map, striping), `wire`
-//! (handshake, frames, connections, redialling). What carries out is written for this and is no part of the product: the database,
+//! (handshake, frames, connections, redialling), and in every third run `cluster::tail` (the ends of journals on standbys). What carries out is written for this and is no part of the product: the database,
 //! devices, the network, and the shells that feed the machines. What the product's shells decide by themselves is not shown here
 //! ([0028](../../../docs/decisions/0028-simulation.md) says what that is).
 //!
 //! - [`world`] the processes, their faults, and what must hold; [`cast`] who takes part, and what can be left out to see that it is missed.
-//! - [`network`] connections; [`database`], [`store`] what outlives processes; [`names`], [`content`] what is true.
+//! - [`tail`] journals and their ends on standbys. [`network`] connections; [`database`], [`store`] what outlives processes; [`names`], [`content`] what is true.
 #![forbid(unsafe_code)]
 #![allow(clippy::wildcard_enum_match_arm, reason = "messages that are not for a process are no answer to it")]
 
@@ -31,6 +31,7 @@ mod scene;
 mod session;
 mod side;
 mod store;
+mod tail;
 mod trace;
 mod versions;
 mod work;

@@ -1,11 +1,12 @@
 //! What processes ask each other and answer. A frame carries the number of a message in the run's list of them; the forms of the
 //! product's messages have their own tests (`proto`).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, rc::Rc};
 
 use cluster::{
     ClusterMap, Difference, Epoch, NodeId, SlotEpoch,
     membership::{Answer, Saying},
+    tail::row::{Change, Refused, Row},
     tenure::Time,
 };
 use lease::coherence::{
@@ -117,6 +118,7 @@ pub enum Seen {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Done {
     pub call: CallId,
+    pub by: Number,
     pub life: Life,
     pub op: NameOp,
     pub answer: NameAnswer,
@@ -170,6 +172,109 @@ pub struct State {
     pub answers: BTreeMap<Number, Answered>,
 }
 
+/// What operations were answered that changed something, and in which slot.
+pub type Known = BTreeMap<Number, (Slot, Answered)>;
+
+/// A record of a journal: a commit with its operation's answer, or answers that came from another server.
+#[derive(Debug)]
+pub struct Record {
+    /// In the whole run.
+    pub id: u64,
+    pub slot: Slot,
+    pub commit: Option<Commit>,
+    pub known: Known,
+}
+
+pub type JournalRecords = BTreeMap<u64, Rc<Record>>;
+
+/// A slot that was taken over: whose life there ended, and whether he had all answers of it.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    pub slot: Slot,
+    pub life: Life,
+    pub knows: bool,
+}
+
+/// Between metadata servers.
+#[derive(Clone, Debug)]
+pub enum Said {
+    Begin { copy: u64, beat: u64, base: u64, known: Known },
+    Send { copy: u64, beat: u64, from: u64, up_to: u64, applied: u64, records: JournalRecords },
+    Stored { copy: u64, beat: u64, up_to: u64 },
+    Refused { copy: u64 },
+}
+
+/// What a server asks of the database, under its session there.
+#[derive(Clone, Debug)]
+pub enum Ask {
+    /// By a process that begins.
+    Open,
+    Claim,
+    Renew,
+    Write {
+        change: Change<NodeId>,
+    },
+    Apply {
+        up_to: u64,
+        records: JournalRecords,
+    },
+    Look {
+        of: NodeId,
+    },
+    Take {
+        from: NodeId,
+        copy: u64,
+        up_to: u64,
+        records: JournalRecords,
+    },
+    /// The slot is anybody's that the map gives it to.
+    Free {
+        slot: Slot,
+        life: Life,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub enum WriterTold {
+    Opened {
+        session: u64,
+        copy: u64,
+        applied: u64,
+        /// How often another one has gone on.
+        taken: u64,
+    },
+    Claimed(u64),
+    Done,
+    /// What is ours by the rows, and not free.
+    Renewed(Vec<(Slot, SlotEpoch, Life)>),
+    /// The session is not the last one, or the row is not so.
+    NotDone,
+    /// The process is not the one that the row is of.
+    Fenced,
+    Seen {
+        row: Row<NodeId>,
+        ended: bool,
+    },
+    Took(Result<Vec<Taken>, Refused>),
+}
+
+/// Of a server's process.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    pub by: NodeId,
+    pub life: u64,
+    pub session: u64,
+}
+
+/// What a coordinator sees of a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct RowSeen {
+    pub slot: Slot,
+    pub owner: Option<NodeId>,
+    pub epoch: SlotEpoch,
+    pub free: bool,
+}
+
 #[derive(Clone, Debug)]
 pub enum Message {
     // To the database.
@@ -188,8 +293,11 @@ pub enum Message {
         owner: NodeId,
         epoch: SlotEpoch,
         incarnation: u64,
+        /// With journals: the process's life as a writer.
+        writer: u64,
     },
     Commit(Box<Commit>),
+    Writer(Writer, Box<Ask>),
     Verdict {
         slot: Slot,
         epoch: SlotEpoch,
@@ -210,7 +318,9 @@ pub enum Message {
     Claimed {
         asked: Time,
         map: Option<Box<ClusterMap>>,
+        rows: Vec<RowSeen>,
     },
+    Told(WriterTold),
     Stored {
         epoch: Epoch,
         is: bool,
@@ -225,6 +335,11 @@ pub enum Message {
     Fenced,
     OutOfTurn,
     Yes,
+    /// Between metadata servers, about the ends of their journals.
+    Tail {
+        from: NodeId,
+        said: Box<Said>,
+    },
     // Of members.
     Said(Saying),
     Grant(Answer),

@@ -14,9 +14,10 @@ use types::Slot;
 use crate::{
     cast::{Broken, COORDINATORS, Place, TERMS, slots},
     domain::{Domain, Taken},
-    message::{Message, State},
+    message::{Answered, Message, OpAnswer, State},
     network::{Happened, Ticket},
     scene::Scene,
+    tail::{Disk, Journal},
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,7 +25,7 @@ enum Called {
     Map,
     Incarnation,
     Said,
-    TakeOn { slot: Slot, epoch: SlotEpoch, incarnation: u64 },
+    TakeOn { slot: Slot, epoch: SlotEpoch, incarnation: u64, writer: u64 },
     Commit { slot: Slot, stream: u64, number: u64 },
     Task { slot: Slot, stream: u64, effect: Effect, to: Place },
 }
@@ -41,11 +42,12 @@ pub struct Metadata {
     states: BTreeMap<Slot, State>,
     /// Not taken on again until then.
     rests: BTreeMap<Slot, Time>,
+    pub journal: Option<Journal>,
 }
 
 impl Metadata {
     /// `starts`: how often it was started before.
-    pub fn new(scene: &Scene, at: usize, starts: u64) -> Metadata {
+    pub fn new(scene: &mut Scene, at: usize, starts: u64, disk: Disk) -> Metadata {
         let terms = match scene.broken {
             Broken::MemberTerms => Terms { lease: TERMS.lease * 6, ..TERMS },
             _ => TERMS,
@@ -61,6 +63,7 @@ impl Metadata {
             calls: BTreeMap::new(),
             states: BTreeMap::new(),
             rests: BTreeMap::new(),
+            journal: scene.journals.then(|| Journal::new(scene, at, disk)),
         }
     }
 
@@ -72,8 +75,11 @@ impl Metadata {
         Place::node_id(self.at)
     }
 
-    /// I-MEMBER-1.
-    pub fn may_act(&self, now: Time) -> bool {
+    /// I-MEMBER-1; with journals, I-TAIL-4.
+    pub fn may_act(&self, now: Time, scene: &Scene) -> bool {
+        if let Some(journal) = &self.journal {
+            return journal.may_answer(now, scene);
+        }
         let joined = self.map.as_ref().and_then(|map| map.node(self.id())).map(|node| node.joined);
         self.membership.may_act(now) && joined.is_some() && joined == self.membership.joined()
     }
@@ -85,20 +91,31 @@ impl Metadata {
     pub fn run(&mut self, scene: &mut Scene) {
         while let Some(happened) = scene.net.next_event(self.place()) {
             match happened {
+                Happened::Asked { ticket, message: Message::Tail { from, said }, .. } => {
+                    scene.net.answer(ticket, Message::Yes);
+                    self.journal.iter_mut().for_each(|journal| journal.heard(scene, from, *said.clone()));
+                }
                 Happened::Asked { from: _, ticket, message } => self.asked(scene, ticket, message),
+                Happened::Answered { call, message: Message::Told(told) } => {
+                    self.journal.iter_mut().for_each(|journal| journal.told(scene, call, told.clone()));
+                }
                 Happened::Answered { call, message } => {
                     if let Some(called) = self.calls.remove(&call) {
                         self.answered(scene, called, message);
                     }
                 }
-                Happened::Failed { call } => drop(self.calls.remove(&call)),
+                Happened::Failed { call } => {
+                    drop(self.calls.remove(&call));
+                    self.journal.iter_mut().for_each(|journal| journal.failed(call));
+                }
             }
             self.effects(scene);
         }
         self.be_member(scene);
+        self.begin_anew(scene);
         self.own(scene);
         let now = scene.local(self.place());
-        if self.may_act(now) {
+        if self.may_act(now, scene) {
             for domain in self.domains.values_mut() {
                 if domain.lease.next_deadline().is_some_and(|at| at <= now) {
                     domain.lease.handle_deadline(now);
@@ -107,17 +124,21 @@ impl Metadata {
             }
         }
         self.effects(scene);
+        self.keep_journal(scene);
         self.send(scene);
     }
 
     fn effects(&mut self, scene: &mut Scene) {
         let (now, here) = (scene.local(self.place()), self.place());
+        if self.journal.as_ref().is_some_and(|journal| !journal.may_answer(now, scene)) {
+            return;
+        }
         self.domains.values_mut().for_each(|domain| domain.effects(now, scene, here));
     }
 
     fn asked(&mut self, scene: &mut Scene, ticket: Ticket, message: Message) {
         let now = scene.local(self.place());
-        let acts = self.may_act(now);
+        let acts = self.may_act(now, scene);
         let answer = match message {
             Message::Grant(answer) => {
                 self.membership.handle(now, answer);
@@ -157,15 +178,24 @@ impl Metadata {
     fn let_go(&mut self, scene: &mut Scene, slot: Slot, acts: bool) -> Message {
         let now = scene.local(self.place());
         if let Some(domain) = self.domains.get_mut(&slot).filter(|_| acts) {
+            if let Some(journal) = self.journal.as_mut().filter(|journal| !journal.has_all_of(slot)) {
+                domain.closed_until = now + TERMS.beat_every * 2;
+                journal.carry_all();
+                return Message::Later;
+            }
             let Some(state) = domain.let_go(now, scene) else { return Message::Later };
             if scene.broken != Broken::ServedOn {
                 self.domains.remove(&slot);
             }
             self.rests.insert(slot, now + TERMS.lease * 2);
+            self.journal.iter_mut().for_each(|journal| journal.free(slot, state.life));
             self.states.insert(slot, state);
         }
         // It is asked again if the answer was lost.
         let rests = self.rests.get(&slot).is_some_and(|until| now < *until);
+        if self.journal.as_ref().is_some_and(|journal| journal.is_freeing(slot)) {
+            return Message::Later;
+        }
         let state = self.states.get(&slot).filter(|_| rests);
         state.map_or(Message::WrongOwner, |state| Message::LetGone(Box::new(state.clone())))
     }
@@ -181,17 +211,24 @@ impl Metadata {
                 }
                 self.incarnation = Some(number);
             }
-            (Called::TakeOn { slot, epoch, incarnation }, Message::TakenOn { past, view })
-                if self.owns(slot) == Some(epoch) && self.incarnation == Some(incarnation) =>
+            (Called::TakeOn { slot, epoch, incarnation, writer }, Message::TakenOn { past, view })
+                if self.owns(slot) == Some(epoch)
+                    && self.incarnation == Some(incarnation)
+                    && self.writer() == writer =>
             {
                 let taken = Taken { slot, owner: self.id(), epoch, incarnation };
                 let before = past.life.0.checked_sub(1).map(Life);
+                self.journal.iter_mut().for_each(|journal| journal.serve(slot, (*view).clone()));
                 let mut domain = Domain::begin(scene, &taken, past, *view, now);
                 let state = self.states.remove(&slot);
                 if let Some(state) =
                     state.filter(|of| Some(of.life) == before && of.incarnation == incarnation)
                 {
                     domain.go_on(now, scene, state);
+                }
+                if let Some(journal) = &mut self.journal {
+                    domain.inherit(scene, journal.inherited.remove(&slot));
+                    domain.store_answers(scene, journal);
                 }
                 self.domains.insert(slot, domain);
             }
@@ -237,7 +274,7 @@ impl Metadata {
                 self.ask(scene, Place::Coordinator(at), Called::Said, Message::Said(saying));
             }
         }
-        if self.membership.joined().is_none() {
+        if self.membership.joined().is_none() && self.journal.is_none() {
             self.domains.clear();
         }
         if now >= self.next_look {
@@ -262,18 +299,76 @@ impl Metadata {
         let now = scene.local(self.place());
         let owned: BTreeMap<Slot, SlotEpoch> =
             slots().into_iter().filter_map(|slot| Some((slot, self.owns(slot)?))).collect();
-        self.domains.retain(|slot, domain| owned.get(slot) == Some(&domain.epoch));
-        let Some(incarnation) = self.incarnation.filter(|_| self.may_act(now)) else { return };
+        let map = self.map.as_ref();
+        // What nobody has by the map is its owner's by the rows.
+        let nobodys = |slot: &Slot| map.is_none_or(|map| map.slot(*slot).owner.is_none());
+        let rows = self.journal.is_some();
+        self.domains.retain(|slot, domain| owned.get(slot) == Some(&domain.epoch) || rows && nobodys(slot));
+        self.free_strays();
+        let Some(incarnation) = self.incarnation.filter(|_| self.may_act(now, scene)) else { return };
+        let writer = self.writer();
         for (slot, epoch) in owned {
             if self.rests.get(&slot).is_some_and(|until| now < *until) {
                 continue;
             }
-            let called = Called::TakeOn { slot, epoch, incarnation };
+            let called = Called::TakeOn { slot, epoch, incarnation, writer };
+            if self.journal.as_ref().is_some_and(|journal| !journal.has_all_of(slot)) {
+                continue;
+            }
             if !self.domains.contains_key(&slot) && !self.calls.values().any(|of| *of == called) {
-                let message = Message::TakeOn { slot, owner: self.id(), epoch, incarnation };
+                let message = Message::TakeOn { slot, owner: self.id(), epoch, incarnation, writer };
                 self.ask(scene, Place::Database, called, message);
             }
         }
+    }
+
+    /// As a writer in the database.
+    fn writer(&self) -> u64 {
+        self.journal.as_ref().map_or(0, Journal::life)
+    }
+
+    /// Somebody went on in its place: it begins with empty hands.
+    fn begin_anew(&mut self, scene: &mut Scene) {
+        let Some(journal) = self.journal.take_if(|journal| journal.is_over) else { return };
+        scene.note(|| format!("metadata {} begins anew", self.at));
+        self.domains.clear();
+        self.states.clear();
+        self.rests.clear();
+        self.journal = Some(Journal::new(scene, self.at, journal.disk));
+    }
+
+    /// What is its own by the rows, and another's by the map, it does not keep from them.
+    fn free_strays(&mut self) {
+        let (Some(journal), Some(map)) = (&mut self.journal, &self.map) else { return };
+        for (slot, epoch, life) in std::mem::take(&mut journal.rows) {
+            let entry = map.slot(slot);
+            let others = entry.owner.is_some_and(|owner| owner != Place::node_id(self.at));
+            if others && entry.epoch > epoch && !self.domains.contains_key(&slot) && journal.has_all_of(slot)
+            {
+                journal.free(slot, life);
+            }
+        }
+    }
+
+    /// What was done goes into the journal, and what may be answered is.
+    fn keep_journal(&mut self, scene: &mut Scene) {
+        let standby = self.map.as_ref().and_then(|map| map.standby_of(self.id()));
+        let Some(journal) = &mut self.journal else { return };
+        for (slot, domain) in &mut self.domains {
+            for commit in domain.new_commits() {
+                let known = commit.done.as_ref().map(|done| {
+                    let answer = OpAnswer::Names(done.answer.clone());
+                    (done.by, (*slot, Answered { answer, goes_along: true }))
+                });
+                journal.add(scene, *slot, Some(commit), known.into_iter().collect());
+            }
+        }
+        for (slot, stream, number) in journal.run(scene, standby) {
+            if let Some(domain) = self.domains.get_mut(&slot).filter(|domain| domain.stream == stream) {
+                domain.pending.remove(&number);
+            }
+        }
+        self.effects(scene);
     }
 
     /// What is not written, and not told, and on nobody's way.
@@ -289,7 +384,7 @@ impl Metadata {
             .collect();
         for (slot, domain) in &self.domains {
             let (slot, stream) = (*slot, domain.stream);
-            for (number, commit) in &domain.pending {
+            for (number, commit) in domain.pending.iter().filter(|_| self.journal.is_none()) {
                 if !commits.contains(&(stream, *number)) {
                     let called = Called::Commit { slot, stream, number: *number };
                     wanted.push((Place::Database, called, Message::Commit(Box::new(commit.clone()))));
@@ -322,7 +417,8 @@ impl Metadata {
         }
     }
 
-    pub fn is_at_rest(&self, now: Time) -> bool {
-        self.may_act(now) && self.domains.values().all(Domain::is_at_rest)
+    pub fn is_at_rest(&self, now: Time, scene: &Scene) -> bool {
+        let journal = self.journal.as_ref().is_none_or(Journal::is_at_rest);
+        journal && self.may_act(now, scene) && self.domains.values().all(Domain::is_at_rest)
     }
 }

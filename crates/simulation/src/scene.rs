@@ -5,11 +5,12 @@ use std::time::Duration;
 use cluster::tenure::Time;
 
 use crate::{
-    cast::{Broken, Place},
+    cast::{Broken, METADATA_SERVERS, Place},
     chance::{Random, Weather},
     content::ContentTruth,
     names::NameTruth,
     network::Network,
+    tail::TailTruth,
 };
 
 impl Tally {
@@ -67,8 +68,14 @@ pub struct Scene {
     pub net: Network,
     pub broken: Broken,
     pub weather: Weather,
+    /// Servers have journals, and standbys for their ends.
+    pub journals: bool,
+    /// Of metadata, that take part; the last one may only keep copies.
+    pub servers: usize,
+    pub third_only: bool,
     pub names: NameTruth,
     pub content: ContentTruth,
+    pub tail: TailTruth,
     pub tally: Tally,
     pub wrong: Option<String>,
     numbers: u64,
@@ -81,8 +88,12 @@ impl Scene {
             net,
             broken,
             weather,
+            journals: false,
+            servers: METADATA_SERVERS - 1,
+            third_only: false,
             names: NameTruth::begin(),
             content: ContentTruth::begin(),
+            tail: TailTruth::default(),
             tally: Tally::default(),
             wrong: None,
             numbers: 0,

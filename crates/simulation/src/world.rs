@@ -18,6 +18,7 @@ use crate::{
     network::Network,
     scene::{Scene, Tally},
     store::Devices,
+    tail::{Disk, TailTruth},
     trace::Trace,
 };
 
@@ -33,6 +34,8 @@ pub struct World {
     paused_until: BTreeMap<Place, Duration>,
     /// Down until then, and whether its machine lost power.
     down_until: BTreeMap<Place, (Duration, bool)>,
+    /// Its machine is gone, and what was on it: it is another one when its standby has gone on.
+    lost: BTreeMap<Place, u64>,
 }
 
 /// What a run came to.
@@ -49,6 +52,7 @@ pub struct Outcome {
     pub names_lost: u64,
     pub connections_broken: u64,
     pub frames: u64,
+    pub tail: TailTruth,
 }
 
 impl Outcome {
@@ -63,6 +67,10 @@ impl Outcome {
             ("names lost by power cuts", self.names_lost),
             ("connections broken", self.connections_broken),
             ("frames", self.frames),
+            ("copies complete", self.tail.complete),
+            ("servers gone on for", self.tail.take_overs),
+            ("records that only a standby had", self.tail.brought),
+            ("machines lost", self.tail.machines_lost),
         ]);
         counts
     }
@@ -79,19 +87,29 @@ impl World {
         };
         let net = Network::new(Random::new(random.next()), weather, broken, Trace::wanted(traced));
         let mut scene = Scene::new(random, net, weather, broken);
-        scene.note(|| format!("seed {seed}, {broken:?}, {weather:?}"));
+        scene.journals = broken.is_of_tails() || broken == Broken::Nothing && seed % 3 == 2;
+        if scene.journals && scene.random.below(3) > 0 {
+            scene.servers = METADATA_SERVERS;
+            scene.third_only = scene.random.one_in(2);
+        }
+        let (journals, servers) = (scene.journals, scene.servers);
+        scene
+            .note(|| format!("seed {seed}, {broken:?}, journals {journals}, {servers} servers, {weather:?}"));
         let data =
             (0..DATA_SERVERS).map(|at| DataServer::begin(at, Devices::default(), Fences::default(), broken));
         World {
             database: Database::new(),
             coordinators: (0..COORDINATORS).map(|at| Coordinator::new((at, 0))).collect(),
-            metadata: (0..METADATA_SERVERS).map(|at| Metadata::new(&scene, at, 0)).collect(),
+            metadata: (0..scene.servers)
+                .map(|at| Metadata::new(&mut scene, at, 0, Disk::default()))
+                .collect(),
             data: data.collect(),
             clients: (0..CLIENTS).map(|at| Client::new(&scene, at, 0)).collect(),
             scene,
             starts: BTreeMap::new(),
             paused_until: BTreeMap::new(),
             down_until: BTreeMap::new(),
+            lost: BTreeMap::new(),
         }
     }
 
@@ -119,7 +137,7 @@ impl World {
                 self.scene.judge(Err(format!("it does not come to rest: {waits}")));
             }
         }
-        let Scene { net, names, content, tally, wrong, .. } = self.scene;
+        let Scene { net, names, content, tail, tally, wrong, .. } = self.scene;
         Outcome {
             wrong,
             tally,
@@ -132,6 +150,7 @@ impl World {
             names_lost: names.taken_away,
             connections_broken: net.broken_off,
             frames: net.frames,
+            tail,
             trace: net.trace.lines,
         }
     }
@@ -142,9 +161,15 @@ impl World {
         !paused && !self.down_until.contains_key(&place)
     }
 
+    /// Who takes part.
+    fn places(&self) -> Vec<Place> {
+        let absent = |place: &Place| matches!(place, Place::Metadata(at) if *at >= self.metadata.len());
+        Place::all().into_iter().filter(|place| !absent(place)).collect()
+    }
+
     fn step(&mut self) {
         self.start_again();
-        for place in Place::all() {
+        for place in self.places() {
             if !self.is_running(place) {
                 continue;
             }
@@ -162,7 +187,7 @@ impl World {
 
     fn trouble(&mut self) {
         let weather = self.scene.weather;
-        let places = weather.who.map_or_else(Place::all, <[Place]>::to_vec);
+        let places = weather.who.map_or_else(|| self.places(), <[Place]>::to_vec);
         let now = self.scene.now();
         let random = &mut self.scene.random;
         if random.one_in(weather.cut)
@@ -198,6 +223,51 @@ impl World {
             let until = now + Duration::from_millis(50) + random.millis(1500);
             self.end(place, until, true);
         }
+        if self.scene.journals {
+            self.trouble_of_servers();
+        }
+    }
+
+    /// Of journals: servers that cannot hear each other or the database, and machines that are gone.
+    fn trouble_of_servers(&mut self) {
+        let (weather, now) = (self.scene.weather, self.scene.now());
+        let random = &mut self.scene.random;
+        let at = random.below(self.metadata.len() as u64) as usize;
+        if random.one_in(weather.part) {
+            let other =
+                (at + 1 + random.below(self.metadata.len() as u64 - 1) as usize) % self.metadata.len();
+            let other = if random.one_in(4) { Place::Database } else { Place::Metadata(other) };
+            let until = now + random.millis(4000);
+            self.scene.net.cut(Place::Metadata(at), other, until);
+            self.scene.net.cut(other, Place::Metadata(at), until);
+        }
+        let random = &mut self.scene.random;
+        if random.one_in(weather.kill) {
+            let until = now + random.millis(6000);
+            self.end(Place::Metadata(at), until, false);
+        }
+        let random = &mut self.scene.random;
+        if random.one_in(weather.lost) {
+            let until = now + random.millis(3000);
+            self.lose_machine(at, until);
+        }
+    }
+
+    /// Only if somebody has a copy, who is not lost himself. A server that goes on without may have said so to the database already.
+    fn lose_machine(&mut self, at: usize, until: Duration) {
+        let (place, node) = (Place::Metadata(at), Place::node_id(at));
+        let Some((by, copy)) = self.database.writers.complete(node) else { return };
+        let standby = self.metadata.get(by.0 as usize - 1).and_then(|server| server.journal.as_ref());
+        let has = standby.is_some_and(|of| of.disk.files.get(&node).is_some_and(|file| file.copy == copy));
+        let held = self.metadata[at].journal.as_ref().is_some_and(|journal| journal.is_held());
+        let down = self.down_until.contains_key(&place);
+        if !has || !held || down || !self.lost.is_empty() {
+            return;
+        }
+        self.scene.note(|| format!("the machine of {place:?} is lost"));
+        self.scene.tail.machines_lost += 1;
+        self.lost.insert(place, self.database.writers.taken_over(node));
+        self.end(place, until, true);
     }
 
     fn end(&mut self, place: Place, until: Duration, power_cut: bool) {
@@ -237,6 +307,15 @@ impl World {
         let due: Vec<Place> =
             self.down_until.iter().filter(|(_, (until, _))| *until <= now).map(|(place, _)| *place).collect();
         for place in due {
+            if let Place::Metadata(at) = place
+                && let Some(times) = self.lost.get(&place)
+            {
+                if self.database.writers.taken_over(Place::node_id(at)) == *times {
+                    continue;
+                }
+                self.lost.remove(&place);
+                self.metadata[at].journal.iter_mut().for_each(|journal| journal.disk = Disk::default());
+            }
             self.down_until.remove(&place);
             self.scene.note(|| format!("{place:?} is started"));
             self.scene.net.begin_process(place);
@@ -244,7 +323,11 @@ impl World {
             *starts += 1;
             match place {
                 Place::Coordinator(at) => self.coordinators[at] = Coordinator::new((at, *starts)),
-                Place::Metadata(at) => self.metadata[at] = Metadata::new(&self.scene, at, *starts),
+                Place::Metadata(at) => {
+                    let journal = self.metadata[at].journal.as_mut();
+                    let disk = journal.map(|journal| std::mem::take(&mut journal.disk)).unwrap_or_default();
+                    self.metadata[at] = Metadata::new(&mut self.scene, at, *starts, disk);
+                }
                 Place::Client(at) => self.clients[at] = Client::new(&self.scene, at, *starts),
                 Place::Database | Place::Data(_) => (),
             }
@@ -272,7 +355,28 @@ impl World {
                 wrong = wrong.or_else(|| self.conflict(one, other));
             }
         }
+        // What only this sees would be seen by nobody.
+        if self.scene.broken == Broken::Nothing {
+            wrong = wrong.or_else(|| self.two_serve());
+        }
         self.scene.judge(wrong.map_or(Ok(()), Err));
+    }
+
+    /// With journals: one answers in a slot at a time.
+    fn two_serve(&self) -> Option<String> {
+        let mut serves: BTreeMap<_, usize> = BTreeMap::new();
+        for (at, server) in self.metadata.iter().enumerate().filter(|(_, server)| server.journal.is_some()) {
+            let place = Place::Metadata(at);
+            if !self.is_running(place) || !server.may_act(self.scene.local(place), &self.scene) {
+                continue;
+            }
+            for slot in server.domains.keys() {
+                if let Some(other) = serves.insert(*slot, at) {
+                    return Some(format!("metadata {other} and {at} may both answer in {slot:?}"));
+                }
+            }
+        }
+        None
     }
 
     fn conflict(&self, one: &Client, other: &Client) -> Option<String> {
@@ -324,7 +428,7 @@ impl World {
             .metadata
             .iter()
             .enumerate()
-            .all(|(at, server)| server.is_at_rest(self.scene.local(Place::Metadata(at))));
+            .all(|(at, server)| server.is_at_rest(self.scene.local(Place::Metadata(at)), &self.scene));
         quiet && served && owned == crate::cast::UGSDS.len()
     }
 
@@ -353,7 +457,11 @@ impl World {
             .map(|(at, server)| {
                 let now = self.scene.local(Place::Metadata(at));
                 let domains: Vec<_> = server.domains.values().map(crate::domain::Domain::waits).collect();
-                format!("metadata {at}: may act {}, {domains:?}", server.may_act(now))
+                let journal = server.journal.as_ref().map(crate::tail::Journal::waits);
+                format!(
+                    "metadata {at}: may act {}, {domains:?}, {journal:?}",
+                    server.may_act(now, &self.scene)
+                )
             })
             .collect();
         let data: Vec<bool> = self.data.iter().map(DataServer::is_at_rest).collect();

@@ -1,6 +1,6 @@
 //! Goal: whatever befalls processes, machines and networks, no program sees anything but what was done, in an order that is true to its
 //! calls; what was answered as done stays; two never have what one may have; and when the faults stop all of it comes to rest. Method:
-//! the shipped cores in one simulated world (see the crate), a few hundred seeds. One seed is one run; this shows what happened in it:
+//! the shipped cores in one simulated world (see the crate), a few hundred seeds, every third with journals and standbys. One seed is one run; this shows what happened in it:
 //!
 //!     SIMULATION_SEED=N cargo test -p simulation --test world
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -12,7 +12,7 @@ use simulation::{
     world::{Outcome, World},
 };
 
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 400;
 /// So many runs at most until what is left out is missed.
 const PATIENCE: u64 = 500;
 
@@ -38,7 +38,8 @@ fn the_cores_hold_together() {
     let seeds = setting("SIMULATION_SEEDS").unwrap_or(SEEDS);
     let first = setting("SIMULATION_FIRST").unwrap_or(0);
     let (mut wrong, mut met) = (Vec::new(), BTreeMap::new());
-    for seed in first..first + seeds {
+    let every = setting("SIMULATION_EVERY").unwrap_or(1);
+    for seed in (first..first + seeds * every).step_by(every as usize) {
         let outcome = run(seed, Broken::Nothing, false);
         for (what, times) in outcome.counts() {
             *met.entry(what).or_insert(0) += times;
@@ -48,6 +49,10 @@ fn the_cores_hold_together() {
         }
     }
     println!("{met:#?}");
+    assert!(wrong.is_empty(), "{} of {seeds} runs:\n{}", wrong.len(), wrong[..wrong.len().min(5)].join("\n"));
+    if first > 0 || seeds < SEEDS {
+        return;
+    }
     // Fair weather shows nothing.
     for (what, least) in [
         ("calls", 100),
@@ -62,7 +67,7 @@ fn the_cores_hold_together() {
         ("sessions that came back", 1),
     ] {
         let times = met.get(what).copied().unwrap_or(0);
-        assert!(seeds < SEEDS || times >= least * seeds, "{what}: {times} times in {seeds} runs");
+        assert!(times >= least * seeds, "{what}: {times} times in {seeds} runs");
     }
     for what in [
         "commits fenced",
@@ -74,20 +79,22 @@ fn the_cores_hold_together() {
         "writes lost with their keeper",
         "slots handed over",
         "locks handed over",
+        "copies complete",
+        "servers gone on for",
+        "records that only a standby had",
+        "machines lost",
     ] {
-        assert!(
-            seeds < SEEDS || met.get(what).is_some_and(|times| *times > 0),
-            "{what}: never in {seeds} runs"
-        );
+        assert!(met.get(what).is_some_and(|times| *times > 0), "{what}: never in {seeds} runs");
     }
-    assert!(wrong.is_empty(), "{} of {seeds} runs:\n{}", wrong.len(), wrong[..wrong.len().min(5)].join("\n"));
 }
 
 /// Goal: a simulation that finds nothing must not be one that sees nothing. Method: each of the things that it all hangs on is left out.
 #[test]
 fn what_is_left_out_is_missed() {
     let mut unseen = Vec::new();
-    for broken in Broken::ALL {
+    let only = std::env::var("SIMULATION_WITHOUT").ok();
+    let wanted = |broken: &Broken| only.as_ref().is_none_or(|only| format!("{broken:?}") == *only);
+    for broken in Broken::ALL.into_iter().filter(wanted) {
         // That it does not come to rest may be for many reasons.
         let missed = |seed| run(seed, broken, false).wrong.filter(|why| !why.contains("come to rest"));
         let found = (0..PATIENCE).find_map(|seed| missed(seed).map(|why| (seed, why)));

@@ -1,6 +1,10 @@
 //! Chance that a seed repeats, of the simulations.
 
+mod post;
+
 use std::time::Duration;
+
+pub use post::{Post, Ways};
 
 pub struct Random(pub u64);
 
@@ -18,6 +22,11 @@ impl Random {
 
     pub fn one_in(&mut self, n: u64) -> bool {
         n > 0 && self.below(n) == 0
+    }
+
+    /// One in so many, or never: half of the runs have it.
+    pub fn maybe(&mut self, often: u64) -> u64 {
+        if self.one_in(2) { often } else { 0 }
     }
 
     pub fn millis(&mut self, most: u64) -> Duration {

@@ -75,6 +75,10 @@ pub enum Input {
         view: View,
         length: u64,
     },
+    /// By the metadata server, which would have us go on alone: are we there?
+    Asked {
+        view: u64,
+    },
     /// Of a client, by a number of the caller's.
     Write {
         call: u64,
@@ -147,6 +151,10 @@ pub enum Effect {
     WantsLeave(Member),
     /// To the metadata server.
     Complain(Member),
+    /// To the metadata server, which asked. Nothing changes before the view does.
+    GoesOn {
+        view: u64,
+    },
     Complete {
         view: u64,
     },
@@ -270,6 +278,12 @@ impl Copy {
             Input::Sent(sent) => self.take(sent),
             Input::Done { view, done } => self.note_done(&view, done),
             Input::Stored { by, since, serial } => self.stored_there(by, since, serial),
+            Input::Asked { view } => {
+                let counts = |of: &View| of.number == view && of.counts(self.me);
+                if self.view.as_ref().is_some_and(counts) {
+                    self.effects.push_back(Effect::GoesOn { view });
+                }
+            }
             Input::Dropped => self.has_kept &= self.view.is_some_and(|view| view.has(self.me)),
             Input::StoredHere(number) => self.stored_here(number),
         }
