@@ -170,11 +170,14 @@ fn write_as(data: &DataSite, session: &Routed<'_>, n: usize, ino: u64) -> Result
     ask_once(&data.client(), &write, b"bytes", 0).map(drop).map_err(|fault| Reason::of(&fault))
 }
 
-/// Until then it is not silent.
-fn has_heard_as(data: &DataSite, session: &Routed<'_>, n: usize, ino: u64) {
+/// Of the first one. Until then neither is silent.
+fn has_heard_as(data: &DataSite, (one, other): (&Routed<'_>, &Routed<'_>), n: usize, ino: u64) {
     until("it has heard who is there", || {
-        (0..2).for_each(|server| renew(session, server));
-        write_as(data, session, n, ino).is_ok()
+        for server in 0..2 {
+            renew(one, server);
+            renew(other, server);
+        }
+        write_as(data, one, n, ino).is_ok()
     });
 }
 
@@ -190,7 +193,7 @@ fn of_several_the_owner_of_the_slot_fences() {
     let ino = file(&silent);
     let owner = site.owner(ino);
     for data in &site.data {
-        has_heard_as(data, &silent, owner, ino);
+        has_heard_as(data, (&silent, &other), owner, ino);
         assert_eq!(write_as(data, &silent, 1 - owner, ino), Err(Reason::WrongOwner));
     }
     assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
@@ -215,7 +218,7 @@ fn who_took_a_slot_fences_what_was_asked_in_the_givers_name() {
     let ino = file(&silent);
     site.try_bring(ino, 0).unwrap();
     for data in &site.data {
-        has_heard_as(data, &silent, 0, ino);
+        has_heard_as(data, (&silent, &other), 0, ino);
     }
     assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
     site.try_bring(ino, 1).unwrap();
@@ -240,7 +243,7 @@ fn what_is_under_way_in_the_givers_name_is_waited_for_by_who_took_the_slot() {
     let (silent, other) = (site.session(), site.session());
     let ino = file(&silent);
     site.try_bring(ino, 0).unwrap();
-    has_heard_as(&site.data[0], &silent, 0, ino);
+    has_heard_as(&site.data[0], (&silent, &other), 0, ino);
     assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
     let hangs = site.data[0].faults.hold(IoKind::Write);
     std::thread::scope(|scope| {
@@ -269,7 +272,7 @@ fn a_verdict_goes_along_with_the_slot() {
     let (silent, other) = (site.session(), site.session());
     let ino = file(&silent);
     site.try_bring(ino, 0).unwrap();
-    has_heard_as(&site.data[0], &silent, 0, ino);
+    has_heard_as(&site.data[0], (&silent, &other), 0, ino);
     assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
     until("the lock is free", || {
         renew(&silent, 1);
