@@ -17,8 +17,8 @@ use site::{
 };
 
 const SILENCE: Duration = Duration::from_secs(4);
-/// Before who found his connection broken comes again: several looks of the clock.
-const PAUSE: Duration = Duration::from_millis(800);
+/// Before who found his connection broken comes again: some looks of the clock, and the time in which one who is suspected may say so.
+const PAUSE: Duration = Duration::from_secs(2);
 
 fn stand_still(time: Duration) {
     let (begun, me) = (Instant::now(), std::process::id());
