@@ -179,6 +179,7 @@ impl Driver {
     /// Who waits for a movement to carry out waits no longer.
     pub fn end(&self) {
         *self.jobs.lock() = None;
+        self.line.end();
     }
 
     fn hand_over(&self, effect: Effect) {

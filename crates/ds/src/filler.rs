@@ -54,6 +54,8 @@ struct Line {
     moves: VecDeque<Job>,
     /// What no tier had room for and readers may still want, oldest first.
     left: VecDeque<(Weak<Object>, Weak<Fetch>)>,
+    /// Nobody waits for more.
+    over: bool,
 }
 
 impl Filler {
@@ -96,9 +98,10 @@ impl Filler {
 
     pub fn next(&self, at_most: Duration) -> Option<Job> {
         let mut line = self.line.lock();
-        let is_empty =
-            |line: &mut Line| line.wanted.is_empty() && line.ahead.is_empty() && line.moves.is_empty();
-        self.work.wait_while_for(&mut line, is_empty, at_most);
+        let has_none = |line: &mut Line| {
+            !line.over && line.wanted.is_empty() && line.ahead.is_empty() && line.moves.is_empty()
+        };
+        self.work.wait_while_for(&mut line, has_none, at_most);
         let Line { wanted, ahead, moves, .. } = &mut *line;
         [wanted, ahead, moves].into_iter().find_map(VecDeque::pop_front)
     }
@@ -117,6 +120,12 @@ impl Filler {
         {
             object.reading.forget(&fetch);
         }
+    }
+
+    /// Whoever waits for a job waits no longer.
+    pub fn end(&self) {
+        self.line.lock().over = true;
+        self.work.notify_all();
     }
 
     /// `None`: there is not so much left.

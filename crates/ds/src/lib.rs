@@ -259,7 +259,9 @@ impl DataServer {
     /// Stops the threads. Movements under way stop at the next SAU; what they finished stays.
     pub fn shutdown(&self) {
         self.stop.store(true, Ordering::Release);
+        drop(self.sleeping.0.lock());
         self.sleeping.1.notify_all();
+        self.filler.end();
         self.driver.end();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // A mover that panicked has said so already.

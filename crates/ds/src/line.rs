@@ -61,9 +61,16 @@ struct Standing {
     taken: HashMap<RequestId, (Wanted, Arc<Object>)>,
     /// Done. The thread lets go of them: whoever hears of the end may hold the locks that this needs.
     done: Vec<Arc<Object>>,
+    over: bool,
 }
 
 impl Line {
+    /// The thread waits no longer.
+    pub fn end(&self) {
+        self.standing.lock().over = true;
+        self.changed.notify_all();
+    }
+
     pub fn push(&self, list: &[Wanted]) -> Result<(), RequestError> {
         let mut standing = self.standing.lock();
         if standing.waiting.len() >= FILES_MAX {
@@ -78,8 +85,9 @@ impl Line {
     /// something, and no longer than `at_most`.
     pub fn next(&self, at_most: Duration) -> (Option<Wanted>, Vec<Arc<Object>>) {
         let mut standing = self.standing.lock();
-        let nothing_to_do =
-            |s: &mut Standing| s.done.is_empty() && (s.waiting.is_empty() || s.taken.len() >= AT_ONCE);
+        let nothing_to_do = |s: &mut Standing| {
+            !s.over && s.done.is_empty() && (s.waiting.is_empty() || s.taken.len() >= AT_ONCE)
+        };
         self.changed.wait_while_for(&mut standing, nothing_to_do, at_most);
         let wanted = if standing.taken.len() < AT_ONCE { standing.waiting.pop_front() } else { None };
         standing.in_hand = wanted.is_some();

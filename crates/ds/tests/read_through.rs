@@ -18,7 +18,8 @@ const READER: OpenKind = OpenKind { read: true, write: false };
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const SAU: usize = types::SAU_BYTES as usize;
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Only bounds a hang.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn site(memory: usize, ssd: bool) -> (Site, Arc<LinkedDir>) {
     let dir = LinkedDir::new();
@@ -172,15 +173,16 @@ fn nothing_is_kept_of_what_changed_while_it_was_fetched() {
             std::os::unix::fs::FileExt::write_all_at(&file, b"other", 9 * MIB as u64).unwrap();
         }
     });
-    let mut failed = 0;
+    // Who gets his bytes before the change is found gets those of the file that is open.
     for at in (0..12 * MIB).step_by(MIB) {
-        failed += u32::from(request(&site, &object, at, MIB).is_err());
+        let _ = request(&site, &object, at, MIB);
     }
     // What was there before is of the file that was agreed on; of what came after nothing is here.
     wait_until("nothing is under way", || Arc::strong_count(&object) == 1);
     let report = site.server().report(&object);
     assert!(report.saus[0] <= 1, "{report:?}");
-    assert!(failed > 0, "this file is not the one that was agreed on");
+    let failed = request(&site, &object, 9 * MIB, MIB).is_err();
+    assert!(failed, "this file is not the one that was agreed on");
     drop(object);
 }
 

@@ -23,6 +23,9 @@ impl Linked {
         while !self.is_stopping() {
             let wait = if missing.is_empty() { LOOK } else { Duration::ZERO };
             if let Ok(ino) = line.recv_timeout(wait) {
+                if self.is_stopping() {
+                    return;
+                }
                 // Opened first, all of them: that is done in a moment.
                 if self.keep(ino) && missing.len() < LINE_MAX && !missing.contains(&ino) {
                     missing.push_back(ino);

@@ -189,6 +189,7 @@ impl Linked {
         self.call();
         // Wakes who waits for one; whoever finds the line full need not be woken.
         let _ = self.to_visit.try_send(Ino::ROOT);
+        let _ = self.to_keep.try_send(Ino::ROOT);
         self.walks.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // One that panicked has said so already.

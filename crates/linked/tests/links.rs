@@ -7,7 +7,7 @@
 
 mod fixture;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fixture::Site;
 use types::Ino;
@@ -29,7 +29,7 @@ fn site(second: &str) -> (Site, Ino) {
 }
 
 fn drain(site: &Site) {
-    site.linked().drain(Some(Instant::now() + Duration::from_secs(20)), &|| false).unwrap();
+    site.linked().drain(Some(Instant::now() + fixture::PATIENCE), &|| false).unwrap();
 }
 
 fn is_published_as(site: &Site, ino: Ino, name: &str) {

@@ -205,10 +205,16 @@ fn regression_a_step_counts_when_it_is_durable() {
     site.rename("gone", "g/here");
     site.chmod("cached", 0o600);
     site.setxattr("unread", "user.a", "b");
-    let soon = std::time::Instant::now() + std::time::Duration::from_millis(500);
-    assert_eq!(site.linked().drain(Some(soon), &|| false), Err(Errno::ETIMEDOUT));
+    let until = std::time::Instant::now() + PATIENCE;
+    let here = site.theirs().join("g/here");
+    // It is only not durable.
+    while !here.exists() {
+        assert!(std::time::Instant::now() < until, "it is not made");
+        let soon = std::time::Instant::now() + std::time::Duration::from_millis(500);
+        assert_eq!(site.linked().drain(Some(soon), &|| false), Err(Errno::ETIMEDOUT));
+    }
     assert_eq!(site.linked().status().pending, 6);
-    assert_eq!(site.they_have("g/here"), b"gone", "it is only not durable");
+    assert_eq!(site.they_have("g/here"), b"gone");
     site.plan.fail("sync", None, 0);
     site.settle();
     assert_eq!(site.linked().status().pending, 0);

@@ -376,7 +376,8 @@ fn names_that_are_made_while_a_directory_is_spread_are_seen() {
                     let _ = b.lookup(at(dir, &format!("n{}", n + ahead)));
                 }
                 let n = made.load(Ordering::Acquire);
-                assert!(n == 0 || b.lookup(at(dir, &format!("n{n}"))).is_ok(), "n{n}");
+                let found = b.lookup(at(dir, &format!("n{n}")));
+                assert!(n == 0 || found.is_ok(), "n{n}: {found:?}");
             }
             b.shutdown();
         });

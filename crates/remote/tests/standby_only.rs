@@ -65,7 +65,7 @@ fn a_mount_finds_the_standby_that_nobody_told_it_of() {
     until("the mount knows of it", || client.status().metadata.iter().any(|server| server.node == standby));
     let dead = site.owner(dir.get());
     assert_eq!(dead, 0);
-    site.kill(0);
+    site.kill_copied(0);
     until("the standby goes on", || site.owner(1) == 1);
     until("it begins anew", || site.service(1).has_to_begin_anew());
     site.begin_anew();

@@ -30,7 +30,7 @@ use wire::{
     schema::Lane,
 };
 
-use crate::{answer::No, standing::Standing};
+use crate::{answer::No, standing::Standing, waking::Waking};
 
 /// How long a connection to a data server is waited for.
 const CONNECTING_MAX: Duration = Duration::from_millis(300);
@@ -38,6 +38,8 @@ const CONNECTING_MAX: Duration = Duration::from_millis(300);
 struct Known {
     report: NodeReport,
     heard: Instant,
+    /// By the time in which we could hear it.
+    heard_awake: Duration,
     /// It did not answer in time, and has not reported since.
     suspect: bool,
     /// One for each address; the first that works is used.
@@ -65,8 +67,8 @@ pub struct Nodes {
     silence: Duration,
     /// What an answer is waited for.
     patience: Duration,
-    /// Data servers that were there before report within the time of silence.
-    started: Instant,
+    /// Since the start: data servers that were there before report within the time of silence.
+    clock: Waking,
     state: Mutex<State>,
 }
 
@@ -228,7 +230,7 @@ impl Nodes {
         };
         let state = Mutex::new(state);
         let instance = Instance::random();
-        Nodes { credentials, instance, silence, patience, started: Instant::now(), state }
+        Nodes { credentials, instance, silence, patience, clock: Waking::for_silence(silence), state }
     }
 
     pub fn map(&self) -> ClusterMap {
@@ -318,7 +320,13 @@ impl Nodes {
                 addresses.iter().map(|address| Arc::new(self.client(report.node, address))).collect()
             }
         };
-        let known = Known { report: report.clone(), heard: Instant::now(), suspect: false, clients };
+        let known = Known {
+            report: report.clone(),
+            heard: Instant::now(),
+            heard_awake: self.clock.now(),
+            suspect: false,
+            clients,
+        };
         state.nodes.insert(report.node, known);
         Ok(state.map.epoch().0)
     }
@@ -342,7 +350,7 @@ impl Nodes {
         let mut servers = state.map.nodes().filter(|node| node.takes_data()).peekable();
         // Who makes the map hears of them one after the other.
         let lacks = servers.peek().is_none() || servers.any(|node| !state.nodes.contains_key(&node.id.0));
-        self.started.elapsed() < self.silence && lacks
+        self.clock.now() < self.silence && lacks
     }
 
     /// Of those that are there.
@@ -414,7 +422,7 @@ impl Nodes {
         let state = self.state.lock();
         let without = state.nodes.iter().filter(|(_, known)| {
             let report = &known.report;
-            report.refuses && report.roster < version && known.heard.elapsed() <= patience
+            report.refuses && report.roster < version && self.silent(known) <= patience
         });
         without.map(|(node, _)| *node).collect()
     }
@@ -441,8 +449,17 @@ impl Nodes {
         state.nodes.iter().map(status).collect()
     }
 
+    fn silent(&self, known: &Known) -> Duration {
+        self.clock.now().saturating_sub(known.heard_awake)
+    }
+
     fn is_away(&self, known: &Known) -> bool {
-        known.heard.elapsed() > self.silence || known.suspect
+        self.silent(known) > self.silence || known.suspect
+    }
+
+    /// Time goes on for as long as somebody calls this.
+    pub(crate) fn look(&self) {
+        self.clock.look();
     }
 
     /// Asks several servers at once, and waits for all.
@@ -470,7 +487,7 @@ impl Nodes {
         let clients = {
             let state = self.state.lock();
             let Some(known) = state.nodes.get(&node) else {
-                let early = self.started.elapsed() < self.silence;
+                let early = self.clock.now() < self.silence;
                 let no = if early { No::soon } else { No::away };
                 return Err(no(node, "it has not reported"));
             };

@@ -48,13 +48,21 @@ fn write(data: &DataSite, joined: u64) -> Result<(), Reason> {
     ask_once(&data.client(), &write, b"bytes", 0).map(drop).map_err(|fault| Reason::of(&fault))
 }
 
+/// Until then it is not silent.
+fn has_heard(data: &DataSite, session: &Session, joined: u64) {
+    until("it has heard who is there", || {
+        session.try_ask(&GetAttr { head: session.head(), ino: 1 }).unwrap();
+        write(data, joined).is_ok()
+    });
+}
+
 #[test]
 fn who_was_given_up_writes_nothing_when_his_locks_are_free() {
     let site = site(2);
     let (silent, other) = (site.session(), site.session());
     let (old, new) = (silent.mount().joined, other.mount().joined);
     for data in &site.data {
-        until("it has heard who is there", || write(data, old).is_ok());
+        has_heard(data, &silent, old);
     }
     assert_eq!(lock(&silent), LockOutcome::Granted);
     gets_the_lock(&other);
@@ -72,7 +80,7 @@ fn a_data_server_that_is_cut_off_carries_nothing_out_when_the_locks_are_free() {
     let mut site = site(2);
     let (silent, other) = (site.session(), site.session());
     let (old, new) = (silent.mount().joined, other.mount().joined);
-    until("it has heard who is there", || write(&site.data[1], old).is_ok());
+    has_heard(&site.data[1], &silent, old);
     assert_eq!(lock(&silent), LockOutcome::Granted);
     // As late as may be: it may go on for longer than the silent session may.
     let begun = Instant::now();
@@ -96,7 +104,7 @@ fn what_is_under_way_is_waited_for() {
     let site = site(1);
     let (silent, other) = (site.session(), site.session());
     let old = silent.mount().joined;
-    until("it has heard who is there", || write(&site.data[0], old).is_ok());
+    has_heard(&site.data[0], &silent, old);
     assert_eq!(lock(&silent), LockOutcome::Granted);
     let hangs = site.data[0].faults.hold(IoKind::Write);
     std::thread::scope(|scope| {
@@ -122,7 +130,7 @@ fn a_verdict_outlives_a_restart_of_both_servers() {
     let mut site = site(1);
     let (silent, other) = (site.session(), site.session());
     let (old, alive) = (silent.mount().joined, other.mount().joined);
-    until("it has heard who is there", || write(&site.data[0], old).is_ok());
+    has_heard(&site.data[0], &silent, old);
     assert_eq!(lock(&silent), LockOutcome::Granted);
     gets_the_lock(&other);
     site.kill();
@@ -162,6 +170,17 @@ fn write_as(data: &DataSite, session: &Routed<'_>, n: usize, ino: u64) -> Result
     ask_once(&data.client(), &write, b"bytes", 0).map(drop).map_err(|fault| Reason::of(&fault))
 }
 
+/// Of the first one. Until then neither is silent.
+fn has_heard_as(data: &DataSite, (one, other): (&Routed<'_>, &Routed<'_>), n: usize, ino: u64) {
+    until("it has heard who is there", || {
+        for server in 0..2 {
+            renew(one, server);
+            renew(other, server);
+        }
+        write_as(data, one, n, ino).is_ok()
+    });
+}
+
 fn file(session: &Routed<'_>) -> u64 {
     let dir = session.mkdir(1, "d").unwrap();
     session.create(dir, "f", 1).unwrap()
@@ -174,7 +193,7 @@ fn of_several_the_owner_of_the_slot_fences() {
     let ino = file(&silent);
     let owner = site.owner(ino);
     for data in &site.data {
-        until("it has heard who is there", || write_as(data, &silent, owner, ino).is_ok());
+        has_heard_as(data, (&silent, &other), owner, ino);
         assert_eq!(write_as(data, &silent, 1 - owner, ino), Err(Reason::WrongOwner));
     }
     assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
@@ -199,7 +218,7 @@ fn who_took_a_slot_fences_what_was_asked_in_the_givers_name() {
     let ino = file(&silent);
     site.try_bring(ino, 0).unwrap();
     for data in &site.data {
-        until("it has heard who is there", || write_as(data, &silent, 0, ino).is_ok());
+        has_heard_as(data, (&silent, &other), 0, ino);
     }
     assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
     site.try_bring(ino, 1).unwrap();
@@ -224,7 +243,7 @@ fn what_is_under_way_in_the_givers_name_is_waited_for_by_who_took_the_slot() {
     let (silent, other) = (site.session(), site.session());
     let ino = file(&silent);
     site.try_bring(ino, 0).unwrap();
-    until("it has heard who is there", || write_as(&site.data[0], &silent, 0, ino).is_ok());
+    has_heard_as(&site.data[0], (&silent, &other), 0, ino);
     assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
     let hangs = site.data[0].faults.hold(IoKind::Write);
     std::thread::scope(|scope| {
@@ -253,7 +272,7 @@ fn a_verdict_goes_along_with_the_slot() {
     let (silent, other) = (site.session(), site.session());
     let ino = file(&silent);
     site.try_bring(ino, 0).unwrap();
-    until("it has heard who is there", || write_as(&site.data[0], &silent, 0, ino).is_ok());
+    has_heard_as(&site.data[0], (&silent, &other), 0, ino);
     assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
     until("the lock is free", || {
         renew(&silent, 1);

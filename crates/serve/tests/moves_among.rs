@@ -221,7 +221,7 @@ fn a_killed_server_keeps_nobody_from_draining_when_another_goes_on() {
     until("all are copied", || (0..3).all(|n| site.is_copied(n)));
     let (node, duty) = (layout(&site.session_as(id), files[0].ino).stripes[0], site.owner(1));
     drain(&site, node, false).unwrap();
-    site.kill((duty + 1) % 3);
+    site.kill_copied((duty + 1) % 3);
     until_drained(&mut site, node);
     let session = site.session();
     nothing_is_on(&session, &files, node);
@@ -235,7 +235,7 @@ fn the_next_on_duty_goes_on_draining() {
     let node = layout(&site.session(), files[0].ino).stripes[0];
     drain(&site, node, false).unwrap();
     let duty = site.owner(1);
-    site.kill(duty);
+    site.kill_copied(duty);
     until("another is on duty", || {
         site.begin_anew();
         site.owner(1) != duty

@@ -146,7 +146,7 @@ fn an_operation_is_not_carried_out_twice() {
         let renamed = session.ask(&rename(dir, 1002, session.id)).unwrap();
         (dir, session.id, made, renamed, site.owner(dir))
     };
-    site.kill(first);
+    site.kill_copied(first);
     let mut dead = first;
     for _ in 0..2 {
         until("its slots are another's", || site.owner(dir) != dead);
@@ -163,7 +163,7 @@ fn an_operation_is_not_carried_out_twice() {
             break;
         }
         copied(&site, [owner]);
-        site.kill(owner);
+        site.kill_copied(owner);
         dead = owner;
     }
 }
@@ -218,7 +218,7 @@ fn a_standby_goes_on_for_the_server_on_duty() {
         session.ask(&mkdir(1, "last", 1000, session.id)).unwrap();
         (all, session.map(1), session.id)
     };
-    site.kill(0);
+    site.kill_copied(0);
     until("somebody has the root", || site.owner(1) != 0);
     let duty = site.owner(1);
     until("it begins anew", || site.service(duty).has_to_begin_anew());

@@ -60,7 +60,7 @@ fn it_goes_on_for_a_follower_and_gives_that_away() {
     assert!(refused.detail.contains("standby_only"), "{}", refused.detail);
     until("directories are where their slots belong", || all.iter().any(|dir| site.owner(*dir) == 1));
     let mine = *all.iter().find(|dir| site.owner(**dir) == 1).unwrap();
-    site.kill(1);
+    site.kill_copied(1);
     until("the standby goes on", || site.owner(mine) == 2);
     works(&site, &all, "second");
     until("the other one has all", || site.owner(mine) == 0 && slots_of(&site, 2) == 0);
@@ -77,7 +77,7 @@ fn it_goes_on_for_who_is_on_duty_and_gives_that_away() {
     let mut site = begun(3);
     let all = dirs(&site.session());
     let before = site.map(0).epoch();
-    site.kill(0);
+    site.kill_copied(0);
     until("the standby goes on", || site.owner(1) == 2);
     until("it begins anew", || site.service(2).has_to_begin_anew());
     site.begin_anew();
@@ -90,7 +90,7 @@ fn it_goes_on_for_who_is_on_duty_and_gives_that_away() {
     until("it has its share again", || slots_of(&site, 0) > 1000);
     // It can do it again: what it knew as the server on duty is no hindrance.
     (0..2).for_each(|n| until("the server has a standby", || site.is_copied(n)));
-    site.kill(1);
+    site.kill_copied(1);
     until("the standby goes on again", || site.owner(1) == 2);
     until("it begins anew", || site.service(2).has_to_begin_anew());
     site.begin_anew();

@@ -135,8 +135,9 @@ impl Handler for Ids {
 
 #[test]
 fn a_request_keeps_its_id_from_server_to_server() {
-    let patience = Duration::from_millis(300);
-    let site = Site::with(0, MetadataOptions { patience, ..options() });
+    // It reports once.
+    let (patience, node_silence) = (Duration::from_millis(300), Duration::from_secs(600));
+    let site = Site::with(0, MetadataOptions { patience, node_silence, ..options() });
     let ids = Arc::new(Ids::default());
     let dir = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", dir.path().join("s").display()).parse().unwrap();

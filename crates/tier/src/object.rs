@@ -216,6 +216,14 @@ impl Tiering {
         object.delay_ms = policy.write_behind_delay.map_or(u32::MAX, |delay: Duration| {
             u32::try_from(delay.as_millis()).unwrap_or(u32::MAX).min(u32::MAX - 1)
         });
+        // It began when nobody had said so.
+        if policy.transient
+            && let Some((id, m)) = self.move_of(ob)
+            && matches!(m.kind, Some(MoveKind::WriteBehind | MoveKind::NormalOut))
+            && m.request.is_none()
+        {
+            self.cancel_move(id);
+        }
         self.relink(ob);
         self.arm_copy(ob);
     }

@@ -217,6 +217,22 @@ fn a_transient_file_is_copied_only_when_asked() {
     assert_eq!(effects(&mut m), [Effect::RequestDone { id: RequestId(1), result: Ok(report) }]);
 }
 
+/// What was said of a file after its copy had become due came too late: a start that took longer than that wrote transient files down.
+#[test]
+fn regression_a_copy_of_what_becomes_transient_stops() {
+    let mut m = machine(ALL);
+    file(&mut m, 1.0, 1, 4 * MIB);
+    m.handle_deadline(secs(3.0));
+    let [Effect::StartMove { id, kind: MoveKind::WriteBehind, .. }] = effects(&mut m)[..] else { panic!() };
+    let policy = ObjectPolicy { transient: true, ..ObjectPolicy::default() };
+    m.handle(secs(3.0), Input::Policy { ino: ino(1), policy });
+    assert_eq!(effects(&mut m), [Effect::CancelMove { id }]);
+    m.handle(secs(3.1), Input::MoveFailed { id, reason: MoveFailure::Cancelled });
+    assert_eq!(effects(&mut m), []);
+    m.handle_deadline(secs(600.0));
+    assert_eq!(effects(&mut m), []);
+}
+
 #[test]
 fn a_closed_file_leaves_for_nearline_and_opening_it_stops_that() {
     // Memory of 1 GiB: C_n-m is a quarter at most; files of 100 MiB go in until it is reached.

@@ -14,6 +14,7 @@ use std::{
         Arc, Condvar, Mutex, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::{Duration, UNIX_EPOCH},
 };
 use types::{Errno, FileKind, Ino, Timestamp};
 
@@ -134,10 +135,14 @@ impl LinkedDir {
         self.state.lock().unwrap().sizes.insert(ino(n), size);
     }
 
-    /// They write a file anew: aside, then renamed.
+    /// They write a file anew: aside, then renamed. It has a time of its own, long past, so that what is written to it later has another one,
+    /// however coarse the clock of the file system is.
     pub fn replace(&self, n: u64, bytes: &[u8]) {
+        static TIMES: AtomicU64 = AtomicU64::new(1_000_000);
         let aside = self.dir.path().join("theirs");
         std::fs::write(&aside, bytes).unwrap();
+        let time = UNIX_EPOCH + Duration::from_secs(TIMES.fetch_add(1, Ordering::Relaxed));
+        File::options().write(true).open(&aside).unwrap().set_modified(time).unwrap();
         std::fs::rename(aside, self.path(n)).unwrap();
     }
     /// What they have is agreed on.

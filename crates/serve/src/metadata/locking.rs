@@ -97,6 +97,8 @@ impl MetadataService {
 
     /// One look of the clock.
     pub(super) fn tend_terms(&self) {
+        self.nodes.look();
+        self.terms.clock.look();
         self.terms.heard(&self.sessions.take_heard());
         // Of those that are being given up nothing is heard any more.
         let given_up: Vec<_> =

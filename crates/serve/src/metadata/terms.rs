@@ -36,6 +36,7 @@ use super::{
     session::SessionLimits,
     verdicts::Presence,
 };
+use crate::waking::Waking;
 
 /// Programs' threads that wait for locks.
 const WAITERS_MAX: usize = 1 << 14;
@@ -166,7 +167,7 @@ pub(super) struct Got {
 }
 
 pub(super) struct Terms {
-    started: Instant,
+    pub clock: Waking,
     life: Life,
     pub lapse: Duration,
     pub machine: Mutex<Machine>,
@@ -210,13 +211,13 @@ impl Terms {
             resting: HashMap::new(),
             counts: Counts::default(),
         };
-        let (started, machine) = (Instant::now(), Mutex::new(machine));
-        Terms { started, life, lapse, machine, begun: Condvar::new() }
+        let (clock, machine) = (Waking::for_silence(sessions.silence), Mutex::new(machine));
+        Terms { clock, life, lapse, machine, begun: Condvar::new() }
     }
 
-    /// Since the service was started.
+    /// Since the service was started, but for what it stood still.
     pub(super) fn age(&self) -> Duration {
-        self.started.elapsed()
+        self.clock.now()
     }
 
     pub(super) fn life(&self) -> Life {
@@ -225,7 +226,7 @@ impl Terms {
 
     /// They were heard of.
     pub(super) fn heard(&self, parties: &[Party]) {
-        let (now, mut machine) = (self.started.elapsed(), self.machine.lock());
+        let (now, mut machine) = (self.age(), self.machine.lock());
         for by in parties {
             machine.server.handle(now, Input::Said { by: *by, saying: Saying::Renew { number: 0 } });
             // That it may go on it knows by its answer.
@@ -261,7 +262,7 @@ impl Terms {
         for (session, _) in silent.filter(|(_, silent)| *silent > self.lapse) {
             if machine.server.table().lapsing(session).next().is_some() {
                 machine.counts.lapsed += 1;
-                machine.server.handle(self.started.elapsed(), Input::Lapsed(session));
+                machine.server.handle(self.age(), Input::Lapsed(session));
                 machine.drain(&Asked::Nothing, &mut due);
             }
         }
@@ -273,7 +274,7 @@ impl Terms {
 
     /// May the session keep this? To be asked before what is told is read. Returns the number of the grant.
     pub(super) fn grant(&self, by: Party, key: &Key, rights: Rights) -> Option<u64> {
-        let now = self.started.elapsed();
+        let now = self.age();
         let mut machine = self.machine.lock();
         let rests = machine.resting.get(key).is_some_and(|until| Instant::now() < *until);
         if rests || machine.is_closed(key, now) {
@@ -306,7 +307,7 @@ impl Terms {
         operation: u64,
         claims: Vec<(Key, Claim)>,
     ) -> (Result<bool, Refused>, Due) {
-        let (now, mut machine) = (self.started.elapsed(), self.machine.lock());
+        let (now, mut machine) = (self.age(), self.machine.lock());
         let mut due = Due::default();
         if claims.iter().any(|(key, _)| machine.in_doubt(key.slot(), now)) {
             return (Err(Refused::Later), due);
@@ -335,12 +336,12 @@ impl Terms {
     }
 
     pub(super) fn end(&self, by: Party, operation: u64) {
-        self.machine.lock().server.handle(self.started.elapsed(), Input::End { by, operation });
+        self.machine.lock().server.handle(self.age(), Input::End { by, operation });
     }
 
     /// A session gives leases back.
     pub(super) fn returned(&self, by: Party, returned: &[(Key, Returned)]) -> Due {
-        let now = self.started.elapsed();
+        let now = self.age();
         let mut machine = self.machine.lock();
         let mut due = Due::default();
         for (key, Returned { number, keeps, .. }) in returned {
@@ -370,7 +371,7 @@ impl Terms {
     pub(super) fn grace_ended(&self) -> Due {
         let (_, mut due) = self.drive(Input::GraceEnded, Asked::Nothing);
         let mut machine = self.machine.lock();
-        let now = self.started.elapsed();
+        let now = self.age();
         machine.decide_early(now, &mut due);
         machine.speak(&mut due);
         due
@@ -378,7 +379,7 @@ impl Terms {
 
     /// What is due by the clock.
     pub(super) fn tick(&self) -> Due {
-        let (now, mut due) = (self.started.elapsed(), Due::default());
+        let (now, mut due) = (self.age(), Due::default());
         let mut machine = self.machine.lock();
         if machine.server.next_deadline().is_some_and(|at| at <= now) {
             machine.server.handle_deadline(now);
@@ -420,7 +421,7 @@ impl Terms {
     fn decide(&self, by: Party, number: u64, input: Input) -> (Option<Locked>, Due) {
         let mut machine = self.machine.lock();
         let mut due = Due::default();
-        machine.server.handle(self.started.elapsed(), input);
+        machine.server.handle(self.age(), input);
         let got = machine.drain(&Asked::Lock(by.session, number), &mut due);
         machine.speak(&mut due);
         // What changed by giving up another kind first has the stamp, too.
@@ -437,7 +438,7 @@ impl Terms {
             machine.early.remove(at);
             machine.put(by.session, number, LockOutcome::Interrupted);
         } else {
-            machine.server.handle(self.started.elapsed(), Input::Cancel { by, number });
+            machine.server.handle(self.age(), Input::Cancel { by, number });
             machine.drain(&Asked::Nothing, &mut due);
         }
         machine.speak(&mut due);
@@ -474,7 +475,7 @@ impl Terms {
     pub(super) fn drive(&self, input: Input, asked: Asked) -> (Got, Due) {
         let mut machine = self.machine.lock();
         let mut due = Due::default();
-        machine.server.handle(self.started.elapsed(), input);
+        machine.server.handle(self.age(), input);
         let got = machine.drain(&asked, &mut due);
         machine.speak(&mut due);
         drop(machine);

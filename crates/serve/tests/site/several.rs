@@ -46,7 +46,7 @@ use wire::{
 };
 
 use super::{
-    DataSite, ask, client_to,
+    DataSite, PATIENCE, ask, client_to,
     cluster::options,
     common_engine::{Common, Part},
     credentials, deadline,
@@ -514,7 +514,7 @@ impl Several {
             servers: self.addresses(),
             credentials: credentials(node),
             rights: Arc::new(self.rows(n)),
-            patience: Duration::from_secs(20),
+            patience: PATIENCE,
             relief: Default::default(),
             standby: Some(StandbyOptions {
                 rows: Arc::new(life),
@@ -550,7 +550,7 @@ impl Several {
 
     /// It ends in order: its slots go to the others before.
     pub fn leave(&mut self, n: usize) {
-        assert_eq!(self.service(n).leave(Duration::from_secs(30)), Some(0));
+        assert_eq!(self.service(n).leave(PATIENCE), Some(0));
         self.stop(n);
     }
 
@@ -561,9 +561,31 @@ impl Several {
 
     /// As kill -9: what is in its journal and was not copied is nowhere else.
     pub fn kill(&mut self, n: usize) {
-        let Running { killed, store, service, server } = self.running[n].take().unwrap();
-        killed.store(true, Ordering::SeqCst);
-        self.tails.lock()[n].dead = true;
+        self.end_life(n, false);
+        self.bury(n);
+    }
+
+    /// The same, at a moment when its standby may go on: a busy machine has it go on alone now and then.
+    pub fn kill_copied(&mut self, n: usize) {
+        self.end_life(n, true);
+        self.bury(n);
+    }
+
+    /// It does nothing to the rows and the engine any more, and is dead by the database.
+    fn end_life(&self, n: usize, copied: bool) {
+        until("the server has a standby", || {
+            let mut tails = self.tails.lock();
+            let dies = !copied || tails[n].row.complete;
+            if dies {
+                self.running[n].as_ref().unwrap().killed.store(true, Ordering::SeqCst);
+                tails[n].dead = true;
+            }
+            dies
+        });
+    }
+
+    fn bury(&mut self, n: usize) {
+        let Running { store, service, server, .. } = self.running[n].take().unwrap();
         drop(server);
         service.abandon();
         drop(service);
@@ -573,7 +595,7 @@ impl Several {
     /// Returns when its standby has all that it had, and has begun anew if it has to.
     pub fn kill_for_good(&mut self, n: usize) {
         let was_on_duty = self.owner(Ino::ROOT.get()) == n;
-        self.kill(n);
+        self.kill_copied(n);
         until("another has its slots", || !self.common.owners.lock().values().any(|owner| *owner == n));
         if was_on_duty {
             let next = self.owner(Ino::ROOT.get());
@@ -582,11 +604,10 @@ impl Several {
         }
     }
 
-    /// As a kill, for everybody else; it can still be asked.
+    /// As a kill at a moment when its standby may go on, for everybody else; it can still be asked.
     pub fn cut(&self, n: usize) {
-        let running = self.running[n].as_ref().unwrap();
-        running.killed.store(true, Ordering::SeqCst);
-        running.service.fall_silent();
+        self.end_life(n, true);
+        self.service(n).fall_silent();
     }
 
     /// Has it a standby that may go on, by the rows?
