@@ -32,6 +32,7 @@ mod queue;
 mod reply;
 mod ring;
 mod session;
+mod splice;
 
 pub use call::Call;
 pub use data::Data;
