@@ -3,14 +3,14 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use types::Errno;
 
-use crate::{abi, reply::BackingId, splice};
+use crate::{abi, reply::BackingId};
 
 pub(crate) const DEVICE: &std::ffi::CStr = c"/dev/fuse";
 
@@ -84,11 +84,6 @@ impl Device {
         let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 4];
         let bytes: usize = data.iter().map(|part| part.len()).sum();
         let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + bytes) as u32, error, unique };
-        if let [data] = data
-            && let Some(answered) = splice::answer(self.fd.as_fd(), &[abi::bytes_of(&header), data])
-        {
-            return answered;
-        }
         parts[0] = iovec(abi::bytes_of(&header));
         for (part, data) in parts[1..].iter_mut().zip(data) {
             *part = iovec(data);

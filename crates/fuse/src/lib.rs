@@ -32,7 +32,6 @@ mod queue;
 mod reply;
 mod ring;
 mod session;
-mod splice;
 
 pub use call::Call;
 pub use data::Data;
