@@ -32,8 +32,8 @@ impl Pool {
     }
 }
 
-/// What comes from a file's pages goes to the beginning of a page: where large allocations begin, 16 bytes behind one, the kernel's copy (`rep movsb`) has
-/// half the rate on some processors, and a fifth 8 bytes behind it; from 32 bytes on there is no difference.
+/// What comes from a file's pages goes to the beginning of a page. Large allocations begin 16 bytes behind one: there the kernel's copy (`rep movsb`) out of
+/// the processor's cache has half the rate on some processors, 8 bytes behind it a fifth; from 32 bytes on there is no difference.
 const PAGE: usize = 4096;
 
 /// A connection's buffer for the body of an answer, which begins at a page if it is a large one. It is used again when the answer is on its way.
