@@ -15,7 +15,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::worker::{Done, when_told};
+use crate::{
+    aligned::Aligned,
+    worker::{Done, when_told},
+};
 
 const WRITE: u64 = 1;
 const READ: u64 = 2;
@@ -73,7 +76,7 @@ fn answer(mut stream: TcpStream, dir: &Path) -> Result<()> {
         File::open(&path)
     };
     let file = file.with_context(|| path.display().to_string())?;
-    let (mut buffer, mut at) = (vec![0; request], 0);
+    let (mut buffer, mut at) = (Aligned::new(request, 0), 0);
     while at < len {
         let part = &mut buffer[..request.min((len - at) as usize)];
         if what == WRITE {
@@ -115,7 +118,7 @@ impl Copying {
                 [what, self.number, request, *len].iter().flat_map(|number| number.to_le_bytes()).collect();
             stream.write_all(&head)?;
         }
-        let mut buffer = vec![0x5a; self.request];
+        let mut buffer = Aligned::new(self.request, 0x5a);
         for place in places {
             if self.read {
                 streams[place].read_exact(&mut buffer)?;

@@ -7,6 +7,7 @@
 //!
 //! Refuses to know what a target is: it gets directories, and process numbers where CPU is to be counted.
 
+mod aligned;
 mod bare;
 mod measure;
 mod memory;

@@ -5,10 +5,11 @@ use std::{fs::OpenOptions, os::unix::fs::FileExt, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::worker::{Done, when_told};
+use crate::{
+    aligned::Aligned,
+    worker::{Done, when_told},
+};
 
-/// As of programs that know what a kernel likes.
-const PAGE: usize = 4096;
 const MARK: usize = 8;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -33,9 +34,7 @@ pub struct Requests {
 impl Requests {
     pub fn run(&self) -> Result<()> {
         ensure!(self.request >= MARK, "a request has at least {MARK} bytes");
-        let mut all = vec![0x5a; self.request + PAGE];
-        let from = all.as_ptr().align_offset(PAGE);
-        let buffer = &mut all[from..from + self.request];
+        let mut buffer = Aligned::new(self.request, 0x5a);
         let mut how = OpenOptions::new();
         let how = if self.read { how.read(true) } else { how.write(true).create(true).truncate(false) };
         let mut file = Some(how.open(&self.path).with_context(|| self.path.display().to_string())?);
@@ -44,11 +43,11 @@ impl Requests {
             for n in 0..self.count {
                 let at = self.offset + n * self.stride;
                 if self.read {
-                    file.read_exact_at(buffer, at)?;
+                    file.read_exact_at(&mut buffer, at)?;
                     ensure!(buffer[..MARK] == at.to_le_bytes(), "at {at} is not what was written");
                 } else {
                     buffer[..MARK].copy_from_slice(&at.to_le_bytes());
-                    file.write_all_at(buffer, at)?;
+                    file.write_all_at(&buffer, at)?;
                 }
             }
             drop(file);

@@ -5,7 +5,13 @@ use std::{io, ptr::NonNull, sync::Arc};
 
 use parking_lot::Mutex;
 
+use crate::abi;
+
 pub(crate) const PAGE: usize = 4096;
+/// Where a request from /dev/fuse begins in its buffer: so that the data of a WRITE begin at a page, as they mostly do where they come from, and
+/// each of the kernel's copies is of a whole page.
+pub(crate) const REQUEST_AT: usize = PAGE - size_of::<abi::InHeader>() - size_of::<abi::WriteIn>();
+pub(crate) const BODY_AT: usize = REQUEST_AT + size_of::<abi::InHeader>();
 
 /// Zeroed, page-aligned memory. Who may touch which part is up to the owner.
 pub(crate) struct Mapping {

@@ -10,7 +10,8 @@ use types::Errno;
 
 use crate::{
     abi::{self, Plain, op},
-    buffer::{PAGE, Pooled},
+    buffer::{BODY_AT, PAGE, Pooled},
+    data::Data,
     decode::{self, Body, Dialect},
     device::Device,
     dir::DirBuffer,
@@ -29,12 +30,12 @@ pub(crate) struct Agreed {
     pub(crate) payload: usize,
 }
 
-/// A request read from /dev/fuse: the request at the front, the answer after the first page.
+/// A request read from /dev/fuse: the request from [`REQUEST_AT`] on, the answer after the first page.
 pub(crate) struct DeviceSlot {
     pub(crate) device: Arc<Device>,
     pub(crate) buffer: Pooled,
-    /// Bytes of the request.
-    pub(crate) len: usize,
+    /// Where the request ends.
+    pub(crate) end: usize,
 }
 
 pub(crate) enum Slot {
@@ -92,6 +93,22 @@ impl Call {
             other => other,
         };
         self
+    }
+
+    /// The data of a WRITE, for who needs them longer than the call: with the buffer, or copied where that has to go back. Then what was asked is
+    /// forgotten, as with [`Call::park`].
+    pub fn take_data(&mut self) -> Result<Data, Errno> {
+        let Operation::Write(args) = self.operation()? else { return Err(Errno::EINVAL) };
+        let place = match &self.slot {
+            Some(Slot::Device(slot)) => {
+                let from = args.data.as_ptr().addr() - slot.buffer.bytes().as_ptr().addr();
+                from..from + args.data.len()
+            }
+            Some(Slot::Ring(_) | Slot::Parked(_)) | None => return Ok(Data::copied(args.data)),
+        };
+        let Some(Slot::Device(slot)) = self.slot.take() else { return Err(Errno::EIO) };
+        self.slot = Some(Slot::Parked(slot.device));
+        Ok(Data::of(slot.buffer, place))
     }
 
     pub fn reply_error(mut self, errno: Errno) {
@@ -249,9 +266,9 @@ impl Call {
 
     fn body(&self) -> Body<'_> {
         match &self.slot {
-            Some(Slot::Device(slot)) => Body::Joined(
-                slot.buffer.bytes().get(size_of::<abi::InHeader>()..slot.len).unwrap_or_default(),
-            ),
+            Some(Slot::Device(slot)) => {
+                Body::Joined(slot.buffer.bytes().get(BODY_AT..slot.end).unwrap_or_default())
+            }
             Some(Slot::Ring(slot)) => slot.body(),
             Some(Slot::Parked(_)) | None => Body::Joined(&[]),
         }

@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::{
     Filesystem,
     abi::{self, op},
-    buffer::Pool,
+    buffer::{Pool, REQUEST_AT},
     call::{Agreed, Call, DeviceSlot, Slot},
     device::Device,
     queue::RingQueue,
@@ -145,11 +145,12 @@ impl Core {
 
     fn read_one(&self, device: &Arc<Device>, pool: &Arc<Pool>) -> io::Result<()> {
         let mut buffer = pool.take()?;
-        let len = device.read(buffer.bytes_mut())?;
-        let wire: Option<abi::InHeader> = abi::read(&buffer.bytes()[..len]);
+        let len = device.read(&mut buffer.bytes_mut()[REQUEST_AT..])?;
+        let end = REQUEST_AT + len;
+        let wire: Option<abi::InHeader> = abi::read(&buffer.bytes()[REQUEST_AT..end]);
         match wire {
             Some(wire) if wire.len as usize == len => {
-                let slot = DeviceSlot { device: Arc::clone(device), buffer, len };
+                let slot = DeviceSlot { device: Arc::clone(device), buffer, end };
                 self.dispatch(Call::new(&wire, self.agreed, Slot::Device(slot)));
             }
             _ => tracing::error!(len, "a request with a damaged header"),

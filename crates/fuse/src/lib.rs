@@ -19,6 +19,7 @@ mod buffer;
 mod call;
 mod connection;
 mod core;
+mod data;
 mod decode;
 mod device;
 mod dir;
@@ -33,6 +34,7 @@ mod ring;
 mod session;
 
 pub use call::Call;
+pub use data::Data;
 pub use device::{Backing, Notifier};
 pub use dir::{DirBuffer, DirEntryOut};
 pub use flags::{Capabilities, OpenFlags};

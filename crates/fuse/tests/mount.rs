@@ -19,8 +19,8 @@ use std::{
 };
 
 use fuse::{
-    Backing, Call, Capabilities, Filesystem, InitConfig, KernelInfo, MountError, MountOptions, OpenFlags,
-    OpenOut, Operation, Session, TransportChoice, TransportKind, UnmountError,
+    Backing, Call, Capabilities, Data, Filesystem, InitConfig, KernelInfo, MountError, MountOptions,
+    OpenFlags, OpenOut, Operation, Session, TransportChoice, TransportKind, UnmountError,
 };
 use parking_lot::{Condvar, Mutex};
 use types::Errno;
@@ -39,6 +39,8 @@ struct Counts {
     deferred: AtomicU32,
     destroyed: AtomicU32,
     held: (Mutex<u32>, Condvar),
+    /// Data of writes, by their offsets.
+    taken: Mutex<Vec<(u64, Data)>>,
 }
 
 /// What the wrapper does differently.
@@ -52,6 +54,8 @@ struct Tricks {
     hold: bool,
     /// And park them.
     park: bool,
+    /// Answer writes, and keep their data only.
+    take: bool,
     timeout: Duration,
 }
 
@@ -114,8 +118,15 @@ impl Filesystem for Tricky {
         self.inner.init(kernel, config)
     }
 
-    fn dispatch(&self, call: Call) {
+    fn dispatch(&self, mut call: Call) {
         match call.operation() {
+            Ok(Operation::Write(args)) if self.tricks.take => {
+                let (offset, len) = (args.offset, args.data.len());
+                let data = call.take_data().unwrap();
+                assert_eq!(data.as_ref().len(), len);
+                self.counts.taken.lock().push((offset, data));
+                return call.reply_written(len as u32);
+            }
             Ok(Operation::Lookup { name }) => {
                 self.counts.lookups.fetch_add(1, Ordering::Relaxed);
                 if name == b"dropped" {
@@ -273,6 +284,29 @@ fn answers_may_come_from_other_threads() {
         };
         exercise(&mounted.dir);
         assert!(mounted.counts.deferred.load(Ordering::Relaxed) > 1000);
+        mounted.finish();
+    }
+}
+
+/// What was taken stays as it was written, whatever comes after it.
+#[test]
+fn data_that_were_taken_outlive_their_request() {
+    for transport in BOTH {
+        let Some(mounted) = Mounted::new(transport, Tricks { take: true, ..Tricks::default() }) else {
+            continue;
+        };
+        let file = fs::File::create(mounted.dir.join("f")).unwrap();
+        for seed in 0..3 {
+            let whole = pattern(4 << 20, seed);
+            for (offset, len) in [(0, 1), (1, 4095), (4096, 4096), (8192, 100_000), (108_192, 3 << 20)] {
+                file.write_all_at(&whole[offset..offset + len], offset as u64).unwrap();
+            }
+            let mut taken = std::mem::take(&mut *mounted.counts.taken.lock());
+            taken.sort_by_key(|(offset, _)| *offset);
+            let all: Vec<u8> = taken.iter().flat_map(|(_, data)| data.as_ref()).copied().collect();
+            assert!(taken.len() >= 5 && all == whole[..108_192 + (3 << 20)]);
+        }
+        drop(file);
         mounted.finish();
     }
 }

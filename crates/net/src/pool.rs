@@ -32,11 +32,16 @@ impl Pool {
     }
 }
 
-/// A connection's buffer for the body of an answer. It is used again when the answer is on its way.
+/// What comes from a file's pages goes to the beginning of a page. Large allocations begin 16 bytes behind one: there the kernel's copy (`rep movsb`) out of
+/// the processor's cache has half the rate on some processors, 8 bytes behind it a fifth; from 32 bytes on there is no difference.
+const PAGE: usize = 4096;
+
+/// A connection's buffer for the body of an answer, which begins at a page if it is a large one. It is used again when the answer is on its way.
 pub struct Buffer {
     bytes: Vec<u8>,
     pool: Arc<Pool>,
     /// Of it what is used.
+    from: usize,
     len: usize,
 }
 
@@ -44,10 +49,13 @@ impl Buffer {
     /// What is in it has no meaning.
     pub(crate) fn new(pool: &Arc<Pool>, len: usize) -> Buffer {
         let mut bytes = pool.take(len);
-        if bytes.len() < len {
-            bytes.resize(len, 0);
+        let room = if len < LEN_MIN { len } else { len + PAGE };
+        if bytes.len() < room {
+            bytes.resize(room, 0);
         }
-        Buffer { bytes, pool: pool.clone(), len }
+        let from = bytes.as_ptr().align_offset(PAGE);
+        let from = if from + len <= bytes.len() { from } else { 0 };
+        Buffer { bytes, pool: pool.clone(), from, len }
     }
 
     pub fn truncate(&mut self, len: usize) {
@@ -59,13 +67,13 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.bytes[self.from..self.from + self.len]
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.len]
+        &mut self.bytes[self.from..self.from + self.len]
     }
 }
 
@@ -110,8 +118,13 @@ mod tests {
         assert!(kept.iter().any(|one| one.as_ptr() == place));
         assert!(kept.iter().all(|one| one.len() == 70_000));
         kept.clear();
+        // Wherever it begins, it begins at a page, and ends where it was said.
+        assert!((65_536..65_600).all(|len| {
+            let buffer = Buffer::new(&pool, len);
+            buffer.len() == len && buffer.as_ptr().align_offset(PAGE) == 0
+        }));
         // Its whole length is there at once.
-        assert!((0..2).any(|_| pool.take(1 << 20).len() == 1 << 20));
+        assert!((0..2).any(|_| pool.take(1 << 20).len() >= 1 << 20));
     }
 
     #[test]

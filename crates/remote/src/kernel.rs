@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use fuse::{
     AttrOut, Call, Capabilities, DirBuffer, DirEntryOut, EntryOut, Filesystem, Header, InitConfig,
     KernelInfo, OpenOut, Operation, ReadArgs, StatfsOut, TransportKind,
@@ -345,7 +346,7 @@ impl Remote {
     }
 
     /// `since`: when it came. What was changed through a mapping nobody writes again, so that is tried for longer.
-    pub(crate) fn serve_write(&self, call: Call, since: Instant) {
+    pub(crate) fn serve_write(&self, mut call: Call, since: Instant) {
         let (Ok(Operation::Write(args)), Some(ino)) = (call.operation(), Ino::from_raw(call.header().node))
         else {
             return call.reply_error(Errno::ESTALE);
@@ -357,11 +358,19 @@ impl Remote {
             kill_suidgid: args.kill_suidgid,
         };
         let past = args.cache || is_direct(args.flags);
-        let written = self.file(args.fh).and_then(|file| {
-            let write = if past { Remote::write_now } else { Remote::write };
-            write(self, &file, args.offset, args.data, how)
+        let (cache, fh, offset, len) = (args.cache, args.fh, args.offset, args.data.len());
+        // What may be tried again stays with its call.
+        let bytes = if cache {
+            Ok(Bytes::copy_from_slice(args.data))
+        } else {
+            call.take_data().map(Bytes::from_owner)
+        };
+        let written = bytes.and_then(|bytes| {
+            let file = self.file(fh)?;
+            let write = if past { Remote::write_now } else { Remote::write_bytes };
+            write(self, &file, offset, bytes, how)
         });
-        if args.cache && written == Err(Errno::EIO) && since.elapsed() < self.options.patience {
+        if cache && written == Err(Errno::EIO) && since.elapsed() < self.options.patience {
             return self.write_back_later(call, since);
         }
         let answer = move |call| {
@@ -369,12 +378,11 @@ impl Remote {
                 call.reply_written(u32::try_from(bytes).unwrap_or(u32::MAX));
             });
         };
-        if args.cache || !self.dropping.has(ino) {
+        if cache || !self.dropping.has(ino) {
             return answer(call);
         }
         // Pages that were read while it was written may have what was there before.
-        let end = args.offset.saturating_add(args.data.len() as u64);
-        let range = if how.append { 0..0 } else { args.offset..end };
+        let range = if how.append { 0..0 } else { offset..offset.saturating_add(len as u64) };
         self.drop_written(ino, range, Box::new(move || answer(call)));
     }
 

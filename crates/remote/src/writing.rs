@@ -37,8 +37,19 @@ pub struct WriteHow {
 impl Remote {
     /// How many bytes were written: all, or those before an error. At most [`BYTES_MAX`] at once.
     pub fn write(&self, file: &OpenFile, offset: u64, bytes: &[u8], how: WriteHow) -> Result<usize, Errno> {
+        self.write_bytes(file, offset, Bytes::copy_from_slice(bytes), how)
+    }
+
+    /// The same, with bytes that may stay with a connection beyond the answer.
+    pub(crate) fn write_bytes(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        bytes: Bytes,
+        how: WriteHow,
+    ) -> Result<usize, Errno> {
         self.take_privileges(file, how)?;
-        if !bytes.is_empty() && self.keep_back(file, (offset, bytes), how)? {
+        if !bytes.is_empty() && self.keep_back(file, (offset, &bytes), how)? {
             return Ok(bytes.len());
         }
         self.write_now(file, offset, bytes, how)
@@ -58,10 +69,10 @@ impl Remote {
         &self,
         file: &OpenFile,
         offset: u64,
-        bytes: &[u8],
+        mut bytes: Bytes,
         how: WriteHow,
     ) -> Result<usize, Errno> {
-        let bytes = &bytes[..bytes.len().min(BYTES_MAX as usize)];
+        bytes.truncate(BYTES_MAX as usize);
         if bytes.is_empty() {
             return Ok(0);
         }
@@ -86,7 +97,7 @@ impl Remote {
         };
         let mut changing = self.change_bytes(file.ino, Some(offset..offset + bytes.len() as u64));
         let written = self.where_it_is(file, placed, &mut |placed| {
-            self.write_placed(file, placed, offset, bytes, how.sync)
+            self.write_placed(file, placed, offset, &bytes, how.sync)
         });
         // Of what is short a part may be carried out yet.
         let all = written.and_then(|written| if written < bytes.len() { Err(Errno::EIO) } else { Ok(()) });
@@ -143,18 +154,16 @@ impl Remote {
         file: &OpenFile,
         placed: &Placed,
         offset: u64,
-        bytes: &[u8],
+        bytes: &Bytes,
         sync: bool,
     ) -> Result<usize, Errno> {
         let parts: Vec<Part> = placed.striped.parts(offset, bytes.len() as u64).collect();
-        // One copy, since the connection may need them longer than the kernel's buffer is ours.
-        let whole = Bytes::copy_from_slice(bytes);
         let Source { node: server, joined } = self.name_for_data(file.ino)?;
         let askings = parts.iter().map(|part| {
             let object = Some(object(file, placed, part.stripe));
             let request = data::Write { object, offset: part.object_offset, sync, joined, server };
             let from = (part.offset - offset) as usize;
-            let body = Body::new(whole.slice(from..from + part.len as usize));
+            let body = Body::new(bytes.slice(from..from + part.len as usize));
             Ok((placed.layout.stripes[part.stripe], asking(&request, body, 0)?))
         });
         let waits = if sync { self.sync_waits() } else { self.waits() };
