@@ -2,7 +2,8 @@
 //!
 //! - I-DATA-5: who is not in the roster that this server says it keeps to changes nothing any more, and nothing that it asked before is
 //!   under way. A server that has heard of none since it was started, or whose last report was answered too long ago, lets
-//!   sessions wait until it has: others may have what one of them had.
+//!   sessions wait until it has: others may have what one of them had. Who is there changes nothing in an object while something of who is not is under way
+//!   in it: so a change that was begun, and then stood still for long, is not carried out after those of whoever got what it is about.
 //! - I-DATA-6: of several metadata servers the owner of the file's slot decides. Each roster says which slots its server has, under epochs that rise with each
 //!   owner; a change comes in the name of one server, and is begun only while no newer owner is known. Who keeps to an owner's roster has nothing under
 //!   way in its slots that came in another's name.
@@ -50,8 +51,8 @@ struct State {
     told: BTreeMap<u64, Told>,
     /// The last owner of each slot that was heard of, and its epoch. 0: it gave the slot up.
     owners: HashMap<Slot, (u64, u64)>,
-    /// How many changes of each are under way in a slot: one for each thread that works, at most.
-    under_way: HashMap<(Asker, Slot), usize>,
+    /// How many changes of each are under way in an object: one for each thread that works, at most.
+    under_way: HashMap<(Asker, Ino), usize>,
 }
 
 /// See the module's page.
@@ -64,7 +65,7 @@ pub(super) struct Admission {
 pub(super) struct Admitted<'a> {
     of: &'a Admission,
     asker: Asker,
-    slot: Slot,
+    ino: Ino,
 }
 
 fn is_there(roster: &Roster, joined: u64) -> bool {
@@ -120,11 +121,19 @@ impl Admission {
             match &told.roster {
                 None => return Err(No::later("it has not heard yet which sessions are there")),
                 Some(roster) if !is_there(roster, joined) => return Err(No::session_gone()),
-                Some(_) => {}
+                Some(roster) => {
+                    // Begun before this server stood still, perhaps, and what it is about is somebody else's by now.
+                    let is_stale = |(other, at): &(Asker, Ino)| {
+                        *at == ino && other.server == server && !is_there(roster, other.joined)
+                    };
+                    if state.under_way.keys().any(is_stale) {
+                        return Err(No::later("a change of who is not there any more is under way"));
+                    }
+                }
             }
         }
-        *state.under_way.entry((asker, slot)).or_default() += 1;
-        Ok(Some(Admitted { of: self, asker, slot }))
+        *state.under_way.entry((asker, ino)).or_default() += 1;
+        Ok(Some(Admitted { of: self, asker, ino }))
     }
 
     /// A report that was sent at `sent` was answered. True: with another roster.
@@ -152,7 +161,7 @@ impl Admission {
         let mut state = self.state.lock();
         let newest = state.told.get(&server).and_then(|told| told.roster.as_ref());
         let keeps = newest.filter(|roster| {
-            let here = state.under_way.keys().filter(|(_, slot)| state.owns(server, *slot));
+            let here = state.under_way.keys().filter(|(_, ino)| state.owns(server, ino.ugsd().slot()));
             here.clone().all(|(asker, _)| asker.server == server && is_there(roster, asker.joined))
         });
         let version = keeps.map(|roster| roster.version);
@@ -165,7 +174,7 @@ impl Admission {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         let mut state = self.of.state.lock();
-        let at = (self.asker, self.slot);
+        let at = (self.asker, self.ino);
         if let Some(count) = state.under_way.get_mut(&at) {
             *count -= 1;
             if *count == 0 {
@@ -229,8 +238,10 @@ mod tests {
         assert!(admission.heard(Instant::now(), &answered(roster(8, &[1]))));
         assert_eq!(reason(begin(&admission, first + 2)), gone);
         assert_eq!(admission.kept(0), 7, "something of a session that is gone is under way");
+        assert_eq!(reason(begin(&admission, first + 1)), later, "and others wait for it");
         assert!(!admission.heard(Instant::now(), &answered(roster(7, &[1, 2]))), "late");
         drop(begun);
+        assert_eq!(reason(begin(&admission, first + 1)), None);
         assert_eq!(admission.kept(0), 8);
         let over = Roster { earlier: false, ..roster(9, &[1]).unwrap() };
         assert!(admission.heard(Instant::now(), &answered(Some(over))));
