@@ -22,6 +22,9 @@ use crate::{
 /// Before whoever should have a slot is asked again, at first.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
+/// A change of the own node is told so soon.
+pub(crate) const TELL: Duration = Duration::from_millis(500);
+
 /// A session at one of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Came {

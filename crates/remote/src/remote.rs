@@ -27,7 +27,7 @@ use crate::{
     droppers::Dropping,
     finding::find_duty,
     held::Source,
-    homes::{Home, Homes},
+    homes::{Home, Homes, TELL},
     kept::Kept,
     line::{Common, Line, Stop, Waits},
     nodes::Nodes,
@@ -35,7 +35,6 @@ use crate::{
     options::RemoteOptions,
     pool::Pool,
     references::References,
-    renewing::keep_homes,
     session::Session,
     spreads::Spreads,
     through::Through,
@@ -44,8 +43,6 @@ use crate::{
 
 /// A look at what is to be given back and renewed.
 const TICK: Duration = Duration::from_millis(100);
-/// A change of the own node is told so soon.
-pub(crate) const TELL: Duration = Duration::from_millis(500);
 /// Of an end: what is open is closed within it, or left to the server.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// A request that finds its session gone so often in a row has an error.
@@ -188,7 +185,7 @@ impl Remote {
         }
         remote.begin_to_keep("remote-keep", keep)?;
         if remote.has_homes() {
-            remote.begin_to_keep("remote-homes", keep_homes)?;
+            remote.begin_renewing()?;
         }
         remote.begin_keeping_back()?;
         let closer = {
@@ -201,7 +198,11 @@ impl Remote {
         Ok(remote)
     }
 
-    fn begin_to_keep(self: &Arc<Self>, name: &str, keep: fn(&Weak<Remote>)) -> Result<(), std::io::Error> {
+    pub(crate) fn begin_to_keep(
+        self: &Arc<Self>,
+        name: &str,
+        keep: fn(&Weak<Remote>),
+    ) -> Result<(), std::io::Error> {
         let remote = Arc::downgrade(self);
         let keeper = std::thread::Builder::new().name(name.into()).spawn(move || keep(&remote))?;
         self.keepers.lock().push(keeper);

@@ -18,9 +18,8 @@ use crate::{
     duty::SLICE,
     finding::ask_line,
     held::Source,
-    homes::{Came, Home},
+    homes::{Came, Home, TELL},
     line::{Stop, Waits},
-    remote::TELL,
     routing::Lost,
     session::Session,
 };
@@ -50,7 +49,7 @@ struct Task {
 }
 
 /// The thread that does so, until the mount ends.
-pub(crate) fn keep_homes(remote: &Weak<Remote>) {
+fn keep_homes(remote: &Weak<Remote>) {
     let mut tasks: BTreeMap<u64, Task> = BTreeMap::new();
     loop {
         let Some(remote) = remote.upgrade() else { return };
@@ -72,6 +71,10 @@ fn ended<V>(thread: &mut Option<JoinHandle<V>>) -> Option<V> {
 }
 
 impl Remote {
+    pub(crate) fn begin_renewing(self: &Arc<Self>) -> Result<(), std::io::Error> {
+        self.begin_to_keep("remote-homes", keep_homes)
+    }
+
     /// All of them hear of the session, also those that have nothing of it yet: a slot may bring it there.
     fn tend_homes(&self, tasks: &mut BTreeMap<u64, Task>) {
         let (every, node) = (self.renew_every(), self.own_node());
