@@ -6,11 +6,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use cluster::tenure::Terms;
 use lease::coherence::{
-    locks::LockLimits,
+    locks::{Class, HadLock, LockLimits, LockRequest, Owner},
     message::{Had, Joined, Life, Party, Saying, Telling},
+    ranges::{Kind, Range},
     server::{Effect, Expected, Input, Limits, Past, Server},
 };
 use proto::SessionId;
+use types::Ino;
 
 const LIMITS: Limits = Limits {
     terms: Terms {
@@ -81,4 +83,29 @@ fn regression_who_is_brought_and_does_not_come_in_time_is_given_up() {
     server.handle(at(1200), Input::GraceEnded);
     assert_eq!(std::iter::from_fn(|| server.poll_effect()).collect::<Vec<_>>(), [Effect::Fence(NAME)]);
     assert_eq!(join(&mut server, 2, 1300), gone());
+}
+
+/// Goal: what comes of a session that was given up, and is over, is its own until it is fenced once more. Method: the same, with a lock that is put in.
+#[test]
+fn what_comes_of_who_was_given_up_is_free_when_it_is_fenced_again() {
+    let mut server = Server::first(LIMITS, at(0));
+    server.handle(at(0), Input::GivenUp(NAME));
+    assert_eq!(join(&mut server, 1, 0), gone());
+    server.handle(at(10), Input::PlaceGivenUp { session: NAME, silent: at(1500) });
+    assert_eq!(std::iter::from_fn(|| server.poll_effect()).collect::<Vec<_>>(), [Effect::Fence(NAME)]);
+    let (all, kind, pid) = (Range::ALL, Kind::Write, 7);
+    let owner = |session| Owner { session, class: Class::Process, id: 1 };
+    let ino = Ino::ROOT;
+    server.put_locks(&[HadLock { ino, owner: owner(NAME), range: all, kind, pid }]);
+    let other = LockRequest { ino, owner: owner(SessionId(8)), range: all, kind, pid, wait: false };
+    server.handle_deadline(at(60_000));
+    assert!(server.is_condemned(NAME) && server.locks().in_the_way(&other).is_some(), "not fenced yet");
+    assert_eq!(join(&mut server, 1, 60_000), gone());
+    // Before it was fenced more came of it.
+    server.handle(at(60_000), Input::PlaceGivenUp { session: NAME, silent: at(0) });
+    server.handle(at(60_000), Input::Fenced(NAME));
+    let ended: Vec<Effect> = std::iter::from_fn(|| server.poll_effect()).collect();
+    assert_eq!(ended, [Effect::Fence(NAME), Effect::Over(NAME)]);
+    assert!(!server.is_condemned(NAME) && server.locks().in_the_way(&other).is_none());
+    assert_eq!(join(&mut server, 1, 60_000), gone());
 }

@@ -153,7 +153,10 @@ impl Mds {
                     last = Some(ino);
                     // A damaged record may be of any mount; what has a name is not purged.
                     let wanted = own_epoch || orphan.is_none_or(|o| o.epoch != self.epoch());
-                    if wanted && !self.orphans.is_held(ino) && !list.contains(&ino) {
+                    if wanted && self.orphans.is_held(ino) {
+                        // Somebody brought it with a slot: it is purged with the last reference.
+                        self.orphans.orphaned(ino);
+                    } else if wanted && !list.contains(&ino) {
                         list.push(ino);
                     }
                     ControlFlow::Continue(())

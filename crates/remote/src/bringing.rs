@@ -33,8 +33,9 @@ impl Remote {
         session: &Arc<Session>,
         recovering: Option<Recovering>,
     ) -> Result<(), Stop> {
-        // Who is in the middle of a recovery has this lock, and a session that is not the mount's yet.
-        let _one = recovering.is_none().then(|| self.recovering.lock());
+        // Who makes another session in place of ours has this lock, and a session that is not the mount's yet.
+        let _ours = recovering.is_none().then(|| self.replacing.read());
+        let _one = home.bringing.lock();
         if recovering.is_none() && !Arc::ptr_eq(&self.session(), session) {
             return Err(Stop::Fault { fault: Box::new(proto::fault::session_gone()), again: true });
         }

@@ -22,6 +22,9 @@ use crate::{
 /// Before whoever should have a slot is asked again, at first.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
+/// A change of the own node is told so soon.
+pub(crate) const TELL: Duration = Duration::from_millis(500);
+
 /// A session at one of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Came {
@@ -42,6 +45,12 @@ pub(crate) struct Home {
     pub metadata: Line,
     /// As which the session came there.
     pub joined: Mutex<Option<Came>>,
+    /// The same, while it comes back.
+    pub coming: Mutex<Option<Came>>,
+    /// One at a time has it come back there.
+    pub recovering: Mutex<()>,
+    /// One at a time says there what it has in slots that came without that.
+    pub bringing: Mutex<()>,
     /// In slots up to this number the session, as it came there, said there what it has.
     pub brought: Mutex<Option<(SessionId, u64, u64)>>,
     /// How often it was started again and did not know any more what it had answered.
@@ -55,7 +64,21 @@ pub(crate) struct Homes {
     known: Mutex<BTreeMap<u64, Arc<Home>>>,
 }
 
+/// The session comes back there, until this is dropped.
+pub(crate) struct Comes<'a>(&'a Home);
+
+impl Drop for Comes<'_> {
+    fn drop(&mut self) {
+        *self.0.coming.lock() = None;
+    }
+}
+
 impl Home {
+    pub(crate) fn comes(&self, came: Came) -> Comes<'_> {
+        *self.coming.lock() = Some(came);
+        Comes(self)
+    }
+
     /// Of the session, if it came.
     pub(crate) fn joined_as(&self, id: SessionId) -> Option<u64> {
         self.joined.lock().filter(|came| came.id == id).map(|came| came.joined)
@@ -95,6 +118,9 @@ impl Homes {
             control: line(Lane::Control),
             metadata: line(Lane::Metadata),
             joined: Mutex::default(),
+            coming: Mutex::default(),
+            recovering: Mutex::default(),
+            bringing: Mutex::default(),
             brought: Mutex::default(),
             losses: AtomicU64::new(0),
             listening: AtomicBool::new(false),

@@ -57,6 +57,7 @@ mod reading;
 mod recovery;
 mod references;
 mod remote;
+mod renewing;
 mod routing;
 mod session;
 mod shape;

@@ -205,7 +205,8 @@ impl Remote {
                     }
                     // The session was lost meanwhile, and came back with it.
                     drop(operation);
-                    drop(self.recovering.lock());
+                    drop(self.home_at(from.node).recovering.lock());
+                    drop(self.replacing.read());
                 }
                 Err((Stop::Fault { fault, .. }, lost)) if Reason::of(&fault) == Reason::SessionGone => {
                     drop(operation);

@@ -104,7 +104,10 @@ impl Remote {
 
     /// Makes `gone` whole again, which `lost` does not know any more, unless somebody did.
     pub(crate) fn recover(&self, gone: &Arc<Session>, lost: Source) -> Result<(), Errno> {
-        let _one = self.recovering.lock();
+        let home = self.home_at(lost.node);
+        // At another it may come back at the same time.
+        let _one = home.recovering.lock();
+        let replacing = self.replacing.read();
         if !Arc::ptr_eq(&self.session(), gone) {
             return Ok(());
         }
@@ -118,6 +121,11 @@ impl Remote {
         self.save_back();
         // Whom it came to for the first time has given it up, and so has who did not begin a new life since.
         if lost.joined != 0 && self.come_back(gone, lost)? {
+            return Ok(());
+        }
+        drop(replacing);
+        let _alone = self.replacing.write();
+        if !Arc::ptr_eq(&self.session(), gone) {
             return Ok(());
         }
         self.begin_again(gone)
@@ -146,6 +154,9 @@ impl Remote {
                 Err(stop) => return Err(stop.errno()),
             };
         let at = Source { node: lost.node, joined };
+        let came = Came { id: gone.id, serial: gone.serial, joined, incarnation };
+        // It is renewed meanwhile: some of its slots may be nobody's for long.
+        let _comes = home.comes(came);
         let session = if self.has_homes() { gone.clone() } else { Arc::new(gone.again(joined, incarnation)) };
         // Whose its slots are now. If nobody says, all is said again to whoever it is said to be.
         let known = !self.has_homes() || self.fetch_map_from(&home.control, patience);
@@ -156,11 +167,11 @@ impl Remote {
         // From now on writes begin anew.
         let again = {
             let mut current = self.session.write();
-            let mut came = home.joined.lock();
+            let mut there = home.joined.lock();
             home.losses.fetch_add(1, Ordering::AcqRel);
             self.recoveries.fetch_add(1, Ordering::AcqRel);
             let again = self.locks.lock().come_back(at);
-            *came = Some(Came { id: session.id, serial: session.serial, joined, incarnation });
+            *there = Some(came);
             *current = session;
             again
         };

@@ -27,7 +27,7 @@ use crate::{
     droppers::Dropping,
     finding::find_duty,
     held::Source,
-    homes::{Home, Homes},
+    homes::{Home, Homes, TELL},
     kept::Kept,
     line::{Common, Line, Stop, Waits},
     nodes::Nodes,
@@ -43,8 +43,6 @@ use crate::{
 
 /// A look at what is to be given back and renewed.
 const TICK: Duration = Duration::from_millis(100);
-/// A change of the own node is told so soon.
-const TELL: Duration = Duration::from_millis(500);
 /// Of an end: what is open is closed within it, or left to the server.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// A request that finds its session gone so often in a row has an error.
@@ -113,8 +111,8 @@ pub struct Remote {
     pub(crate) data_pool: Pool,
     pub(crate) locks: Mutex<Waiting>,
     pub(crate) session: RwLock<Arc<Session>>,
-    /// One at a time makes a session in place of a lost one.
-    pub(crate) recovering: Mutex<()>,
+    /// One alone makes a session in place of a lost one; others have it come back to some servers, or say there what it has.
+    pub(crate) replacing: RwLock<()>,
     /// Sessions that were made in place of others.
     pub(crate) recoveries: AtomicU64,
     renew: RwLock<Duration>,
@@ -122,7 +120,7 @@ pub struct Remote {
     pub(crate) told_node: AtomicU64,
     pub(crate) stopping: Mutex<bool>,
     stopped: Condvar,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    keepers: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) through: Through,
     pub(crate) meter: Arc<Meter>,
     /// Ids of the kernel's requests.
@@ -162,13 +160,13 @@ impl Remote {
             data_pool,
             locks: Mutex::default(),
             session: RwLock::new(Arc::new(Session::new((SessionId(0), 0), 0, 0, 1))),
-            recovering: Mutex::default(),
+            replacing: RwLock::default(),
             recoveries: AtomicU64::new(0),
             renew: RwLock::new(Duration::from_secs(5)),
             told_node: AtomicU64::new(0),
             stopping: Mutex::default(),
             stopped: Condvar::new(),
-            keeper: Mutex::default(),
+            keepers: Mutex::default(),
             through: Through::default(),
             meter,
             traces: Traces::new(options.credentials.me.node),
@@ -185,11 +183,10 @@ impl Remote {
             remote.data_pool.shutdown();
             return Err(stop.into());
         }
-        let keeper = {
-            let remote = Arc::downgrade(&remote);
-            std::thread::Builder::new().name("remote-keep".into()).spawn(move || keep(&remote))?
-        };
-        *remote.keeper.lock() = Some(keeper);
+        remote.begin_to_keep("remote-keep", keep)?;
+        if remote.has_homes() {
+            remote.begin_renewing()?;
+        }
         remote.begin_keeping_back()?;
         let closer = {
             let (remote, closes) = (Arc::downgrade(&remote), remote.closes.clone());
@@ -201,6 +198,17 @@ impl Remote {
         Ok(remote)
     }
 
+    pub(crate) fn begin_to_keep(
+        self: &Arc<Self>,
+        name: &str,
+        keep: fn(&Weak<Remote>),
+    ) -> Result<(), std::io::Error> {
+        let remote = Arc::downgrade(self);
+        let keeper = std::thread::Builder::new().name(name.into()).spawn(move || keep(&remote))?;
+        self.keepers.lock().push(keeper);
+        Ok(())
+    }
+
     /// The root directory, as the metadata server has it.
     pub fn root(&self) -> Result<Attr, Errno> {
         self.getattr(types::Ino::ROOT)
@@ -210,11 +218,10 @@ impl Remote {
     pub fn shutdown(&self) {
         *self.stopping.lock() = true;
         self.stopped.notify_all();
-        if let Some(keeper) = self.keeper.lock().take()
-            && keeper.thread().id() != std::thread::current().id()
-            && keeper.join().is_err()
-        {
-            tracing::error!("the thread that keeps the session ended with a panic");
+        for keeper in std::mem::take(&mut *self.keepers.lock()) {
+            if keeper.thread().id() != std::thread::current().id() && keeper.join().is_err() {
+                tracing::error!("a thread that keeps the session ended with a panic");
+            }
         }
         self.end_keeping_back(END_PATIENCE);
         self.end_locks();
@@ -357,14 +364,29 @@ impl Remote {
         *self.renew.write() = Duration::from_millis(renew_ms.clamp(100, 60_000).into());
     }
 
+    pub(crate) fn renew_every(&self) -> Duration {
+        // Copied: making a session in place of a lost one sets it.
+        let every = *self.renew.read();
+        self.kept.lock().renew_every(self.backlog.has_rights()).map_or(every, |kept| kept.min(every))
+    }
+
+    /// Between two looks of who keeps the session. True: the mount ends.
+    pub(crate) fn pause(&self) -> bool {
+        let mut stopping = self.stopping.lock();
+        if !*stopping {
+            let _ = self.stopped.wait_for(&mut stopping, TICK);
+        }
+        *stopping
+    }
+
     /// One look of the keeper.
     fn tick(&self, renewed: &mut Instant) {
         self.give_back();
         self.pay_locks();
-        // Copied: making a session in place of a lost one sets it.
-        let every = *self.renew.read();
-        let every =
-            self.kept.lock().renew_every(self.backlog.has_rights()).map_or(every, |kept| kept.min(every));
+        if self.has_homes() {
+            return;
+        }
+        let every = self.renew_every();
         let node = self.own_node();
         let is_told = self.told_node.load(Ordering::Relaxed) == node;
         // One that has come, or is no more, is told at once; if that fails, as often as all else.
@@ -373,9 +395,6 @@ impl Remote {
         }
         *renewed = Instant::now();
         let session = self.session();
-        if self.has_homes() {
-            return self.renew_homes(&session, every, node);
-        }
         let renew = control::Renew { head: Some(session.head()), node: Some(node) };
         let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
         if renewed.is_ok() {
@@ -411,14 +430,8 @@ fn keep(remote: &Weak<Remote>) {
     let mut renewed = Instant::now();
     loop {
         let Some(remote) = remote.upgrade() else { return };
-        {
-            let mut stopping = remote.stopping.lock();
-            if !*stopping {
-                let _ = remote.stopped.wait_for(&mut stopping, TICK);
-            }
-            if *stopping {
-                return;
-            }
+        if remote.pause() {
+            return;
         }
         remote.tick(&mut renewed);
     }

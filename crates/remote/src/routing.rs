@@ -359,63 +359,6 @@ impl Remote {
         ask_line(line, &mount, body, waits).map(|(mounted, _)| mounted)
     }
 
-    /// All of them hear of the session, also those that have nothing of it yet: a slot may bring it there.
-    pub(crate) fn renew_homes(&self, session: &Arc<Session>, every: Duration, node: u64) {
-        let mut told = true;
-        let patience = every.min(SLICE);
-        for owner in self.nodes.owners() {
-            let home = self.homes.of(&owner);
-            let mut at = Source { node: owner.node, joined: 0 };
-            let sent = Instant::now();
-            let renewed = self.join_at(&home, session).and_then(|joined| {
-                at.joined = joined;
-                let head = Some(Head { joined, ..session.head() });
-                let renew = control::Renew { head, node: Some(node) };
-                ask_line(&home.control, &renew, Body::default(), Waits::of(patience, every))
-            });
-            match renewed {
-                Ok((answer, _)) => {
-                    self.kept.lock().heard(at, sent, Instant::now());
-                    if answer.map_epoch > self.nodes.epoch() {
-                        self.fetch_map_from(&home.control, patience);
-                    }
-                    self.bring_what_is_new(&home, session, (at.joined, answer.bare));
-                }
-                Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
-                    told = false;
-                    match self.what_is_lost(&home, at.joined) {
-                        Lost::Nothing | Lost::NotKnown => continue,
-                        Lost::All => {}
-                    }
-                    if let Err(error) = self.recover(session, at) {
-                        tracing::warn!(%error, "no session in place of the lost one yet");
-                        return;
-                    }
-                    if !Arc::ptr_eq(&self.session(), session) {
-                        return;
-                    }
-                }
-                Err(stop) => {
-                    told = false;
-                    tracing::debug!(node = owner.node, errno = %stop.errno(), "the session was not renewed there");
-                    self.fetch_map();
-                }
-            }
-        }
-        if told {
-            self.told_node.store(node, Ordering::Relaxed);
-        }
-    }
-
-    /// Before its time is over, also when no program asks for anything there.
-    fn bring_what_is_new(&self, home: &Home, session: &Arc<Session>, (joined, bare): (u64, u64)) {
-        if bare > home.brought(session.id, joined)
-            && let Err(stop) = self.bring(home, session, None)
-        {
-            tracing::warn!(errno = %stop.errno(), "a new owner was not told what we have yet");
-        }
-    }
-
     /// At the end.
     pub(crate) fn leave_homes(&self, session: &Session) {
         for home in self.homes.all() {

@@ -13,7 +13,7 @@ use std::{
         mpsc::{Receiver, TryRecvError, channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lease::coherence::{
@@ -39,9 +39,13 @@ const TWO: Holder = Holder { class: Class::Process, id: 2 };
 const FLOCK: Holder = Holder { class: Class::Flock, id: 3 };
 
 fn with_silence(silence: Duration) -> Several {
+    of_servers(2, silence)
+}
+
+fn of_servers(servers: usize, silence: Duration) -> Several {
     let sessions = SessionLimits { silence, ..SessionLimits::default() };
     let renew = Duration::from_millis(100);
-    Several::with(2, 1, MetadataOptions { sessions, renew, ..options() })
+    Several::with(servers, 1, MetadataOptions { sessions, renew, ..options() })
 }
 
 fn client(site: &Several, node: u64) -> Arc<Remote> {
@@ -342,6 +346,38 @@ fn who_comes_too_late_to_one_server_loses_its_locks_at_all() {
         until("it is free", || take(&b, of_b, ONE, Kind::Write).is_ok());
     }
     until("what had no lock goes on", || a.file(other.number).is_ok());
+    a.shutdown();
+    b.shutdown();
+}
+
+/// Goal: while a session comes back to one server, which takes as long as another is away, the others hear of it. Method: the server on duty is started again
+/// while one is away, so that what the client has there is nobody's for longer than a session may be silent; it has a lock at the third.
+#[test]
+fn regression_a_session_that_comes_back_is_not_silent_elsewhere() {
+    let silence = Duration::from_secs(3);
+    let mut site = of_servers(3, silence);
+    let (a, b) = (client(&site, 900), client(&site, 901));
+    let of_a = [0, 1, 2].map(|n| {
+        let dir = a.mkdir(CALLER, at(Ino::ROOT, &format!("d{n}")), 0o755).unwrap().ino;
+        bring(&site, dir, n);
+        open(&a, dir)
+    });
+    take(&a, &of_a[1], ONE, Kind::Write).unwrap();
+    let of_b = b.open(of_a[1].ino, BOTH).unwrap();
+    let before = a.status().session;
+    site.stop(2);
+    site.stop(0);
+    site.start(0);
+    let begun = Instant::now();
+    while begun.elapsed() < silence * 3 {
+        assert_eq!(take(&b, &of_b, ONE, Kind::Write), Err(Errno::EAGAIN), "its owner is there");
+        thread::sleep(Duration::from_millis(50));
+    }
+    site.start(2);
+    until("what it has is there", || of_a.iter().all(|file| a.getattr(file.ino).is_ok()));
+    assert_eq!((a.status().session, take(&b, &of_b, ONE, Kind::Write)), (before, Err(Errno::EAGAIN)));
+    a.unlock(of_a[1].ino, ONE, Range::ALL).unwrap();
+    take(&b, &of_b, ONE, Kind::Write).unwrap();
     a.shutdown();
     b.shutdown();
 }

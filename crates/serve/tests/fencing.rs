@@ -5,7 +5,10 @@
 
 mod site;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use proto::{
     Reason,
@@ -147,7 +150,11 @@ fn a_verdict_outlives_a_restart_of_both_servers() {
 
 /// Several metadata servers, and a file of which a session has the lock; which one has its slot.
 fn several(data: u64) -> Several {
-    let sessions = SessionLimits { silence: SILENCE, ..SessionLimits::default() };
+    with_silence(data, SILENCE)
+}
+
+fn with_silence(data: u64, silence: Duration) -> Several {
+    let sessions = SessionLimits { silence, ..SessionLimits::default() };
     Several::with(2, data, MetadataOptions { sessions, ..options() })
 }
 
@@ -162,11 +169,10 @@ fn renew(session: &Routed<'_>, n: usize) {
     let _ = session.once(n, &GetAttr { head: session.head(), ino: 1 });
 }
 
-/// In the name of a metadata server.
-fn write_as(data: &DataSite, session: &Routed<'_>, n: usize, ino: u64) -> Result<(), Reason> {
+/// As the session came there, in the name of a metadata server.
+fn write_in_name(data: &DataSite, (n, joined): (usize, u64), ino: u64) -> Result<(), Reason> {
     let object = Some(Object { ino, generation: 1 });
-    let (joined, server) = (session.joined[&n], Several::node(n));
-    let write = Write { object, offset: 0, sync: false, joined, server };
+    let write = Write { object, offset: 0, sync: false, joined, server: Several::node(n) };
     ask_once(&data.client(), &write, b"bytes", 0).map(drop).map_err(|fault| Reason::of(&fault))
 }
 
@@ -179,6 +185,10 @@ fn has_heard_as(data: &DataSite, (one, other): (&Routed<'_>, &Routed<'_>), n: us
         }
         write_as(data, one, n, ino).is_ok()
     });
+}
+
+fn write_as(data: &DataSite, session: &Routed<'_>, n: usize, ino: u64) -> Result<(), Reason> {
+    write_in_name(data, (n, session.joined[&n]), ino)
 }
 
 fn file(session: &Routed<'_>) -> u64 {
@@ -283,4 +293,119 @@ fn a_verdict_goes_along_with_the_slot() {
     until("the new owner is known", || write_as(&site.data[0], &other, 1, ino).is_ok());
     assert_eq!(write_as(&site.data[0], &silent, 1, ino), Err(Reason::SessionGone));
     assert_eq!(write_as(&site.data[0], &silent, 0, ino), Err(Reason::WrongOwner));
+}
+
+/// A session that has the lock of a file of the second server, and was given up by the one on duty, which it did not ask for long.
+fn given_up_on_duty<'a>(site: &'a Several, other: &Routed<'_>) -> (Routed<'a>, u64) {
+    let silent = site.session();
+    let ino = file(&silent);
+    site.try_bring(ino, 1).unwrap();
+    for data in &site.data {
+        until("it has heard who is there", || write_as(data, &silent, 1, ino).is_ok());
+    }
+    assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
+    let begun = Instant::now();
+    while begun.elapsed() < SILENCE * 2 {
+        renew(&silent, 1);
+        renew(other, 0);
+        renew(other, 1);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let gone = silent.once(0, &GetAttr { head: silent.head(), ino: 1 }).unwrap_err();
+    assert_eq!(Reason::of(&gone), Reason::SessionGone);
+    renew(&silent, 1);
+    (silent, ino)
+}
+
+/// Nobody gets the slot when it is let go; then the one on duty takes it at last.
+fn goes_adrift(site: &Several, ino: u64) {
+    site.refuse.store(true, Ordering::SeqCst);
+    site.try_bring(ino, 0).unwrap_err();
+    site.refuse.store(false, Ordering::SeqCst);
+    until("it is taken", || site.try_bring(ino, 0).is_ok());
+}
+
+/// What a session had in slots adrift that was given up by who takes them at last is not free while a data server may carry out something of it in the
+/// giver's name. One that hears nothing any more.
+#[test]
+fn regression_what_came_adrift_of_who_was_given_up_is_not_free_at_once() {
+    let mut site = several(2);
+    site.cut_off_data(1, 0);
+    let (joined, ino) = {
+        let other = site.session();
+        let (silent, ino) = given_up_on_duty(&site, &other);
+        (silent.joined[&1], ino)
+    };
+    site.cut_off_data(1, 1);
+    let other = site.session();
+    goes_adrift(&site, ino);
+    until("the lock is free", || {
+        renew(&other, 1);
+        lock_of(&other, ino) == Ok(LockOutcome::Granted)
+    });
+    write_in_name(&site.data[1], (1, joined), ino).unwrap_err();
+}
+
+/// The same, of a data server with a write that hangs.
+#[test]
+fn regression_what_is_under_way_of_who_was_given_up_is_waited_for_in_slots_adrift() {
+    let site = several(1);
+    let other = site.session();
+    let (silent, ino) = given_up_on_duty(&site, &other);
+    let hangs = site.data[0].faults.hold(IoKind::Write);
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| write_as(&site.data[0], &silent, 1, ino));
+        assert!(hangs.has_come(deadline()));
+        goes_adrift(&site, ino);
+        let begun = Instant::now();
+        while begun.elapsed() < SILENCE * 2 {
+            renew(&other, 1);
+            assert_eq!(lock_of(&other, ino), Ok(LockOutcome::Conflict), "a write of who had it is under way");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(hangs);
+        writing.join().unwrap().unwrap();
+        until("the lock is free", || lock_of(&other, ino) == Ok(LockOutcome::Granted));
+    });
+}
+
+/// A slot goes with the lock of a session that its giver is just giving up: the taker waits for data servers that it does not hear, too. Method: the session
+/// was heard by the taker long ago, and one data server hears nothing any more since before the verdict.
+#[test]
+fn regression_a_verdict_that_comes_with_a_slot_is_fenced_there_too() {
+    let silence = SILENCE * 3;
+    let mut site = with_silence(2, silence);
+    site.cut_off_data(1, 1);
+    let (joined, ino) = {
+        let (silent, other) = (site.session(), site.session());
+        let ino = file(&silent);
+        site.try_bring(ino, 0).unwrap();
+        for data in &site.data {
+            until("it has heard who is there", || write_as(data, &silent, 0, ino).is_ok());
+        }
+        assert_eq!(lock_of(&silent, ino), Ok(LockOutcome::Granted));
+        let begun = Instant::now();
+        while begun.elapsed() < silence * 3 / 4 {
+            if begun.elapsed() < silence / 4 {
+                renew(&silent, 1);
+            }
+            renew(&other, 0);
+            renew(&other, 1);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (silent.joined[&0], ino)
+    };
+    site.cut_off_data(1, 0);
+    let other = site.session();
+    until("it is given up", || {
+        renew(&other, 1);
+        renew(&other, 0);
+        write_in_name(&site.data[0], (0, joined), ino) == Err(Reason::SessionGone)
+    });
+    until("the slot goes", || site.try_bring(ino, 1).is_ok());
+    until("the lock is free", || {
+        renew(&other, 0);
+        lock_of(&other, ino) == Ok(LockOutcome::Granted)
+    });
+    write_in_name(&site.data[1], (0, joined), ino).unwrap_err();
 }

@@ -12,6 +12,7 @@ use std::{
 
 use proto::{
     Layout, Reason,
+    control::NodeReport,
     data::{Read, Sync, Write},
     metadata::{BeginWrite, FindLayout},
     moving::{DrainNode, RemoveNode, Standing, StandingList, Standings},
@@ -24,7 +25,7 @@ use site::{
     until,
 };
 use types::Errno;
-use wire::schema::Fault;
+use wire::schema::{Fault, Lane};
 
 const MIB: u64 = 1 << 20;
 
@@ -269,6 +270,36 @@ fn a_server_that_is_away_is_waited_for() {
     until_drained(&mut site, node);
     let session = site.session();
     nothing_is_on(&session, &files, node);
+}
+
+/// S-226, wherever its reports go: to who is not on duty, to who went on for who was, to one that comes anew.
+#[test]
+fn who_was_removed_is_refused_by_all_servers() {
+    let mut site = Several::new(2, 2);
+    let node = site.data[1].node;
+    let addresses = vec![site.data[1].address().to_string()];
+    let refused = |site: &Several, n: usize| {
+        let report =
+            NodeReport { node, name: "again".into(), addresses: addresses.clone(), ..NodeReport::default() };
+        let control = site::client_to(&site.address(n), Several::node(n), Lane::Control);
+        let answer = ask_once(&control, &report, &[], 1 << 20);
+        answer.is_err_and(|fault| fault.errno == Errno::EPERM.raw() && fault.detail.contains("was removed"))
+    };
+    drain(&site, node, false).unwrap();
+    until_drained(&mut site, node);
+    ask(&site.duty(), &RemoveNode { node }, &[], 0).unwrap();
+    assert!((0..2).all(|n| refused(&site, n)), "who removes it says so to all");
+    until("all are copied", || (0..2).all(|n| site.is_copied(n)));
+    let duty = site.owner(1);
+    site.kill_for_good(duty);
+    assert!(refused(&site, 1 - duty), "who goes on");
+    site.start(duty);
+    until("who comes anew is told", || refused(&site, duty));
+    assert!(site.map(duty).node(cluster::NodeId(node)).is_none());
+    drain(&site, node, true).unwrap();
+    for n in 0..2 {
+        until("it is taken back", || site.map(n).node(cluster::NodeId(node)).is_some());
+    }
 }
 
 /// Memory alone.

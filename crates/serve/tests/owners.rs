@@ -100,6 +100,26 @@ fn regression_slots_adrift_come_without_who_was_given_up() {
     });
 }
 
+/// Goal: a file without a name that came with its slot is gone when nobody has it any more. Method: as above, and the slot goes as it should.
+#[test]
+fn regression_what_came_without_a_name_is_gone_with_who_had_it() {
+    let sessions = SessionLimits { silence: Duration::from_secs(2), ..SessionLimits::default() };
+    let site = Several::with(2, 0, MetadataOptions { sessions, ..options() });
+    let gone = {
+        let session = site.session();
+        let dir = session.mkdir(1, "d").unwrap();
+        let gone = session.create(dir, "gone", 1).unwrap();
+        session.unlink(dir, "gone").unwrap();
+        until("the slot goes", || site.try_bring(dir, 1).is_ok());
+        assert_eq!(session.ask(&GetAttr { head: session.head(), ino: gone }).unwrap().attr.unwrap().nlink, 0);
+        gone
+    };
+    let session = site.session();
+    until("nobody has it", || {
+        session.ask(&GetAttr { head: session.head(), ino: gone }).map(drop) == Err(Errno::ESTALE)
+    });
+}
+
 /// Goal: slots that a server got just when it came anew, and said that it has none, are not nobody's for long, and who tries to take them can hand
 /// over his own meanwhile. Method: a second server is said to have come again without any.
 #[test]

@@ -9,7 +9,7 @@ use types::Ino;
 use super::{
     locks::HadLock,
     message::{Had, Joined, Life, Party, Telling},
-    server::{Server, Session, Standing, Timer},
+    server::{Effect, Server, Session, Standing, Timer},
 };
 
 impl Server {
@@ -155,6 +155,37 @@ impl Server {
         } else {
             self.given_up.insert(session);
         }
+    }
+
+    /// Beyond the bound of sessions, too: it is on its way out.
+    pub(super) fn place_given_up(&mut self, now: Time, id: SessionId, silent: Time) {
+        match self.sessions.get_mut(&id) {
+            Some(session) if session.standing == Standing::Alive => self.condemn(id),
+            Some(session) => {
+                session.standing = Standing::Condemned;
+                self.effects.push_back(Effect::Fence(id));
+            }
+            None => {
+                let heard = now.saturating_sub(silent);
+                self.admit(
+                    id,
+                    Session {
+                        joined: Joined(self.joins + 1),
+                        before: Joined::default(),
+                        came: false,
+                        heard,
+                        granted: heard,
+                        standing: Standing::Condemned,
+                    },
+                );
+                self.effects.push_back(Effect::Fence(id));
+            }
+        }
+    }
+
+    /// It was given up, and what it has is not free yet.
+    pub fn is_condemned(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.standing != Standing::Alive)
     }
 
     pub fn alive(&self) -> Vec<SessionId> {

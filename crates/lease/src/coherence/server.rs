@@ -76,6 +76,11 @@ pub enum Input {
     },
     /// Another server gave it up, and what it had there is free.
     GivenUp(SessionId),
+    /// It was given up here, and something of it comes from another server: that is its own until it is fenced once more. Who is not given up yet is.
+    PlaceGivenUp {
+        session: SessionId,
+        silent: Time,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,7 +168,7 @@ pub struct Server {
     pub(super) timers: BTreeSet<(Time, Timer)>,
     /// We were called late: until then nobody is condemned, who may have said what we did not hear.
     patient_until: Time,
-    effects: VecDeque<Effect>,
+    pub(super) effects: VecDeque<Effect>,
 }
 
 impl Server {
@@ -323,6 +328,7 @@ impl Server {
             }
             Input::Place { session, silent } => self.place(now, session, silent),
             Input::GivenUp(session) => self.give_up(session),
+            Input::PlaceGivenUp { session, silent } => self.place_given_up(now, session, silent),
             Input::Lapsed(session) => {
                 for key in self.table.lapse(session) {
                     self.begin_waiting(&key);

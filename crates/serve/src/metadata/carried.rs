@@ -64,6 +64,16 @@ impl Terms {
         coming(self.drive(Input::Place { session, silent }, Asked::Joining(session)))
     }
 
+    /// A session that was given up has something in slots that come: what it has is free when it is fenced there, too.
+    pub(super) fn place_given_up(&self, session: SessionId, silent: Duration) -> Due {
+        self.drive(Input::PlaceGivenUp { session, silent }, Asked::Nothing).1
+    }
+
+    /// It was given up, and what it has is not free yet.
+    pub(super) fn is_condemned(&self, session: SessionId) -> bool {
+        self.machine.lock().server.is_condemned(session)
+    }
+
     /// Who has what in which slot is not known of all slots.
     pub(super) fn in_grace(&self) -> bool {
         self.machine.lock().server.in_grace()

@@ -6,14 +6,17 @@
 //! - I-FENCE-2: of several metadata servers the owner of a slot decides who may change what is in it. A roster says which slots its server has, and has another
 //!   version before a slot that was let go can be another's. Who took slots frees nothing before each data server has said that it keeps to a roster with
 //!   them, or cannot go by any of the giver's any more.
+//! - I-FENCE-3: the same holds for what comes with slots of a session that is given up meanwhile, or was before: its verdict waits for a roster with them.
 
 use std::{
+    collections::HashSet,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use lease::coherence::message::Life;
 use proto::{
+    SessionId,
     control::Roster,
     owners::{Run, runs},
 };
@@ -21,7 +24,7 @@ use types::Slot;
 
 use super::{
     MetadataService,
-    leaving::{Fenced, Fencing},
+    leaving::{Fenced, Fencing, Leaving},
     session::SessionLimits,
     terms::Due,
 };
@@ -34,6 +37,15 @@ pub(super) fn data_lease(sessions: &SessionLimits) -> Duration {
 
 /// A data server that does not keep to a roster for so long is told of.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Slots come, until this is dropped.
+pub(super) struct SlotsCome<'a>(&'a Leaving);
+
+impl Drop for SlotsCome<'_> {
+    fn drop(&mut self) {
+        self.0.fencing.lock().coming -= 1;
+    }
+}
 
 impl MetadataService {
     /// What a data server is to keep to, if that is not what it has.
@@ -81,6 +93,25 @@ impl MetadataService {
         self.leaving.version.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// From before it is known of who has something in them whether he was given up, until they are served or do not come.
+    pub(super) fn slots_come(&self) -> SlotsCome<'_> {
+        self.leaving.fencing.lock().coming += 1;
+        SlotsCome(&self.leaving)
+    }
+
+    /// These have something in slots that came and are in the roster by now. What one of them has that was given up waits for a roster with them.
+    pub(super) fn fence_there(&self, sessions: &HashSet<SessionId>) {
+        let mut waiting = self.leaving.fencing.lock();
+        let version = self.leaving.version.load(Ordering::Acquire);
+        for fencing in &mut waiting.all {
+            if let Fenced::Session(session) = fencing.what
+                && sessions.contains(&session)
+            {
+                *fencing = Fencing { version, since: Instant::now(), of_others: true, ..*fencing };
+            }
+        }
+    }
+
     /// Another may go on in our place: then what we know is not told any more.
     pub(super) fn may_vouch(&self) -> Result<(), No> {
         match self.owners.as_ref().and_then(|owners| owners.tails.as_ref()) {
@@ -94,23 +125,28 @@ impl MetadataService {
         if let Fenced::Earlier = what {
             self.leaving.earlier.store(false, Ordering::Release);
         }
+        // Slots that come before this are in that roster.
+        let mut waiting = self.leaving.fencing.lock();
         let version = self.leaving.version.fetch_add(1, Ordering::AcqRel) + 1;
         let of_others = self.owners.is_some()
             && self.leaving.came.lock().is_some_and(|came| came.elapsed() < self.data_patience());
         let fencing = Fencing { what, version, since: Instant::now(), of_others, told: false };
         let nobody = matches!(what, Fenced::Earlier) && self.terms.all_are_back();
-        if nobody || self.is_fenced(&fencing) {
+        if waiting.coming == 0 && (nobody || self.is_fenced(&fencing)) {
             return self.fenced(what);
         }
-        self.leaving.fencing.lock().push(fencing);
+        waiting.all.push(fencing);
         Due::default()
     }
 
     /// Those that data servers have heard of meanwhile.
     pub(super) fn tend_fencing(&self) -> Due {
         let mut due = Due::default();
-        let waiting = std::mem::take(&mut *self.leaving.fencing.lock());
-        for mut fencing in waiting {
+        let mut waiting = self.leaving.fencing.lock();
+        if waiting.coming > 0 {
+            return due;
+        }
+        for mut fencing in std::mem::take(&mut waiting.all) {
             if self.is_fenced(&fencing) {
                 due.add(self.fenced(fencing.what));
                 continue;
@@ -122,7 +158,7 @@ impl MetadataService {
                     "what a session had that was given up is not free: data servers have not heard of it yet"
                 );
             }
-            self.leaving.fencing.lock().push(fencing);
+            waiting.all.push(fencing);
         }
         due
     }

@@ -21,8 +21,7 @@ pub(super) struct Leaving {
     pub condemned: Mutex<HashMap<SessionId, Arc<Session>>>,
     /// What could not be made durable yet.
     pub undone: Mutex<Due>,
-    /// Whose verdicts are durable, and wait for data servers: 4096 sessions at most, and the end of coming back.
-    pub fencing: Mutex<Vec<Fencing>>,
+    pub fencing: Mutex<Waiting>,
     /// Of the roster. It rises after somebody is not in it any more.
     pub version: AtomicU64,
     /// Sessions of earlier lives may come back.
@@ -33,7 +32,17 @@ pub(super) struct Leaving {
     pub came: Mutex<Option<Instant>>,
 }
 
+/// What waits for data servers.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Those whose verdicts are durable: 4096 sessions at most, those of whom something came later, and the end of coming back.
+    pub all: Vec<Fencing>,
+    /// Slots come, so often at this moment, with what may be of one of those: nothing is free meanwhile.
+    pub coming: u32,
+}
+
 /// What is free as soon as all data servers keep to this roster.
+#[derive(Clone, Copy)]
 pub(super) struct Fencing {
     pub what: Fenced,
     pub version: u64,

@@ -159,7 +159,14 @@ impl MetadataService {
     }
 
     fn over(&self, session: SessionId) {
-        let condemned = self.leaving.condemned.lock().remove(&session);
+        let condemned = {
+            let mut condemned = self.leaving.condemned.lock();
+            if self.terms.is_condemned(session) {
+                // Something of it came meanwhile.
+                return;
+            }
+            condemned.remove(&session)
+        };
         if let Some(session) = condemned.or_else(|| self.sessions.remove(session)) {
             self.give_up(&session);
             self.depart(&session);

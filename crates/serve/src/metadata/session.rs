@@ -101,6 +101,23 @@ pub(crate) enum Turn {
 }
 
 impl Session {
+    pub(crate) fn new(by: Party, host: &str, (node, client): (u64, u64)) -> Session {
+        Session {
+            id: by.session,
+            host: host.to_owned(),
+            node: AtomicU64::new(node),
+            client,
+            began: Instant::now(),
+            asked: AtomicU64::new(0),
+            joined: by.joined,
+            recorded: Mutex::default(),
+            heard: AtomicBool::new(false),
+            has: Mutex::default(),
+            brought: AtomicU64::new(0),
+            operations: Mutex::default(),
+        }
+    }
+
     /// For how long it is there, and asked nothing.
     pub(crate) fn times(&self) -> (Duration, Duration) {
         let since = self.began.elapsed();
@@ -206,21 +223,7 @@ impl Sessions {
         if table.get(&by.session).is_some_and(|session| session.joined == by.joined) {
             return;
         }
-        let session = Session {
-            id: by.session,
-            host: host.to_owned(),
-            node: AtomicU64::new(node),
-            client,
-            began: Instant::now(),
-            asked: AtomicU64::new(0),
-            joined: by.joined,
-            recorded: Mutex::default(),
-            heard: AtomicBool::new(false),
-            has: Mutex::default(),
-            brought: AtomicU64::new(0),
-            operations: Mutex::default(),
-        };
-        table.insert(by.session, Arc::new(session));
+        table.insert(by.session, Arc::new(Session::new(by, host, (node, client))));
     }
 
     /// The session that asks; it was heard of.

@@ -207,8 +207,11 @@ pub(super) fn depart(store: &MetaStore, session: SessionId) -> Result<(), KvErro
     store.commit(writes).map(drop)
 }
 
-/// The session does not come back.
+/// The session does not come back. Given up once more, with slots that came later, data servers know it as before.
 pub(super) fn record(store: &MetaStore, session: SessionId, verdict: Verdict) -> Result<(), KvError> {
+    let before = store.get(&key::verdict(session.0))?.and_then(|bytes| Verdict::decode(&bytes));
+    let known = before.map(|before| before.joined).filter(|joined| *joined != Joined::default());
+    let verdict = Verdict { joined: known.unwrap_or(verdict.joined), ..verdict };
     let mut writes = WriteSet::new();
     writes.put(&key::verdict(session.0), verdict.encode());
     durably(store, writes)

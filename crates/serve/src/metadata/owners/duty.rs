@@ -206,7 +206,10 @@ impl MetadataService {
         for taker in takers {
             let (taker, epochs) = match taker {
                 Some(taker) => (taker, self.give(owners, turn, slots, &state, taker)),
-                None => (owners.me.id, self.take_at_last(owners, slots, &state)),
+                None => {
+                    let taken = self.take_at_last(owners, slots, &state);
+                    (owners.me.id, taken.map(|taken| epochs_of(&taken, slots)))
+                }
             };
             match epochs {
                 Ok(epochs) => {
@@ -298,14 +301,6 @@ impl MetadataService {
         Ok(taken.0.epochs)
     }
 
-    /// When nobody else takes them. Who was given up here meanwhile has nothing there any more: he hears of it with what he asks next.
-    fn take_at_last(&self, owners: &Owners, slots: &[u16], state: &[u8]) -> Result<Vec<u64>, No> {
-        let mut state = SlotState::decode(state).map_err(|_| Errno::EIO)?;
-        self.leave_out_given_up(&mut state);
-        let taken = self.take_on(owners, slots, &state, self.mds.next_ugsd()?)?;
-        Ok(epochs_of(&taken, slots))
-    }
-
     /// Takes slots that are nobody's, for whoever needs them or because somebody has to.
     fn adopt(&self, owners: &Owners, turn: &mut Turn, slots: &[u16]) -> Result<(), No> {
         self.take_adrift(owners, turn, &|some| some.iter().any(|slot| slots.contains(slot)))?;
@@ -338,7 +333,8 @@ impl MetadataService {
                 continue;
             }
             let taken = self.take_at_last(owners, &some, &state);
-            failed = taken.and_then(|epochs| self.nodes.change(&own(&some, owners.me.id, &epochs)));
+            let changes = taken.map(|taken| own(&some, owners.me.id, &epochs_of(&taken, &some)));
+            failed = changes.and_then(|changes| self.nodes.change(&changes));
             if failed.is_err() {
                 turn.adrift.push((some, state));
             }

@@ -12,7 +12,11 @@ use proto::{
 use types::{Errno, Slot, UgsdId};
 use wire::schema::Retry;
 
-use super::{Owners, rights::as_slots};
+use super::{
+    Owners,
+    rights::as_slots,
+    state::{GivenUp, present},
+};
 use crate::{
     answer::{Done, No, Outcome},
     metadata::MetadataService,
@@ -113,6 +117,28 @@ impl MetadataService {
         state: &SlotState,
         next_ugsd: u32,
     ) -> Result<BTreeMap<u16, u64>, No> {
+        self.take_in(owners, numbers, state, (next_ugsd, GivenUp::Refused))
+    }
+
+    /// The same, when nobody else takes them.
+    pub(super) fn take_at_last(
+        &self,
+        owners: &Owners,
+        numbers: &[u16],
+        state: &[u8],
+    ) -> Result<BTreeMap<u16, u64>, No> {
+        let state = SlotState::decode(state).map_err(|_| Errno::EIO)?;
+        self.take_in(owners, numbers, &state, (self.mds.next_ugsd()?, GivenUp::Condemned))
+    }
+
+    fn take_in(
+        &self,
+        owners: &Owners,
+        numbers: &[u16],
+        state: &SlotState,
+        (next_ugsd, given_up): (u32, GivenUp),
+    ) -> Result<BTreeMap<u16, u64>, No> {
+        let _come = self.slots_come();
         // Before they are ours: the next life waits for whoever has locks in them.
         self.expect(state)?;
         let taken = owners.rights.take_free(numbers).map_err(|why| refused("slots are not taken", &why))?;
@@ -123,7 +149,7 @@ impl MetadataService {
             }
             return Err(refused("slots are not taken", &format!("{missing} is another's")));
         }
-        let served = self.put_state(state).and_then(|()| {
+        let served = self.put_state(state, given_up).and_then(|()| {
             self.pass_on(state)?;
             Ok(self.mds.take_on(&as_slots(numbers), next_ugsd)?)
         });
@@ -137,6 +163,7 @@ impl MetadataService {
             return Err(no);
         }
         self.slots_changed(true);
+        self.fence_there(&present(state));
         self.go_on_writing(&state.files);
         Ok(taken)
     }

@@ -15,7 +15,6 @@ use cluster::{
     node::{Node, NodeState},
     plan::Plan,
 };
-use prost::Message;
 use proto::{
     Nothing,
     owners::{Bare, BareSlots, Leaving, Left, PART_BYTES, PutState, SlotState, TakeDuty, runs},
@@ -171,8 +170,7 @@ impl MetadataService {
                 Ok(())
             }
             Err(no) => {
-                let state = SlotState::decode(&state[..]).map_err(|_| Errno::EIO)?;
-                if let Ok(taken) = self.take_on(owners, &[root], &state, next_ugsd) {
+                if let Ok(taken) = self.take_at_last(owners, &[root], &state) {
                     let epochs: Vec<u64> = taken.into_values().collect();
                     self.nodes.change(&super::duty::own(&[root], owners.me.id, &epochs))?;
                     return Err(no);

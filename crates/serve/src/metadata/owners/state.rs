@@ -28,6 +28,15 @@ use crate::{
     },
 };
 
+/// What becomes of slots in which somebody has something who was given up here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum GivenUp {
+    /// They do not come: he may be whole where they are.
+    Refused,
+    /// There is nobody else: he loses it.
+    Condemned,
+}
+
 impl MetadataService {
     /// Takes out what sessions have in slots that nobody is inside of.
     pub(super) fn take_state(&self, slots: &[Slot]) -> SlotState {
@@ -91,18 +100,8 @@ impl MetadataService {
         Ok(Carried { locks, given_up, stamp: state.stamp })
     }
 
-    pub(super) fn leave_out_given_up(&self, state: &mut SlotState) {
-        state.sessions.retain(|one| match self.session_of(one) {
-            Err(no) if no == No::session_gone() => {
-                tracing::warn!(session = %one.id(), host = one.host, "what a session had in slots went with it");
-                false
-            }
-            Ok(_) | Err(_) => true,
-        });
-    }
-
     /// Puts it in, before the slots are served.
-    pub(super) fn put_state(&self, state: &SlotState) -> Result<(), No> {
+    pub(super) fn put_state(&self, state: &SlotState, given_up: GivenUp) -> Result<(), No> {
         let carried = Self::carried(state)?;
         let mut sessions = Vec::new();
         for one in &state.sessions {
@@ -110,6 +109,9 @@ impl MetadataService {
                 Ok(session) => sessions.push((one, session)),
                 // What it was answered it cannot ask for again.
                 Err(no) if no == No::session_gone() && !has_something(one) => {}
+                Err(no) if no == No::session_gone() && given_up == GivenUp::Condemned => {
+                    sessions.push((one, self.placed_given_up(one)));
+                }
                 Err(no) => return Err(no),
             }
         }
@@ -158,6 +160,19 @@ impl MetadataService {
         files.iter().filter_map(|file| Ino::from_raw(file.ino)).for_each(|ino| self.set_append_end(ino, 0));
     }
 
+    /// One that was given up here. What comes of it is its own until data servers carry out nothing of it there.
+    fn placed_given_up(&self, one: &SessionState) -> Arc<Session> {
+        let due = self.terms.place_given_up(one.id(), Duration::from_millis(one.silent_ms.into()));
+        let condemned = || {
+            let by = Party { session: one.id(), joined: Joined::default() };
+            Arc::new(Session::new(by, &one.host, (one.node, one.client)))
+        };
+        let session = self.leaving.condemned.lock().entry(one.id()).or_insert_with(condemned).clone();
+        tracing::warn!(session = %one.id(), host = one.host, "what a session had in slots goes with it");
+        self.carry_on(due);
+        session
+    }
+
     /// One that has asked nothing here yet comes with what it has.
     fn session_of(&self, one: &SessionState) -> Result<Arc<Session>, No> {
         if let Some(session) = self.sessions.get(one.id()) {
@@ -183,6 +198,11 @@ impl MetadataService {
             self.files.remove_if_idle(&file, &mut state);
         }
     }
+}
+
+/// Those who have something in the slots.
+pub(super) fn present(state: &SlotState) -> HashSet<SessionId> {
+    state.sessions.iter().filter(|one| has_something(one)).map(SessionState::id).collect()
 }
 
 /// In the slots; answers are of any.
