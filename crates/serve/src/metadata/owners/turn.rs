@@ -10,7 +10,7 @@ use lease::coherence::circles::Search;
 use parking_lot::Mutex;
 use types::Slot;
 
-use super::rights::as_slots;
+use super::{duty::SILENCE, rights::as_slots};
 
 /// Whoever has this carries a hand-over out.
 pub(crate) struct Turn {
@@ -47,6 +47,12 @@ pub(crate) struct Heard {
     pub incarnation: u64,
     /// Of the map that it has.
     pub epoch: Epoch,
+}
+
+impl Heard {
+    pub(crate) fn is_lately(&self) -> bool {
+        self.at.elapsed() < SILENCE
+    }
 }
 
 impl Turn {
