@@ -27,7 +27,7 @@ use wire::{handshake::Roles, schema::Retry};
 use super::{
     Owners,
     rights::as_slots,
-    turn::{Duty, Heard, Turn},
+    turn::{Duty, Heard, SILENCE, Turn},
 };
 use crate::{
     answer::{Done, No, Outcome},
@@ -42,8 +42,6 @@ const LET_GO_WAIT: Duration = Duration::from_secs(20);
 const LENT_FOR: Duration = Duration::from_secs(1);
 /// Who comes while another hand-over is under way waits so long.
 const TURN_WAIT: Duration = Duration::from_secs(15);
-/// A server that was not heard of for so long is given nothing, and not waited for.
-pub(super) const SILENCE: Duration = Duration::from_secs(3);
 /// Before slots are let go, for a connection to who is to take them.
 const REACH_WAIT: Duration = Duration::from_millis(500);
 /// Loads are looked at so often.
