@@ -165,8 +165,13 @@ impl Remote {
             Stop::Fault { fault, again } if Reason::of(&fault) == Reason::WrongOwner => {
                 tried.again |= again;
                 let newer = fault.wrong_owner.is_some_and(|wrong| wrong.epoch > self.nodes.epoch());
-                // Of several some may be here and some there: who asks sorts them anew.
-                if homes != 1 || !self.redirected(tried, newer.then_some(&**home)) {
+                let told = newer.then_some(&**home);
+                if homes != 1 {
+                    // Some may be here and some there: who asks sorts them anew, by a newer map.
+                    self.learn(told);
+                    return Err(Stop::Fault { fault, again: tried.again });
+                }
+                if !self.redirected(tried, told) {
                     return Err(Stop::Fault { fault, again: tried.again });
                 }
             }
@@ -376,14 +381,18 @@ impl Remote {
         if Instant::now() + tried.pause >= tried.end {
             return false;
         }
-        // The map is made by who is on duty; others may not have heard yet.
+        self.learn(newer);
+        thread::sleep(tried.pause);
+        tried.pause = (tried.pause * 2).min(PAUSE_LONGEST);
+        true
+    }
+
+    /// A newer map, of who has it. The map is made by who is on duty; others may not have heard yet.
+    fn learn(&self, newer: Option<&Home>) {
         match newer {
             Some(home) => drop(self.fetch_map_from(&home.control, SLICE)),
             None => self.fetch_map(),
         }
-        thread::sleep(tried.pause);
-        tried.pause = (tried.pause * 2).min(PAUSE_LONGEST);
-        true
     }
 
     /// What is about one inode each, in parts of one server each.

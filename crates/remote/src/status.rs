@@ -1,7 +1,7 @@
 //! What a mount of a cluster says of itself.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -60,6 +60,8 @@ pub struct ServerStatus {
     pub up: bool,
     /// Of several metadata servers the one that makes the map.
     pub on_duty: bool,
+    /// Somebody may need it: of several metadata servers those that have slots.
+    pub serves: bool,
     pub in_flight: u64,
     /// It did not answer this mount for so long, and why.
     pub away: Option<(Duration, String)>,
@@ -97,6 +99,7 @@ impl Remote {
                 addresses: node.addresses.clone(),
                 up: matches!(node.state, NodeState::Up | NodeState::Draining),
                 on_duty: false,
+                serves: true,
                 in_flight,
                 away,
             }
@@ -125,11 +128,13 @@ impl Remote {
             let (addresses, away) = (home.addresses().to_vec(), home.away());
             let (up, in_flight) = (away.is_none(), home.metadata.in_flight());
             let name = "metadata".to_owned();
-            return vec![ServerStatus { node: 0, name, addresses, up, on_duty: false, in_flight, away }];
+            let (on_duty, serves) = (false, true);
+            return vec![ServerStatus { node: 0, name, addresses, up, on_duty, serves, in_flight, away }];
         }
         let on_duty = self.nodes.owner_of(Ino::ROOT.get()).map_or(0, |owner| owner.node);
         let known: BTreeMap<u64, Arc<Home>> =
             self.homes.all().into_iter().map(|home| (home.node, home)).collect();
+        let with_slots: BTreeSet<u64> = self.nodes.owners().into_iter().map(|owner| owner.node).collect();
         let all = self.nodes.all().into_iter().map(|(node, _)| node);
         let servers = all.filter(|node| node.roles.has(Roles::MDS)).map(|node| {
             let home = known.get(&node.id.0);
@@ -137,6 +142,7 @@ impl Remote {
                 node: node.id.0,
                 up: node.state == NodeState::Up,
                 on_duty: node.id.0 == on_duty,
+                serves: with_slots.contains(&node.id.0),
                 in_flight: home.map_or(0, |home| home.metadata.in_flight()),
                 away: home.and_then(|home| home.away()),
                 name: node.name,

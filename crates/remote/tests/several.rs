@@ -16,7 +16,7 @@ use std::{
 };
 
 use cluster::NodeId;
-use proto::attr::Caller;
+use proto::{Method, attr::Caller};
 use remote::{Access, OpenFile, Place, Remote, RemoteOptions, WriteHow};
 use serve::metadata::MetadataOptions;
 use site::{
@@ -435,4 +435,32 @@ fn a_mount_is_started_while_the_server_on_duty_is_away() {
         site.start(0);
         waits.join().unwrap().unwrap();
     });
+}
+
+/// Goal: references to several inodes whose slot has gone are given back to who has it now, though nothing else is asked for that would say so.
+/// Method: the session is not renewed meanwhile, which would; one that is refused is enough to learn it.
+#[test]
+fn regression_what_is_given_back_finds_a_slot_that_has_gone() {
+    let options = MetadataOptions { renew: Duration::from_secs(60), ..unhurried() };
+    let site = Several::with(2, 1, options);
+    let (other, client) = (client(&site, 900, 0), client(&site, 901, 0));
+    let dir = *dirs(&site, &other).iter().find(|dir| site.owner(dir.get()) == 1).unwrap();
+    let named: Vec<String> = (0..20).map(|n| format!("f{n}")).collect();
+    named.iter().for_each(|name| other.close(create(&other, dir, name).number));
+    other.shutdown();
+    let files: Vec<Ino> = named.iter().map(|name| client.lookup(at(dir, name)).unwrap().ino).collect();
+    let forgets = || {
+        let counts = client.meter().counts().into_iter().find(|counts| counts.method == Method::Forget);
+        counts.map_or((0, 0), |counts| (counts.requests, counts.errors.iter().sum::<u64>()))
+    };
+    let (requests, errors) = forgets();
+    until("the slot has gone", || site.try_bring(dir.get(), 0).is_ok());
+    files.iter().for_each(|ino| client.forget(ino.get(), 1 << 20));
+    let given = || {
+        let now = forgets();
+        (now.0 - requests, now.1 - errors)
+    };
+    until("they are given back", || given().0 > given().1);
+    assert!(given().1 <= 2, "{:?}: messages, and those that were refused", given());
+    client.shutdown();
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cluster::ClusterMap;
+use cluster::{ClusterMap, node::Node};
 use net::{Address, Call, Client, Credentials, NobodyAnswers, Target, Tuning};
 use parking_lot::{Condvar, Mutex};
 use prost::Message;
@@ -96,11 +96,27 @@ impl Reporters {
         Ok(Reporters { all, thread: Some(thread) })
     }
 
-    /// `None`: all last reports were taken. Else that of the longest.
+    /// `None`: all last reports were taken, by those that serve anything. Else that of the longest.
     pub fn trouble(&self) -> Option<Trouble> {
+        let (map, nodes) = {
+            let state = self.all.learnt.state.lock();
+            (state.map.clone(), state.nodes.clone())
+        };
+        let serves =
+            |address: &str| map.as_ref().is_none_or(|map| serves(map, address, nodes.get(address).copied()));
         let reporters = self.all.reporters.lock();
-        reporters.values().filter_map(Reporter::trouble).min_by_key(|trouble| trouble.since)
+        let of_them = reporters.iter().filter(|(address, _)| serves(address));
+        of_them.filter_map(|(_, reporter)| reporter.trouble()).min_by_key(|trouble| trouble.since)
     }
+}
+
+/// Does who is reached there serve anything? One that died and has no slots any more needs no reports; nor does one that is in no map any more.
+fn serves(map: &ClusterMap, address: &str, node: Option<u64>) -> bool {
+    // Of one metadata server the map does not say what it has.
+    let is_alone = map.slots().all(|(_, entry)| entry.owner.is_none());
+    let is_it = |one: &&Node| Some(one.id.0) == node || one.addresses.iter().any(|its| its == address);
+    let mut servers = map.nodes().filter(|node| node.roles.has(Roles::MDS));
+    is_alone || servers.find(is_it).is_some_and(|it| map.slots_of(it.id).next().is_some())
 }
 
 impl Drop for Reporters {

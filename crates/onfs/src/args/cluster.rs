@@ -96,7 +96,7 @@ pub enum NodeCommand {
         #[command(flatten)]
         node: WhichNode,
     },
-    /// Take a data server out of the cluster that was drained and holds nothing
+    /// Take a data server out of the cluster that was drained and holds nothing, or a metadata server that is dead and has nothing
     Remove {
         #[command(flatten)]
         node: WhichNode,

@@ -268,7 +268,8 @@ fn node(server: &ServerStatus) -> NodeReport {
 }
 
 fn warning(server: &ServerStatus) -> Option<String> {
-    let (since, why) = server.away.as_ref()?;
+    // A metadata server that is dead, and for which another goes on, is needed by nobody.
+    let (since, why) = server.away.as_ref().filter(|_| server.serves)?;
     Some(format!("{} has not answered for {} s: {why}", server.name, since.as_secs()))
 }
 

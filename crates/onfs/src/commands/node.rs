@@ -48,6 +48,11 @@ pub fn node(command: &NodeCommand) -> Outcome {
         NodeCommand::Remove { node } => {
             let (cluster, node) = found(node)?;
             cluster.order(&RemoveNode { node: node.node })?;
+            let is_metadata = |role: &String| role == "metadata";
+            if node.roles.iter().any(is_metadata) && !node.roles.iter().any(|role| role == "data") {
+                let how = "If it is started again it comes as one that is new";
+                return render::print(&format!("{} is not in the cluster any more. {how}\n", named(&node)));
+            }
             let how = format!("`onfs node undrain {}`", node.node);
             render::print(&format!(
                 "{} is not in the cluster any more. If it is started again it is refused, until {how}\n",

@@ -122,6 +122,10 @@ impl MetadataService {
         let RemoveNode { node } = proto::decode(meta)?;
         let _changing = self.drains.changing.lock();
         drop(self.inside_duty()?);
+        if self.is_metadata_alone(node) {
+            self.remove_metadata(node)?;
+            return Ok(Done::new(&Nothing {}));
+        }
         let others = self.looks_of_others()?;
         let before = self.nodes.standing(node);
         let Some(standing) = before.filter(|standing| standing.kind == StandingKind::Draining) else {
@@ -150,6 +154,11 @@ impl MetadataService {
             tracing::info!(node, why = no.0.detail, "a data server is removed");
         }
         tracing::info!(node, "a data server is removed");
+        if self.is_metadata_alone(node)
+            && let Err(no) = self.remove_metadata(node)
+        {
+            tracing::info!(node, why = no.0.detail, "its metadata server stays");
+        }
         Ok(Done::new(&Nothing {}))
     }
 

@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -62,6 +62,7 @@ static FIRST_NUMBER: AtomicU64 = AtomicU64::new(1 << 20);
 struct Rows {
     common: Arc<Common>,
     refuse: Arc<AtomicBool>,
+    slow: Arc<AtomicUsize>,
     epochs: Arc<Mutex<BTreeMap<u16, u64>>>,
     me: usize,
 }
@@ -70,6 +71,10 @@ impl SlotRights for Rows {
     fn take_free(&self, slots: &[u16]) -> Result<BTreeMap<u16, u64>, String> {
         if self.refuse.load(Ordering::SeqCst) {
             return Err("the database does not answer".to_owned());
+        }
+        let end = deadline();
+        while self.slow.load(Ordering::SeqCst) == self.me && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
         }
         let (mut owners, mut epochs) = (self.common.owners.lock(), self.epochs.lock());
         for slot in slots {
@@ -277,6 +282,8 @@ pub struct Several {
     pub standby: bool,
     /// Nobody gets a row.
     pub refuse: Arc<AtomicBool>,
+    /// This one waits for rows, for as long as it is said here.
+    pub slow: Arc<AtomicUsize>,
     notes: Vec<State>,
     pub options: MetadataOptions,
     /// Those that only keep copies.
@@ -329,6 +336,7 @@ impl Several {
             tails: Arc::new(Mutex::new((0..servers).map(|_| TailOf::default()).collect())),
             standby: true,
             refuse: Arc::default(),
+            slow: Arc::new(AtomicUsize::new(usize::MAX)),
             notes: (0..servers).map(|_| State::new()).collect(),
             options,
             standbys,
@@ -386,6 +394,11 @@ impl Several {
         };
         let servers = Servers { addresses: self.addresses(), credentials: credentials(data.node) };
         Reporters::start(data.service().clone(), servers, about).unwrap()
+    }
+
+    /// Of a data server that finds the servers by the map: why it is not well.
+    pub fn trouble_of(&self, data: usize) -> Option<String> {
+        self.following[data].trouble().map(|trouble| trouble.why)
     }
 
     /// In everybody's configuration.
@@ -462,8 +475,8 @@ impl Several {
     }
 
     fn rows(&self, me: usize) -> Rows {
-        let (common, refuse, epochs) = (self.common.clone(), self.refuse.clone(), self.epochs.clone());
-        Rows { common, refuse, epochs, me }
+        let (common, epochs) = (self.common.clone(), self.epochs.clone());
+        Rows { common, refuse: self.refuse.clone(), slow: self.slow.clone(), epochs, me }
     }
 
     fn store(&self, n: usize, life: &Life) -> Arc<MetaStore> {

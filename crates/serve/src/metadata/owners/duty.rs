@@ -27,14 +27,14 @@ use wire::{handshake::Roles, schema::Retry};
 use super::{
     Owners,
     rights::as_slots,
-    turn::{Duty, Heard, Turn},
+    turn::{Duty, Heard, SILENCE, Turn},
 };
 use crate::{
     answer::{Done, No, Outcome},
     metadata::MetadataService,
 };
 
-/// A message of a hand-over: more than what is inside of a slot may take.
+/// A message of a hand-over: more than what is inside of a slot may take. Who is not heard any more is not waited for.
 const WAIT: Duration = Duration::from_secs(10);
 /// The same, for a server that has clients give back what they keep in the slots.
 const LET_GO_WAIT: Duration = Duration::from_secs(20);
@@ -42,8 +42,8 @@ const LET_GO_WAIT: Duration = Duration::from_secs(20);
 const LENT_FOR: Duration = Duration::from_secs(1);
 /// Who comes while another hand-over is under way waits so long.
 const TURN_WAIT: Duration = Duration::from_secs(15);
-/// A server that was not heard of for so long is given nothing.
-const SILENCE: Duration = Duration::from_secs(3);
+/// Before slots are let go, for a connection to who is to take them.
+const REACH_WAIT: Duration = Duration::from_millis(500);
 /// Loads are looked at so often.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Slots that are nobody's are looked for so often.
@@ -67,7 +67,7 @@ impl MetadataService {
     }
 
     pub(in crate::metadata) fn join_metadata(&self, meta: &[u8]) -> Outcome {
-        let (_, duty) = self.on_duty()?;
+        let (here, duty) = self.on_duty()?;
         let asked: JoinMetadata = proto::decode(meta)?;
         let node = NodeId(asked.node);
         let known = {
@@ -97,6 +97,7 @@ impl MetadataService {
         self.nodes.change(&changes)?;
         self.doubt_strays(duty, node, &claims);
         if !known {
+            here.peers.forget(node);
             tracing::info!(%node, name = asked.name, slots = claims.len(), "a metadata server has come");
         }
         let mut superblock = Vec::new();
@@ -189,7 +190,7 @@ impl MetadataService {
             // Who has it is on duty.
             return Err(No::wrong_owner(self.nodes.epoch()));
         }
-        if to != owners.me.id && !self.is_heard(to) {
+        if to != owners.me.id && !self.is_there(owners, to) {
             return Err(No::later("the metadata server that slots are for is silent"));
         }
         let state = if from == owners.me.id {
@@ -228,9 +229,14 @@ impl MetadataService {
     }
 
     pub(super) fn is_heard(&self, node: NodeId) -> bool {
-        let Ok((owners, duty)) = self.on_duty() else { return false };
-        let heard = duty.heard.lock();
-        node == owners.me.id || heard.get(&node).is_some_and(|heard| heard.at.elapsed() < SILENCE)
+        let Ok((owners, _)) = self.on_duty() else { return false };
+        node == owners.me.id || owners.is_heard(node)
+    }
+
+    /// It is heard, and can be asked: slots are not let go for one that has just died.
+    pub(super) fn is_there(&self, owners: &Owners, node: NodeId) -> bool {
+        let peer = || owners.peers.of(&self.nodes.map(), node).ok();
+        owners.is_heard(node) && peer().is_some_and(|peer| peer.connected(REACH_WAIT).is_some())
     }
 
     /// Has each server that is heard a map with all of them? Else it might not find who is on duty next.
@@ -239,7 +245,7 @@ impl MetadataService {
         let servers = map.nodes().filter(|node| node.roles.has(Roles::MDS));
         let last = servers.map(|node| node.joined).max();
         let heard = duty.heard.lock();
-        let mut heard = heard.values().filter(|heard| heard.at.elapsed() < SILENCE);
+        let mut heard = heard.values().filter(|heard| heard.is_lately());
         heard.all(|heard| Some(heard.epoch) >= last)
     }
 
@@ -248,16 +254,16 @@ impl MetadataService {
         let peer = owners.peers.of(&self.nodes.map(), from)?;
         let let_go = LetGo { slots: owners::runs(slots.iter().copied()) };
         // Asked again it has the same answer.
-        let gone =
-            peer.ask(&let_go, Vec::new(), LET_GO_WAIT).or_else(|_| peer.ask(&let_go, Vec::new(), WAIT));
-        let (gone, _) = gone?;
+        let is_heard = || owners.is_heard(from);
+        let ask = |wait| peer.ask_while(&let_go, Vec::new(), wait, is_heard);
+        let (gone, _) = ask(LET_GO_WAIT).or_else(|_| ask(WAIT))?;
         if gone.length > owners::STATE_BYTES_MAX {
             return Err(No::later("more is open in the slots than can go with them"));
         }
         let mut state = Vec::new();
         while (state.len() as u64) < gone.length {
             let part = StatePart { ticket: gone.ticket, offset: state.len() as u64 };
-            let (_, bytes) = peer.ask(&part, Vec::new(), WAIT)?;
+            let (_, bytes) = peer.ask_while(&part, Vec::new(), WAIT, is_heard)?;
             if bytes.is_empty() {
                 return Err(Errno::EIO.into());
             }
@@ -283,11 +289,12 @@ impl MetadataService {
             return Ok(epochs_of(&taken, slots));
         }
         let peer = owners.peers.of(&self.nodes.map(), to)?;
+        let is_heard = || owners.is_heard(to);
         turn.tickets += 1;
         let ticket = turn.tickets;
         for (n, part) in state.chunks(PART_BYTES as usize).enumerate() {
             let offset = n as u64 * u64::from(PART_BYTES);
-            peer.ask(&PutState { ticket, offset }, part.to_vec(), WAIT)?;
+            peer.ask_while(&PutState { ticket, offset }, part.to_vec(), WAIT, is_heard)?;
         }
         let slots = owners::runs(slots.iter().copied());
         let take_on = TakeOn {
@@ -297,7 +304,7 @@ impl MetadataService {
             next_ugsd,
             standings: Some(self.know_standings_now()),
         };
-        let taken = peer.ask(&take_on, Vec::new(), WAIT)?;
+        let taken = peer.ask_while(&take_on, Vec::new(), WAIT, is_heard)?;
         Ok(taken.0.epochs)
     }
 
@@ -423,8 +430,14 @@ impl MetadataService {
 
     /// Slots that were let go, or not: they come to us, with what sessions have in them.
     fn settle_doubts(&self, owners: &Owners, turn: &mut Turn) {
-        for (slots, from) in std::mem::take(&mut turn.doubtful) {
-            if !self.is_heard(from) {
+        let map = self.nodes.map();
+        for (mut slots, from) in std::mem::take(&mut turn.doubtful) {
+            // Of a dead one its standby has them by now.
+            slots.retain(|slot| {
+                let owner = Slot::new(*slot).and_then(|slot| map.slot(slot).owner);
+                owner.is_none_or(|owner| owner == from)
+            });
+            if !self.is_heard(from) && !slots.is_empty() {
                 turn.doubtful.push((slots, from));
                 continue;
             }
@@ -478,8 +491,9 @@ impl MetadataService {
         let mut measured: Vec<(Slot, u32)> = owners.gates.take_requests();
         for node in map.nodes().filter(|node| node.may_serve() && node.id != owners.me.id) {
             let Ok(peer) = owners.peers.of(&map, node.id) else { continue };
-            if let (true, Ok((loads, _))) =
-                (self.is_heard(node.id), peer.ask(&owners::SlotLoads {}, Vec::new(), SILENCE))
+            let is_heard = || owners.is_heard(node.id);
+            if is_heard()
+                && let Ok((loads, _)) = peer.ask_while(&owners::SlotLoads {}, Vec::new(), SILENCE, is_heard)
             {
                 let slots = loads.slots.iter().filter_map(|n| Slot::new(u16::try_from(*n).ok()?));
                 measured.extend(slots.zip(loads.requests));

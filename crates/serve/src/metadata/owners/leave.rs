@@ -32,7 +32,7 @@ use crate::{
     metadata::{MetadataService, session::Session},
 };
 
-/// A message about the duty: more than what is inside of the root's slot may take.
+/// A message about the duty: more than what is inside of the root's slot may take. Who is not heard any more is not waited for.
 const WAIT: Duration = Duration::from_secs(10);
 /// For whoever orders the hand-overs while another is under way.
 const TURN_WAIT: Duration = Duration::from_secs(15);
@@ -151,14 +151,18 @@ impl MetadataService {
         let next_ugsd = self.mds.next_ugsd()?;
         let map = self.nodes.map();
         let peer = owners.peers.of(&map, to.id)?;
+        if !self.is_there(owners, to.id) {
+            return Err(No::later("the metadata server that is to be on duty is silent"));
+        }
+        let is_heard = || owners.is_heard(to.id);
         let state = self.let_go(owners, &[root])?;
         let give = || -> Result<ClusterMap, No> {
             for (n, part) in state.chunks(PART_BYTES as usize).enumerate() {
                 let offset = n as u64 * u64::from(PART_BYTES);
-                peer.ask(&PutState { ticket: u64::MAX, offset }, part.to_vec(), WAIT)?;
+                peer.ask_while(&PutState { ticket: u64::MAX, offset }, part.to_vec(), WAIT, is_heard)?;
             }
             let take = TakeDuty { ticket: u64::MAX, length: state.len() as u64, next_ugsd };
-            let (_, body) = peer.ask(&take, map.encode(), WAIT)?;
+            let (_, body) = peer.ask_while(&take, map.encode(), WAIT, is_heard)?;
             ClusterMap::decode(&body).map_err(|_| Errno::EIO.into())
         };
         // Asked again it has the same answer.
@@ -329,6 +333,6 @@ impl MetadataService {
     }
 }
 
-fn take_turn(duty: &Duty) -> Result<parking_lot::MutexGuard<'_, Turn>, No> {
+pub(super) fn take_turn(duty: &Duty) -> Result<parking_lot::MutexGuard<'_, Turn>, No> {
     duty.turn.try_lock_for(TURN_WAIT).ok_or_else(|| No::later("slots are on their way for long"))
 }

@@ -23,6 +23,7 @@ mod gates;
 mod hand;
 mod leave;
 mod peers;
+mod removing;
 mod rights;
 mod sending;
 mod standby;

@@ -8,12 +8,19 @@ use std::{
     },
 };
 
-use cluster::{Change, ClusterMap, Epoch, map::SlotEpoch, node::Node, relief::Settings};
+use cluster::{Change, ClusterMap, Epoch, NodeId, map::SlotEpoch, node::Node, relief::Settings};
 use types::Slot;
 
 use super::{
-    bares::Bares, following::Following, gates::Gates, peers::Peers, rights::SlotRights, standby::Tails,
-    start::Shared, states::StateTable, turn::Duty,
+    bares::Bares,
+    following::Following,
+    gates::Gates,
+    peers::Peers,
+    rights::SlotRights,
+    standby::Tails,
+    start::Shared,
+    states::StateTable,
+    turn::{Duty, Heard},
 };
 
 pub(crate) struct Owners {
@@ -64,6 +71,11 @@ impl Owners {
 
     pub(super) fn duty(&self) -> Option<&Duty> {
         self.duty.get().filter(|_| !self.resigned.load(Ordering::Acquire))
+    }
+
+    /// Another said a moment ago that it is there; for who is on duty.
+    pub(super) fn is_heard(&self, node: NodeId) -> bool {
+        self.duty().is_some_and(|duty| duty.heard.lock().get(&node).is_some_and(Heard::is_lately))
     }
 
     /// Its map is made.

@@ -1,6 +1,9 @@
 //! What the server on duty knows beside the map: who is heard, and what is under way.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use cluster::{
     Epoch, NodeId,
@@ -11,6 +14,9 @@ use parking_lot::Mutex;
 use types::Slot;
 
 use super::rights::as_slots;
+
+/// A server that was not heard of for so long is given nothing, and not waited for.
+pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
 /// Whoever has this carries a hand-over out.
 pub(crate) struct Turn {
@@ -47,6 +53,12 @@ pub(crate) struct Heard {
     pub incarnation: u64,
     /// Of the map that it has.
     pub epoch: Epoch,
+}
+
+impl Heard {
+    pub(crate) fn is_lately(&self) -> bool {
+        self.at.elapsed() < SILENCE
+    }
 }
 
 impl Turn {
