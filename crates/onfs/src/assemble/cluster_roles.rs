@@ -68,6 +68,7 @@ impl Serving {
             let started = DataService::start(stores.ds(), stores.store.clone(), first, options);
             let started = started.map_err(failed)?;
             started.set_credentials(credentials.clone());
+            started.waits_for_reports();
             data = Some(started);
         }
         let shut = |data: &Option<Arc<DataService>>| data.iter().for_each(|data| data.shutdown());
@@ -94,7 +95,12 @@ impl Serving {
     }
 
     /// Tells the metadata servers of this node's data, from now on. `own` is where this process listens.
-    pub fn report(&self, config: &ServerConfig, credentials: &Credentials, own: Address) -> io::Result<()> {
+    pub fn report(
+        &self,
+        config: &ServerConfig,
+        credentials: &Credentials,
+        (own, state): (Address, [u8; 16]),
+    ) -> io::Result<()> {
         let Some(data) = &self.services.data else { return Ok(()) };
         let node = &config.node;
         let mut servers = config.cluster.metadata.clone();
@@ -110,6 +116,7 @@ impl Serving {
             rack: node.rack.clone().unwrap_or_default(),
             addresses: vec![node.address.to_string()],
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            state: state.to_vec(),
             ..NodeReport::default()
         };
         let servers = Servers { addresses: servers, credentials: credentials.clone() };

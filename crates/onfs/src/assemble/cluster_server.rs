@@ -161,7 +161,7 @@ impl Parts {
                 return Err(StartError::Failed(format!("{listen}: cannot listen there: {error}")));
             }
         };
-        if let Err(error) = serving.report(config, &credentials, server.address()) {
+        if let Err(error) = serving.report(config, &credentials, (server.address(), stores.mds.uuid())) {
             server.close(LEAVE);
             serving.shutdown();
             drop(serving);

@@ -37,6 +37,7 @@ mod space;
 mod table;
 mod under_way;
 mod usage;
+mod vouched;
 
 pub use first::{FirstRecords, first_record};
 pub use record::Record;

@@ -105,12 +105,22 @@ impl MetadataService {
             })?;
             self.settled_here()?;
         }
+        if now.as_ref().is_some_and(|standing| standing.kind == StandingKind::Removed) {
+            self.forget_state(node);
+        }
         let same = now.is_some() && now == self.nodes.standing(node);
         self.nodes.set_standing(node, now)?;
         if !same {
             self.has_other_standing(node);
         }
         Ok(())
+    }
+
+    /// Whoever comes with its number when it is taken back is as good as any: it held nothing.
+    pub(super) fn forget_state(&self, node: u64) {
+        if let Err(error) = self.states.forget(node) {
+            tracing::error!(node, %error, "which state a removed data server had is not forgotten");
+        }
     }
 
     pub(super) fn has_other_standing(&self, node: u64) {
@@ -125,6 +135,9 @@ impl MetadataService {
         let others = self.looks_of_others()?;
         let before = self.nodes.standing(node);
         let Some(standing) = before.filter(|standing| standing.kind == StandingKind::Draining) else {
+            if self.nodes.standing(node).is_some() {
+                return Err(refused(Errno::EINVAL, &format!("node {node} was removed already")));
+            }
             return Err(refused(
                 Errno::EBUSY,
                 &format!(

@@ -31,6 +31,7 @@ use crate::{
     answer::{No, Outcome},
     nodes::Nodes,
     standing,
+    states::States,
     workers::{AtOnce, Bounds, Owed, Serve, Workers},
 };
 
@@ -99,6 +100,8 @@ pub struct MetadataService {
     pub(super) drains: Drains,
     /// A data server with a tier that outlives its machine has been there.
     pub(super) outlives: AtomicBool,
+    /// Which state each data server has.
+    pub(super) states: States,
     pub(super) sendings: Sendings,
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
@@ -152,6 +155,7 @@ impl MetadataService {
         let found = shared.as_ref().map_or_else(Vec::new, |shared| shared.found.clone());
         let begun = shared.as_ref().map(Shared::slots);
         let outlives = AtomicBool::new(standing::outlives(&notes).map_err(io::Error::other)?);
+        let states = States::load(notes.clone()).map_err(io::Error::other)?;
         let service = Arc::new_cyclic(|me| MetadataService {
             me: me.clone(),
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
@@ -169,6 +173,7 @@ impl MetadataService {
             owners: shared.map(|shared| Owners::new(shared, tails)),
             drains: Drains::default(),
             outlives,
+            states,
             sendings: Sendings::default(),
             slots,
             copying,
