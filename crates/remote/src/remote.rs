@@ -64,8 +64,16 @@ impl From<Stop> for StartError {
     fn from(stop: Stop) -> StartError {
         match stop {
             Stop::Silent { why, .. } => StartError::Away(why),
-            Stop::Fault { fault, .. } => StartError::Refused(fault.detail),
+            Stop::Fault { fault, .. } => StartError::Refused(why(&fault)),
         }
+    }
+}
+
+fn why(fault: &wire::schema::Fault) -> String {
+    match Errno::from_raw(fault.errno) {
+        Errno::ENOSYS => "there is no metadata server".to_owned(),
+        errno if fault.detail.is_empty() => errno.to_string(),
+        _ => fault.detail.clone(),
     }
 }
 

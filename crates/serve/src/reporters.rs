@@ -103,6 +103,19 @@ impl Reporters {
     }
 }
 
+impl Reporters {
+    /// `None`: a metadata server has taken the last report, and none says that this is not who its number stands for. One that is dead, and for
+    /// which another goes on, keeps nobody from being used.
+    pub fn unused(&self) -> Option<Trouble> {
+        let reporters = self.all.reporters.lock();
+        let mut troubles: Vec<Trouble> = reporters.values().filter_map(Reporter::trouble).collect();
+        if troubles.len() < reporters.len() {
+            troubles.retain(|trouble| trouble.refused);
+        }
+        troubles.into_iter().min_by_key(|trouble| trouble.since)
+    }
+}
+
 impl Drop for Reporters {
     fn drop(&mut self) {
         self.all.learnt.state.lock().is_over = true;

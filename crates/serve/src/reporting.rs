@@ -28,6 +28,8 @@ const PERIOD_MIN: Duration = Duration::from_millis(10);
 pub struct Trouble {
     pub since: Instant,
     pub why: String,
+    /// The node's number is another's.
+    pub refused: bool,
 }
 
 /// Gets the epoch of the map of who took it, and whom to ask for that.
@@ -133,7 +135,7 @@ fn run(
                         tracing::warn!(%why, "the metadata server does not take this node's report");
                     }
                     let since = trouble.as_ref().map_or_else(Instant::now, |before| before.since);
-                    *trouble = Some(Trouble { since, why });
+                    *trouble = Some(Trouble { since, why, refused });
                 }
             }
         });

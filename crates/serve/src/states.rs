@@ -20,7 +20,9 @@ pub(crate) type StateId = [u8; 16];
 pub(crate) enum Who {
     Right,
     /// The number is another's. `news`: this one was not refused before.
-    Other { news: bool },
+    Other {
+        news: bool,
+    },
 }
 
 pub(crate) struct States {

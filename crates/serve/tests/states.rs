@@ -13,9 +13,9 @@ use proto::{
 };
 use serve::reporting::Reporter;
 use site::{
-    DataSite, ask,
+    DataSite, ask, client_to,
     cluster::{META, Site},
-    client_to, credentials, until,
+    credentials, until,
 };
 use types::Errno;
 use wire::schema::Lane;
@@ -94,7 +94,9 @@ fn what_is_not_there_is_not_empty_before_a_report_was_taken() {
     data.service().waits_for_reports();
     let read_once = || {
         let read = Read { object: Some(OBJECT), offset: 0, length: 10 };
-        site::ask_once(&data.client(), &read, &[], 10).map(|_| ()).map_err(|fault| Errno::from_raw(fault.errno))
+        site::ask_once(&data.client(), &read, &[], 10)
+            .map(|_| ())
+            .map_err(|fault| Errno::from_raw(fault.errno))
     };
     let _reports = begin(&site, &data, 1);
     assert_eq!(read_once(), Err(Errno::EAGAIN));

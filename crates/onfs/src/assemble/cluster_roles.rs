@@ -1,6 +1,11 @@
 //! What a server serves: the services of its roles, over its stores.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use ds::FirstRecord;
 use kv::MetaStore;
@@ -124,6 +129,25 @@ impl Serving {
         Ok(())
     }
 
+    /// Waits until a metadata server has taken this node's first report, but not for long; and why none has.
+    pub fn is_not_taken(&self, patience: Duration) -> Option<String> {
+        let data = self.services.data.as_ref()?;
+        let end = Instant::now() + patience;
+        while !data.was_taken() && self.unused().is_none() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
+        match self.unused() {
+            _ if data.was_taken() => None,
+            Some(trouble) => {
+                Some(format!("the metadata server does not take this node's report: {}", trouble.why))
+            }
+            None => Some(
+                "no metadata server has answered yet (cluster.metadata): this node is used when one does"
+                    .to_owned(),
+            ),
+        }
+    }
+
     /// Of several metadata servers: the others serve on what this one has.
     pub fn leave(&self) {
         if let Some(metadata) = &self.services.metadata {
@@ -195,7 +219,7 @@ impl Serving {
                 left.as_secs() + 1
             )
         });
-        let silent = self.report_trouble().map(|trouble| {
+        let silent = self.unused().map(|trouble| {
             let seconds = trouble.since.elapsed().as_secs();
             format!("the metadata server has taken no report for {seconds} s: {}", trouble.why)
         });
@@ -205,6 +229,10 @@ impl Serving {
             format!("the metadata server that makes the cluster map was last heard {seconds} s ago")
         });
         waits.chain(silent).chain(alone).collect()
+    }
+
+    fn unused(&self) -> Option<Trouble> {
+        self.reporters.lock().as_ref().and_then(Reporters::unused)
     }
 
     fn report_trouble(&self) -> Option<Trouble> {
@@ -225,6 +253,10 @@ impl Serving {
             format!("data server {} ({}) was last heard {seconds} s ago", node.report.node, node.report.name)
         })
         .chain(alone)
+        .chain(
+            self.unused()
+                .map(|trouble| format!("the metadata server takes no report of this node: {}", trouble.why)),
+        )
         .collect()
     }
 

@@ -186,6 +186,11 @@ impl DataService {
         self.vouched.wait();
     }
 
+    /// Has a metadata server taken a report since [`DataService::waits_for_reports`]?
+    pub fn was_taken(&self) -> bool {
+        self.vouched.may_say_nothing().is_ok()
+    }
+
     /// Whether a metadata server says that this is not who its number stands for, and whether it did before.
     pub(crate) fn vouched(&self, refused: bool, before: bool) {
         self.vouched.said(refused, before);
