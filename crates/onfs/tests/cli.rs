@@ -257,6 +257,7 @@ fn a_state_in_use_is_refused_with_its_owner() {
 fn who_is_in_no_cluster_yet_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let (code, _, said) = text(&onfs(&["cluster", "init", &at("c")]));
     assert_eq!(code, 0, "{said}");
     let set = [
@@ -268,11 +269,10 @@ fn who_is_in_no_cluster_yet_says_so() {
         format!("cluster.key_file={}", at("c/cluster.key")),
         "memory.size=16MiB".to_owned(),
         format!("mount.state={}", at("state")),
-        format!("memory.dir={}", at("memory")),
+        format!("memory.dir={}", memory.path().join("m").display()),
     ];
     let mut args = vec!["server", "--config", "none"];
     args.extend(set.iter().flat_map(|one| ["--set", one]));
-    std::fs::create_dir(at("memory")).unwrap();
     let (code, said, notes) = text(&onfs(&args));
     assert_eq!(code, 0, "{said} {notes}");
     let pid = std::fs::read_to_string(at("state/onfs.pid")).unwrap();

@@ -70,10 +70,13 @@ impl From<Stop> for StartError {
 }
 
 fn why(fault: &wire::schema::Fault) -> String {
-    match Errno::from_raw(fault.errno) {
-        Errno::ENOSYS => "there is no metadata server".to_owned(),
-        errno if fault.detail.is_empty() => errno.to_string(),
-        _ => fault.detail.clone(),
+    let errno = Errno::from_raw(fault.errno);
+    if errno == Errno::ENOSYS {
+        "there is no metadata server".to_owned()
+    } else if fault.detail.is_empty() {
+        errno.to_string()
+    } else {
+        fault.detail.clone()
     }
 }
 

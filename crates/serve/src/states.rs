@@ -92,6 +92,11 @@ impl States {
         }
     }
 
+    /// Has there been a data server with this number, in whichever life of this one?
+    pub fn knows(&self, node: u64) -> bool {
+        self.known.lock().of.contains_key(&node)
+    }
+
     /// The number stands for nothing any more. What is not stored is forgotten by the next removal.
     pub fn forget(&self, node: u64) -> Result<(), KvError> {
         let mut known = self.known.lock();

@@ -60,6 +60,8 @@ impl MetadataService {
         let before = self.nodes.standing(node);
         let heard = self.nodes.name_of(node);
         let name = heard.or(before.as_ref().map(|standing| standing.name.clone()));
+        // One that has died before this server was started has no name any more.
+        let name = name.or_else(|| self.states.knows(node).then(String::new));
         let kind = before.map_or(StandingKind::In, |standing| standing.kind);
         let now = match (kind, undo) {
             (StandingKind::Removed, false) => {
