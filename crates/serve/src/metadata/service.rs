@@ -70,6 +70,12 @@ impl Default for MetadataOptions {
     }
 }
 
+/// For hand-overs of slots, and for what waits for one.
+fn slot_workers(bounds: Bounds) -> io::Result<[Workers; 2]> {
+    let few = Bounds { threads: 2, ..bounds };
+    Ok([Workers::start("slots", few)?, Workers::start("slots-wait", few)?])
+}
+
 /// See the module's page. Every method may be called from any thread.
 pub struct MetadataService {
     pub(super) me: Weak<MetadataService>,
@@ -133,11 +139,7 @@ impl MetadataService {
     ) -> io::Result<Arc<MetadataService>> {
         let workers = Workers::start("metadata", options.bounds)?;
         let control = Workers::start("control", Bounds { threads: 1, ..options.bounds })?;
-        let few = Bounds { threads: 2, ..options.bounds };
-        let slots = match &shared {
-            Some(_) => Some([Workers::start("slots", few)?, Workers::start("slots-wait", few)?]),
-            None => None,
-        };
+        let slots = shared.as_ref().map(|_| slot_workers(options.bounds)).transpose()?;
         let copying = shared.as_ref().map(|_| AtOnce::default());
         // What concerns this server alone is in its own store.
         let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
