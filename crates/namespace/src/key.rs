@@ -42,6 +42,8 @@ pub const LENT: u8 = b'F';
 
 /// Of a cluster: a data server that is taken out; its content is the metadata service's.
 pub const STANDING: u8 = b'N';
+/// Of a cluster: which state directory a data server's number stands for; its content is the metadata service's.
+pub const STATE: u8 = b'E';
 
 /// A key, built without touching the heap.
 #[derive(Clone)]
@@ -163,6 +165,18 @@ pub fn standing_start() -> Key {
 
 pub fn standing_end() -> Key {
     Key::new(0, STANDING + 1)
+}
+
+pub fn state(node: u64) -> Key {
+    Key::new(0, STATE).with(&node.to_be_bytes())
+}
+
+pub fn state_start() -> Key {
+    Key::new(0, STATE)
+}
+
+pub fn state_end() -> Key {
+    Key::new(0, STATE + 1)
 }
 
 pub fn link(ino: Ino) -> Key {

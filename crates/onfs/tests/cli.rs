@@ -251,3 +251,35 @@ fn a_state_in_use_is_refused_with_its_owner() {
         assert!(err.contains(&me) && err.contains("/elsewhere"), "{args:?}: {err}");
     }
 }
+
+/// Goal: a data server that nobody uses yet says so, and runs; a mount of what is no metadata server says that. Method: no metadata server.
+#[test]
+fn who_is_in_no_cluster_yet_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (code, _, said) = text(&onfs(&["cluster", "init", &at("c")]));
+    assert_eq!(code, 0, "{said}");
+    let set = [
+        "node.id=2".to_owned(),
+        "node.roles=data".to_owned(),
+        "node.socket=none".to_owned(),
+        format!("node.listen=unix:{}", at("listen")),
+        format!("cluster.metadata=unix:{}", at("nobody")),
+        format!("cluster.key_file={}", at("c/cluster.key")),
+        "memory.size=16MiB".to_owned(),
+        format!("mount.state={}", at("state")),
+        format!("memory.dir={}", memory.path().join("m").display()),
+    ];
+    let mut args = vec!["server", "--config", "none"];
+    args.extend(set.iter().flat_map(|one| ["--set", one]));
+    let (code, said, notes) = text(&onfs(&args));
+    assert_eq!(code, 0, "{said} {notes}");
+    let pid = std::fs::read_to_string(at("state/onfs.pid")).unwrap();
+    let pid = pid.lines().next().unwrap();
+    assert!(Command::new("kill").arg(pid).status().unwrap().success());
+    assert!(notes.contains("metadata server") && said.contains("node 2"), "{said} {notes}");
+    while Path::new("/proc").join(pid).exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}

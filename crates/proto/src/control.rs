@@ -15,6 +15,8 @@ pub const ADDRESSES_MAX: usize = 4;
 pub const ADDRESS_MAX: usize = 64;
 /// Bytes of a rack's name.
 pub const RACK_MAX: usize = 24;
+/// Of what names a state directory.
+const STATE_BYTES: usize = 16;
 /// Of a data server.
 pub const TIERS_MAX: usize = 8;
 
@@ -188,6 +190,9 @@ pub struct NodeReport {
     /// How its lowest tier stands. None: it does not say, sends nothing away and takes nothing from who does.
     #[prost(message, optional, tag = "220")]
     pub pressure: Option<Pressure>,
+    /// What names its state directory: 16 random bytes. Empty: it does not say.
+    #[prost(bytes = "vec", tag = "346")]
+    pub state: Vec<u8>,
 }
 
 /// As `cluster::pressure::Stand`, in bytes.
@@ -387,6 +392,9 @@ impl Request for NodeReport {
             return Err(Bad::TooLong { what: "tiers", len: self.tiers.len(), max: TIERS_MAX });
         }
         text("version", &self.version, NAME_MAX)?;
+        if !matches!(self.state.len(), 0 | STATE_BYTES) {
+            return Err(Bad::Range("state"));
+        }
         self.addresses.iter().try_for_each(|address| text("address", address, ADDRESS_MAX))
     }
 }

@@ -32,6 +32,8 @@ pub enum Reason {
     Spread = 36,
     /// The object is about to go to another data server, which takes as long as it takes; this one sees to it that it ends. With `EAGAIN`.
     Leaving = 220,
+    /// The number of this data server stands for another state directory: it is not the one that it says. With `EEXIST`.
+    OtherState = 346,
 }
 
 impl Reason {

@@ -110,6 +110,7 @@ fn report() -> NodeReport {
         refuses: true,
         roster: 10,
         pressure: None,
+        state: Vec::new(),
     }
 }
 

@@ -62,8 +62,19 @@ impl From<Stop> for StartError {
     fn from(stop: Stop) -> StartError {
         match stop {
             Stop::Silent { why, .. } => StartError::Away(why),
-            Stop::Fault { fault, .. } => StartError::Refused(fault.detail),
+            Stop::Fault { fault, .. } => StartError::Refused(why(&fault)),
         }
+    }
+}
+
+fn why(fault: &wire::schema::Fault) -> String {
+    let errno = Errno::from_raw(fault.errno);
+    if errno == Errno::ENOSYS {
+        "there is no metadata server".to_owned()
+    } else if fault.detail.is_empty() {
+        errno.to_string()
+    } else {
+        fault.detail.clone()
     }
 }
 

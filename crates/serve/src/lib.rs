@@ -18,6 +18,7 @@ pub mod reporters;
 pub mod reporting;
 pub mod services;
 mod standing;
+mod states;
 mod waking;
 mod watching;
 pub mod workers;

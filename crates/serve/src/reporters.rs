@@ -96,7 +96,7 @@ impl Reporters {
         Ok(Reporters { all, thread: Some(thread) })
     }
 
-    /// `None`: all last reports were taken, by those that serve anything. Else that of the longest.
+    /// `None`: all last reports were taken, by those that serve anything, and nobody says that this is not who its number stands for. Else that of the longest.
     pub fn trouble(&self) -> Option<Trouble> {
         let (map, nodes) = {
             let state = self.all.learnt.state.lock();
@@ -105,8 +105,20 @@ impl Reporters {
         let serves =
             |address: &str| map.as_ref().is_none_or(|map| serves(map, address, nodes.get(address).copied()));
         let reporters = self.all.reporters.lock();
-        let of_them = reporters.iter().filter(|(address, _)| serves(address));
-        of_them.filter_map(|(_, reporter)| reporter.trouble()).min_by_key(|trouble| trouble.since)
+        let troubles = reporters.iter().filter_map(|(address, reporter)| Some((address, reporter.trouble()?)));
+        let troubles = troubles.filter(|(address, trouble)| trouble.refused || serves(address));
+        troubles.map(|(_, trouble)| trouble).min_by_key(|trouble| trouble.since)
+    }
+
+    /// `None`: a metadata server has taken the last report, and none says that this is not who its number stands for. One that is dead, and for
+    /// which another goes on, keeps nobody from being used.
+    pub fn unused(&self) -> Option<Trouble> {
+        let reporters = self.all.reporters.lock();
+        let mut troubles: Vec<Trouble> = reporters.values().filter_map(Reporter::trouble).collect();
+        if troubles.len() < reporters.len() {
+            troubles.retain(|trouble| trouble.refused);
+        }
+        troubles.into_iter().min_by_key(|trouble| trouble.since)
     }
 }
 

@@ -11,7 +11,7 @@ use net::{Call, Client};
 use parking_lot::{Condvar, Mutex};
 use prost::Message;
 use proto::{
-    Request,
+    Reason, Request,
     control::{NodeReport, NodeReported},
 };
 use wire::frame::Verdict;
@@ -28,6 +28,8 @@ const PERIOD_MIN: Duration = Duration::from_millis(10);
 pub struct Trouble {
     pub since: Instant,
     pub why: String,
+    /// The node's number is another's.
+    pub refused: bool,
 }
 
 /// Gets the epoch of the map of who took it, and whom to ask for that.
@@ -103,7 +105,7 @@ fn run(
     mut about: NodeReport,
 ) {
     let mut over = ended.0.lock();
-    let mut server = 0;
+    let (mut server, mut refused) = (0, false);
     while !*over {
         let mut again = PERIOD;
         parking_lot::MutexGuard::unlocked(&mut over, || {
@@ -118,17 +120,22 @@ fn run(
                     if service.reported(sent, &reported) {
                         again = PERIOD_MIN;
                     }
+                    service.vouched(false, std::mem::take(&mut refused));
                     *trouble.lock() = None;
                     taken(reported.map_epoch, to);
                 }
-                Err(why) => {
+                Err(NotTaken { why, other_state }) => {
+                    // One that does not answer says nothing new.
+                    if let Some(other) = other_state {
+                        service.vouched(other, std::mem::replace(&mut refused, other));
+                    }
                     let mut trouble = trouble.lock();
                     // Once is enough.
-                    if trouble.is_none() {
+                    if trouble.as_ref().is_none_or(|before| other_state == Some(true) && before.why != why) {
                         tracing::warn!(%why, "the metadata server does not take this node's report");
                     }
                     let since = trouble.as_ref().map_or_else(Instant::now, |before| before.since);
-                    *trouble = Some(Trouble { since, why });
+                    *trouble = Some(Trouble { since, why, refused });
                 }
             }
         });
@@ -136,15 +143,27 @@ fn run(
             ended.1.wait_for(&mut over, again);
         }
     }
+    service.vouched(false, refused);
 }
 
-fn report(to: &Client, about: &NodeReport) -> Result<NodeReported, String> {
+struct NotTaken {
+    why: String,
+    /// Whether it says that the node's number is another's. `None`: it says nothing.
+    other_state: Option<bool>,
+}
+
+fn report(to: &Client, about: &NodeReport) -> Result<NodeReported, NotTaken> {
+    let silent = |why: String| NotTaken { why, other_state: None };
     let deadline = Instant::now() + PERIOD;
     let call = Call::new(NodeReport::METHOD.number(), about.encode_to_vec(), deadline);
-    let answered = to.call(call).map_err(|error| error.to_string())?;
+    let answered = to.call(call).map_err(|error| silent(error.to_string()))?;
     match answered.header.verdict {
-        Verdict::Done => NodeReported::decode(&answered.meta[..]).map_err(|error| error.to_string()),
-        Verdict::Fault => Err(proto::fault::read(&answered.meta).detail),
-        Verdict::Refused => Err("refused".to_owned()),
+        Verdict::Done => NodeReported::decode(&answered.meta[..]).map_err(|error| silent(error.to_string())),
+        Verdict::Fault => {
+            let fault = proto::fault::read(&answered.meta);
+            let other_state = Some(Reason::of(&fault) == Reason::OtherState);
+            Err(NotTaken { why: fault.detail, other_state })
+        }
+        Verdict::Refused => Err(silent("refused".to_owned())),
     }
 }

@@ -160,9 +160,12 @@ impl HandshakeError {
             HandshakeError::Unexpected { .. } | HandshakeError::Malformed { .. } => {
                 (Reason::Malformed, self.to_string())
             }
-            HandshakeError::Cluster { ours, theirs } => {
-                (Reason::Cluster, format!("this node is of cluster {ours}, the peer said {theirs}"))
-            }
+            HandshakeError::Cluster { ours, theirs } => (
+                Reason::Cluster,
+                format!(
+                    "this node is of cluster {ours}, the peer said {theirs}: has it another cluster's key?"
+                ),
+            ),
             HandshakeError::Version { ours, theirs_min, theirs_max, .. } => (
                 Reason::Version,
                 format!(

@@ -166,7 +166,9 @@ impl<R: Reader + ?Sized> Pass<'_, R> {
                 }
                 None => false,
             },
-            (None, key::HELD | key::STANDING | key::LENT) => parsed.raw_ino == 0 && parsed.rest.len() == 8,
+            (None, key::HELD | key::STANDING | key::STATE | key::LENT) => {
+                parsed.raw_ino == 0 && parsed.rest.len() == 8
+            }
             (None, key::VERDICT) => parsed.raw_ino == 0 && matches!(parsed.rest.len(), 0 | 16 | 17),
             (None, key::CONFLICT) => parsed.conflict().is_some(),
             (Some(_) | None, _) => false,

@@ -138,7 +138,8 @@ fn repair_damaged<T: Txn + ?Sized>(txn: &mut T, key: &[u8]) -> Result<bool> {
         | key::HELD
         | key::LENT
         | key::VERDICT
-        | key::STANDING => {
+        | key::STANDING
+        | key::STATE => {
             txn.delete(key);
             Ok(true)
         }

@@ -15,7 +15,7 @@ use wire::{
     handshake::{Identity, Roles, Versions},
 };
 
-use super::{StartContext, mount_options, observed, refusals::of_mount};
+use super::{StartContext, mount_options, observed, patience::told, refusals::of_mount};
 use crate::{
     config::{ClusterConfig, RemoteConfig, Transport, id_text},
     control::{
@@ -52,8 +52,10 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     options.write_back = config.mount.write_back.0;
     options.workers = config.mount.workers as usize;
     options.data_workers = config.mount.workers as usize * 2;
-    let remote =
-        Remote::start(options).map_err(|error| StartError::Failed(format!("{}: {error}", config.source)))?;
+    let source = &config.source;
+    let waits_for = format!("{source}: no metadata server has answered yet; it is waited for");
+    let started = told(context.note, &waits_for, || Remote::start(options))?;
+    let remote = started.map_err(|error| StartError::Failed(format!("{source}: {error}")))?;
     let mut wanted = mount_options(&config.mount);
     wanted.transport = TransportChoice::Device;
     wanted.fsname.clone_from(&config.source);
@@ -201,7 +203,9 @@ impl ControlHandler for ClusterMount {
         if let Request::Status {} = request {
             return Ok(Response::ClusterMount(Box::new(parts.report())));
         }
-        let why = format!("{}: not on a mount of a cluster", request.name());
+        let name = request.name();
+        let why =
+            format!("{name}: that is not for mounts of a cluster; onfs layout says where a file's data are");
         Err(ControlError::new(ErrorCode::BadRequest, why))
     }
 }

@@ -1,6 +1,11 @@
 //! What a server serves: the services of its roles, over its stores.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use ds::FirstRecord;
 use kv::MetaStore;
@@ -68,6 +73,7 @@ impl Serving {
             let started = DataService::start(stores.ds(), stores.store.clone(), first, options);
             let started = started.map_err(failed)?;
             started.set_credentials(credentials.clone());
+            started.waits_for_reports();
             data = Some(started);
         }
         let shut = |data: &Option<Arc<DataService>>| data.iter().for_each(|data| data.shutdown());
@@ -94,7 +100,12 @@ impl Serving {
     }
 
     /// Tells the metadata servers of this node's data, from now on. `own` is where this process listens.
-    pub fn report(&self, config: &ServerConfig, credentials: &Credentials, own: Address) -> io::Result<()> {
+    pub fn report(
+        &self,
+        config: &ServerConfig,
+        credentials: &Credentials,
+        (own, state): (Address, [u8; 16]),
+    ) -> io::Result<()> {
         let Some(data) = &self.services.data else { return Ok(()) };
         let node = &config.node;
         let mut servers = config.cluster.metadata.clone();
@@ -110,11 +121,31 @@ impl Serving {
             rack: node.rack.clone().unwrap_or_default(),
             addresses: vec![node.address.to_string()],
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            state: state.to_vec(),
             ..NodeReport::default()
         };
         let servers = Servers { addresses: servers, credentials: credentials.clone() };
         *self.reporters.lock() = Some(Reporters::start(data.clone(), servers, about)?);
         Ok(())
+    }
+
+    /// Waits until a metadata server has taken this node's first report, but not for long; and why none has.
+    pub fn is_not_taken(&self, patience: Duration) -> Option<String> {
+        let data = self.services.data.as_ref()?;
+        let end = Instant::now() + patience;
+        while !data.was_taken() && self.unused().is_none() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
+        match self.unused() {
+            _ if data.was_taken() => None,
+            Some(trouble) => {
+                Some(format!("the metadata server does not take this node's report: {}", trouble.why))
+            }
+            None => Some(
+                "no metadata server has answered yet (cluster.metadata): this node is used when one does"
+                    .to_owned(),
+            ),
+        }
     }
 
     /// Of several metadata servers: the others serve on what this one has.
@@ -200,6 +231,10 @@ impl Serving {
         waits.chain(silent).chain(alone).collect()
     }
 
+    fn unused(&self) -> Option<Trouble> {
+        self.reporters.lock().as_ref().and_then(Reporters::unused)
+    }
+
     fn report_trouble(&self) -> Option<Trouble> {
         self.reporters.lock().as_ref().and_then(Reporters::trouble)
     }
@@ -218,6 +253,10 @@ impl Serving {
             format!("data server {} ({}) was last heard {seconds} s ago", node.report.node, node.report.name)
         })
         .chain(alone)
+        .chain(
+            self.report_trouble()
+                .map(|trouble| format!("the metadata server takes no report of this node: {}", trouble.why)),
+        )
         .collect()
     }
 

@@ -41,6 +41,9 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Between attempts to.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// A metadata server that runs has taken the first report by then.
+const FIRST_REPORT: Duration = Duration::from_secs(1);
+
 /// As `tier::Settings::write_behind_latest`.
 const LEAVE_LATEST: Duration = Duration::from_secs(30);
 
@@ -162,7 +165,7 @@ impl Parts {
                 return Err(StartError::Failed(format!("{listen}: cannot listen there: {error}")));
             }
         };
-        if let Err(error) = serving.report(config, &credentials, server.address()) {
+        if let Err(error) = serving.report(config, &credentials, (server.address(), stores.mds.uuid())) {
             server.close(LEAVE);
             serving.shutdown();
             drop(serving);
@@ -170,6 +173,9 @@ impl Parts {
             return Err(StartError::Failed(format!("the thread that reports: {error}")));
         }
         stores.ds().release();
+        if let Some(why) = serving.is_not_taken(FIRST_REPORT) {
+            note(&why);
+        }
         let (config, began) = (config.clone(), Instant::now());
         Ok(Parts { stores, names, serving, server, config, cluster, began })
     }
@@ -339,9 +345,7 @@ impl Parts {
         let ds = self.stores.ds();
         let (dirty_files, dirty_bytes) = ds.dirty();
         let roles = [(*metadata, "metadata"), (*data, "data")];
-        let meta = self.stores.store.stats();
-        let mut warnings: Vec<String> =
-            meta.read_only.iter().map(|why| format!("metadata is read-only: {why}")).collect();
+        let mut warnings = observed::troubles(&ds, self.names_store());
         warnings.extend(self.serving.warnings());
         ServerReport {
             node: *id,

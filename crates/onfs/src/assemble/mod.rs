@@ -17,6 +17,7 @@ mod mounted;
 mod names;
 mod observed;
 mod parts;
+mod patience;
 mod permission;
 mod plans;
 mod policy;

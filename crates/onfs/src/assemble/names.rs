@@ -18,6 +18,7 @@ use wire::handshake::Roles;
 
 use super::{
     metadata::{mds_options, open_names, recovery_line},
+    patience::told,
     refusals::of_open,
     stores::close_metadata,
 };
@@ -134,7 +135,9 @@ pub(super) fn open(
         patience: PATIENCE,
         relief: Default::default(),
     };
-    match join(&store, notes, mds_options(owner_uid), joining) {
+    let waits_for =
+        "no metadata server that makes the cluster map has answered yet; it is waited for, for a minute";
+    match told(note, waits_for, || join(&store, notes, mds_options(owner_uid), joining))? {
         Ok((mds, shared)) => Ok(Some((Names { store, mds: Arc::new(mds) }, shared))),
         Err(error) => {
             let started = match &error {

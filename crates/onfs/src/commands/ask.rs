@@ -35,7 +35,9 @@ pub fn the_mount(path: Option<&Path>) -> Outcome<Located> {
 }
 
 pub fn nothing_mounted() -> Failure {
-    Failure::new(Exit::NotOnfs, "no ONFS is mounted on this machine").hint("onfs mount MOUNTPOINT mounts one")
+    Failure::new(Exit::NotOnfs, "no ONFS is mounted on this machine").hint(
+        "onfs mount MOUNTPOINT mounts one; of a server, give its state directory; of a cluster, --cluster",
+    )
 }
 
 /// One request that answers at once, over a connection of its own.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
-    io::Write,
+    io::{ErrorKind, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::Path,
     time::Duration,
@@ -64,10 +64,16 @@ fn certificate(args: &CertificateArgs) -> Outcome {
 }
 
 fn no_certificate(error: AuthorityError) -> Failure {
-    let there = matches!(&error, AuthorityError::File(net::key_file::KeyFileError::Io { source, .. })
-        if source.kind() == std::io::ErrorKind::AlreadyExists);
+    let failed = |wanted| matches!(&error, AuthorityError::File(net::key_file::KeyFileError::Io { source, .. }) if source.kind() == wanted);
+    let (there, nowhere) = (failed(ErrorKind::AlreadyExists), failed(ErrorKind::NotFound));
     let failure = Failure::failed(error.to_string());
-    if there { failure.hint("with --renew it is replaced") } else { failure }
+    if there {
+        failure.hint("with --renew it is replaced")
+    } else if nowhere {
+        failure.hint("--dir says where the cluster's CA is; onfs cluster init --tls makes one")
+    } else {
+        failure
+    }
 }
 
 fn init(dir: &Path, tls: bool) -> Outcome {

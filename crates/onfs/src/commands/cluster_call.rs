@@ -46,12 +46,7 @@ impl Cluster {
         Cluster::asked_as(config, source, Roles::CLIENT)
     }
 
-    /// That of the configuration, asked by who may be a server there.
-    pub(super) fn named_by_server(config: &ConfigArgs) -> Outcome<Cluster> {
-        Cluster::asked_as(config, None, Roles::MDS)
-    }
-
-    /// The same of the one that is named, else of the configuration's.
+    /// The same, asked by who may be a server there.
     pub(super) fn ordered(config: &ConfigArgs, source: Option<&str>) -> Outcome<Cluster> {
         Cluster::asked_as(config, source, Roles::MDS)
     }

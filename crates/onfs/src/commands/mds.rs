@@ -20,9 +20,10 @@ use super::{
 };
 use crate::{
     args::{ConfigArgs, MdsCommand, Output},
+    config::is_source,
     control::{MdsReport, StandbyReport},
     exit::{Failure, Outcome},
-    render,
+    mounts, render,
 };
 
 /// A map is far smaller.
@@ -35,7 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub fn mds(command: &MdsCommand) -> Outcome {
     match command {
         MdsCommand::List { config, dir, output } => {
-            let cluster = Cluster::named(config, None)?;
+            let source = dir.as_deref().and_then(source_of);
+            let cluster = Cluster::named(config, source.as_deref())?;
             let map = map(&cluster)?;
             let only = match dir {
                 Some(dir) => Some(slot_of(dir)?.0),
@@ -70,6 +72,14 @@ fn decoded(body: &[u8]) -> Outcome<ClusterMap> {
         .map_err(|error| Failure::failed(format!("the cluster map cannot be read: {error}")))
 }
 
+/// The cluster that is mounted there, as the mount was told.
+fn source_of(path: &Path) -> Option<String> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let mounts = mounts::mounts().ok()?;
+    let source = &mounts::mount_of(&mounts, &path).filter(|mount| mount.is_onfs())?.source;
+    Some(source.clone()).filter(|source| is_source(source))
+}
+
 /// The slot of what is there, and whether that is a directory that can be moved.
 fn slot_of(path: &Path) -> Outcome<(Slot, bool)> {
     let found =
@@ -86,7 +96,7 @@ fn move_dir(config: &ConfigArgs, dir: &Path, to: u64, output: &Output) -> Outcom
         let why = format!("{} is no directory below the root of a mount of a cluster", dir.display());
         return Err(Failure::usage(why).hint("those are what metadata servers divide among them"));
     }
-    let cluster = Cluster::named_by_server(config)?;
+    let cluster = Cluster::ordered(config, source_of(dir).as_deref())?;
     let before = map(&cluster)?;
     let duty = before.slot(UgsdId::ROOT.slot()).owner.and_then(|node| before.node(node));
     let Some(duty) = duty else {

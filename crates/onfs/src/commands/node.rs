@@ -70,9 +70,15 @@ fn drain(which: &WhichNode, wait: bool, output: &Output) -> Outcome {
         return render::json(&NodeReport { state: "draining".into(), drain: Some(report), ..node });
     }
     let number = node.node;
+    // Its metadata server is another matter.
+    let is_off = if node.roles.iter().any(|role| role == "metadata") {
+        "its metadata server goes on"
+    } else {
+        "it can be switched off"
+    };
     render::print(&if report.drained {
         format!(
-            "{} holds nothing any more; it can be switched off\n`onfs node remove {number}` takes it out of the cluster for good\n",
+            "{} holds nothing any more; {is_off}\n`onfs node remove {number}` takes it out of the cluster for good\n",
             named(&node)
         )
     } else {

@@ -192,7 +192,7 @@ fn cluster(reader: &Reader<'_>) -> Result<ClusterConfig, ConfigError> {
         Ok::<_, ConfigError>(ConfigError::new(&reader.entry("cluster", key)?.origin, why))
     };
     let Some(key_file) = reader.path("cluster", "key_file")? else {
-        let why = "which file has the cluster key? onfs cluster init makes one";
+        let why = "which file has the cluster key? give --cluster-key FILE, or --config FILE of a server; onfs cluster init makes both";
         return Err(ConfigError::new("cluster.key_file", why));
     };
     let id = match reader.text("cluster", "id")?.map(parse_id) {
@@ -246,7 +246,7 @@ fn node(reader: &Reader<'_>, host: &Host) -> Result<NodeConfig, ConfigError> {
     let Some(id) = reader.count("node", "id")? else {
         return Err(ConfigError::new(
             "node.id",
-            "which node of the cluster is this? each has its own number",
+            "which node of the cluster is this? each has its own number, in its configuration (--config FILE)",
         ));
     };
     let name = reader.text("node", "name")?.unwrap_or(&host.name).to_owned();

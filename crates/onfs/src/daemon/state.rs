@@ -81,7 +81,7 @@ fn held(state: &Path, file: &mut File) -> Failure {
     let _ = file.take(HOLDER_BYTES_MAX).read_to_end(&mut bytes);
     let holder = holder(&bytes);
     Failure::new(Exit::Busy, format!("the state {} is in use by process {holder}", state.display()))
-        .hint("a state can be mounted once: unmount it first, or give this mount its own --state")
+        .hint("one process at a time has a state: end that one (onfs umount; of a server: kill), or give this one its own --state")
 }
 
 /// What the PID file says of who has the state, for a message: its number and what it is for.

@@ -31,12 +31,14 @@ mod pressed;
 mod pressure;
 mod record;
 mod removed;
+mod reports;
 mod service;
 mod source;
 mod space;
 mod table;
 mod under_way;
 mod usage;
+mod vouched;
 
 pub use first::{FirstRecords, first_record};
 pub use record::Record;

@@ -32,6 +32,7 @@ use super::{
     removed::Removed,
     table::{Held, State, Table},
     under_way::UnderWay,
+    vouched::Vouched,
 };
 use crate::{
     answer::{Done, No, Outcome},
@@ -78,6 +79,7 @@ pub struct DataService {
     pub(super) arriving: Arriving,
     pub(super) under_way: UnderWay,
     pub(super) admission: Admission,
+    pub(super) vouched: Vouched,
     pub(super) lending: Lending,
     pub(super) pressed: Pressed,
     workers: Workers,
@@ -104,6 +106,7 @@ impl DataService {
             arriving: Arriving::default(),
             under_way: UnderWay::default(),
             admission: Admission::default(),
+            vouched: Vouched::default(),
             lending: Lending::default(),
             pressed: Pressed::new(options.patience, options.leave_after),
             workers,
@@ -180,6 +183,7 @@ impl DataService {
 
     /// The report that was sent at `sent` was answered. True: there is something new that the next report says to be known.
     pub(crate) fn reported(&self, sent: Instant, reported: &NodeReported) -> bool {
+        self.vouched.taken();
         self.admission.heard(sent, reported)
     }
 
@@ -292,7 +296,10 @@ impl DataService {
     /// The record as it is stored.
     pub(super) fn load(&self, ino: Ino) -> Result<Option<Record>, No> {
         let stored = self.store.get(&key::held(ino)).map_err(|error| refused(ino, &error))?;
-        let Some(bytes) = stored else { return Ok(None) };
+        let Some(bytes) = stored else {
+            self.vouched.may_say_nothing()?;
+            return Ok(None);
+        };
         let record = Record::decode(&bytes).ok_or_else(|| {
             tracing::error!(%ino, "the record of an object cannot be read");
             No::from(Errno::EIO)
@@ -483,6 +490,7 @@ impl DataService {
         if is_among_servers(method) && !roles.has(Roles::MDS) && !roles.has(Roles::DS) {
             return Err(Errno::EPERM.into());
         }
+        self.vouched.may_answer()?;
         match method {
             Method::Pull => self.pull(&decode(meta)?),
             Method::Follow => self.follow(&decode(meta)?),

@@ -4,18 +4,23 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use lease::coherence::message::{Joined, Party};
 use proto::{
-    Head, Nothing, Request,
+    Head, Nothing, Reason, Request,
     control::{
         Facts, Hello, MapNow, MapSince, Mount, Mounted, NodeReport, NodeReported, Renew, Renewed, Unmount,
     },
+    moving::StandingKind,
 };
 use types::{Errno, Ino};
-use wire::handshake::{Peer, Roles};
+use wire::{
+    handshake::{Peer, Roles},
+    schema::Retry,
+};
 
 use super::{MetadataService, fencing::data_lease, owners::Owners, session::Session};
 use crate::{
     answer::{Done, No, Outcome},
     standing,
+    states::Who,
 };
 
 impl MetadataService {
@@ -105,6 +110,7 @@ impl MetadataService {
         if !from.roles.has(Roles::DS) {
             return Err(Errno::EPERM.into());
         }
+        self.check_state(&asked)?;
         let map_epoch = self.nodes.reported(&asked)?;
         self.may_vouch()?;
         let keeps_to = asked.refuses;
@@ -124,6 +130,31 @@ impl MetadataService {
 }
 
 impl MetadataService {
+    /// With another state it has none of the data that are known by the number.
+    fn check_state(&self, report: &NodeReport) -> Result<(), No> {
+        let node = report.node;
+        // It is refused all the same, and gets no number.
+        if self.nodes.standing(node).is_some_and(|standing| standing.kind == StandingKind::Removed) {
+            return Ok(());
+        }
+        let who = self.states.who(node, &report.state).map_err(|error| {
+            tracing::error!(node, %error, "which state a data server has was not recorded");
+            No::from(Errno::EIO)
+        })?;
+        let Who::Other { news } = who else { return Ok(()) };
+        let at = self.nodes.addresses(node).unwrap_or_default().join(", ");
+        let at = if at.is_empty() { at } else { format!(" (at {at})") };
+        let why = format!(
+            "node {node} is another server{at}, with another state directory: give this one a node.id of its own; \
+             if it is to take the place of a dead one, see \"A data server that is gone for good\" in docs/operations.md"
+        );
+        if news {
+            let (name, addresses) = (&report.name, report.addresses.join(", "));
+            tracing::warn!(node, name, addresses, why, "a data server's report is not taken");
+        }
+        Err(No::new(Errno::EEXIST, Retry::Never, Reason::OtherState, why))
+    }
+
     /// Whether a data server of the cluster has, or ever had, a tier that outlives its machine. One of before the report of that is believed to.
     fn has_what_outlives(&self, report: &NodeReport) -> Result<bool, No> {
         let safe = report.pressure.is_none_or(|pressure| pressure.safe);

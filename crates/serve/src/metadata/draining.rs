@@ -60,6 +60,8 @@ impl MetadataService {
         let before = self.nodes.standing(node);
         let heard = self.nodes.name_of(node);
         let name = heard.or(before.as_ref().map(|standing| standing.name.clone()));
+        // One that has died before this server was started has no name any more.
+        let name = name.or_else(|| self.states.knows(node).then(String::new));
         let kind = before.map_or(StandingKind::In, |standing| standing.kind);
         let now = match (kind, undo) {
             (StandingKind::Removed, false) => {
@@ -105,12 +107,22 @@ impl MetadataService {
             })?;
             self.settled_here()?;
         }
+        if now.as_ref().is_some_and(|standing| standing.kind == StandingKind::Removed) {
+            self.forget_state(node);
+        }
         let same = now.is_some() && now == self.nodes.standing(node);
         self.nodes.set_standing(node, now)?;
         if !same {
             self.has_other_standing(node);
         }
         Ok(())
+    }
+
+    /// Whoever comes with its number when it is taken back is as good as any: it held nothing.
+    pub(super) fn forget_state(&self, node: u64) {
+        if let Err(error) = self.states.forget(node) {
+            tracing::error!(node, %error, "which state a removed data server had is not forgotten");
+        }
     }
 
     pub(super) fn has_other_standing(&self, node: u64) {
@@ -129,6 +141,9 @@ impl MetadataService {
         let others = self.looks_of_others()?;
         let before = self.nodes.standing(node);
         let Some(standing) = before.filter(|standing| standing.kind == StandingKind::Draining) else {
+            if self.nodes.standing(node).is_some() {
+                return Err(refused(Errno::EINVAL, &format!("node {node} was removed already")));
+            }
             return Err(refused(
                 Errno::EBUSY,
                 &format!(

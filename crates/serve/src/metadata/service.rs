@@ -31,6 +31,7 @@ use crate::{
     answer::{No, Outcome},
     nodes::Nodes,
     standing,
+    states::States,
     workers::{AtOnce, Bounds, Owed, Serve, Workers},
 };
 
@@ -69,6 +70,12 @@ impl Default for MetadataOptions {
     }
 }
 
+/// For hand-overs of slots, and for what waits for one.
+fn slot_workers(bounds: Bounds) -> io::Result<[Workers; 2]> {
+    let few = Bounds { threads: 2, ..bounds };
+    Ok([Workers::start("slots", few)?, Workers::start("slots-wait", few)?])
+}
+
 /// See the module's page. Every method may be called from any thread.
 pub struct MetadataService {
     pub(super) me: Weak<MetadataService>,
@@ -99,6 +106,8 @@ pub struct MetadataService {
     pub(super) drains: Drains,
     /// A data server with a tier that outlives its machine has been there.
     pub(super) outlives: AtomicBool,
+    /// Which state each data server has.
+    pub(super) states: States,
     pub(super) sendings: Sendings,
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
@@ -130,11 +139,7 @@ impl MetadataService {
     ) -> io::Result<Arc<MetadataService>> {
         let workers = Workers::start("metadata", options.bounds)?;
         let control = Workers::start("control", Bounds { threads: 1, ..options.bounds })?;
-        let few = Bounds { threads: 2, ..options.bounds };
-        let slots = match &shared {
-            Some(_) => Some([Workers::start("slots", few)?, Workers::start("slots-wait", few)?]),
-            None => None,
-        };
+        let slots = shared.as_ref().map(|_| slot_workers(options.bounds)).transpose()?;
         let copying = shared.as_ref().map(|_| AtOnce::default());
         // What concerns this server alone is in its own store.
         let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
@@ -152,6 +157,7 @@ impl MetadataService {
         let found = shared.as_ref().map_or_else(Vec::new, |shared| shared.found.clone());
         let begun = shared.as_ref().map(Shared::slots);
         let outlives = AtomicBool::new(standing::outlives(&notes).map_err(io::Error::other)?);
+        let states = States::load(notes.clone()).map_err(io::Error::other)?;
         let service = Arc::new_cyclic(|me| MetadataService {
             me: me.clone(),
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
@@ -169,6 +175,7 @@ impl MetadataService {
             owners: shared.map(|shared| Owners::new(shared, tails)),
             drains: Drains::default(),
             outlives,
+            states,
             sendings: Sendings::default(),
             slots,
             copying,

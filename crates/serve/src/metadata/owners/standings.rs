@@ -111,6 +111,9 @@ impl MetadataService {
         // Nobody is choosing, and whoever chooses later knows it.
         let _alone = self.drains.placing.write();
         for node in self.nodes.adopt_standings(told.version, standings) {
+            if self.nodes.standing(node).is_some_and(|standing| standing.kind == StandingKind::Removed) {
+                self.forget_state(node);
+            }
             self.has_other_standing(node);
         }
         Ok(())
