@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use net::Address;
@@ -44,8 +44,12 @@ pub(crate) struct Home {
     pub joined: Mutex<Option<Came>>,
     /// In slots up to this number the session, as it came there, said there what it has.
     pub brought: Mutex<Option<(SessionId, u64, u64)>>,
+    /// That it may keep writes back the session, as it came there, said there then.
+    pub writes: Mutex<Option<(SessionId, u64, Instant)>>,
     /// How often it was started again and did not know any more what it had answered.
     pub losses: AtomicU64,
+    /// It is being told that the session is there, though it has no slots.
+    pub renewing: AtomicBool,
     /// A thread hears there of locks that wait.
     pub listening: AtomicBool,
 }
@@ -65,6 +69,12 @@ impl Home {
     pub(crate) fn brought(&self, id: SessionId, joined: u64) -> u64 {
         let brought = *self.brought.lock();
         brought.filter(|(of, at, _)| (*of, *at) == (id, joined)).map_or(0, |(.., number)| number)
+    }
+
+    /// Since when does it know that the session, as it came there as that, may keep writes back?
+    pub(crate) fn knows_of_writes(&self, id: SessionId, joined: u64) -> Option<Instant> {
+        let said = *self.writes.lock();
+        said.filter(|(of, at, _)| (*of, *at) == (id, joined)).map(|(.., since)| since)
     }
 
     pub(crate) fn addresses(&self) -> &[String] {
@@ -96,7 +106,9 @@ impl Homes {
             metadata: line(Lane::Metadata),
             joined: Mutex::default(),
             brought: Mutex::default(),
+            writes: Mutex::default(),
             losses: AtomicU64::new(0),
+            renewing: AtomicBool::new(false),
             listening: AtomicBool::new(false),
         })
     }
@@ -112,6 +124,7 @@ impl Homes {
         if let Some(before) = known.get(&owner.node) {
             *home.joined.lock() = *before.joined.lock();
             *home.brought.lock() = *before.brought.lock();
+            *home.writes.lock() = *before.writes.lock();
             home.losses.store(before.losses.load(Ordering::Acquire), Ordering::Release);
             home.listening.store(before.listening.load(Ordering::Acquire), Ordering::Release);
         }

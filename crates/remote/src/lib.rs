@@ -25,6 +25,7 @@ mod cache;
 mod caching;
 mod closes;
 mod closing;
+mod declaring;
 mod dirs;
 mod droppers;
 mod dropping;

@@ -376,7 +376,7 @@ impl Remote {
         if self.has_homes() {
             return self.renew_homes(&session, every, node);
         }
-        let renew = control::Renew { head: Some(session.head()), node: Some(node) };
+        let renew = control::Renew { head: Some(session.head()), node: Some(node), writes: false };
         let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
         if renewed.is_ok() {
             self.told_node.store(node, Ordering::Relaxed);

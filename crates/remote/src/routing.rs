@@ -363,6 +363,7 @@ impl Remote {
     pub(crate) fn renew_homes(&self, session: &Arc<Session>, every: Duration, node: u64) {
         let mut told = true;
         let patience = every.min(SLICE);
+        self.renew_beside(session, node);
         for owner in self.nodes.owners() {
             let home = self.homes.of(&owner);
             let mut at = Source { node: owner.node, joined: 0 };
@@ -370,7 +371,7 @@ impl Remote {
             let renewed = self.join_at(&home, session).and_then(|joined| {
                 at.joined = joined;
                 let head = Some(Head { joined, ..session.head() });
-                let renew = control::Renew { head, node: Some(node) };
+                let renew = control::Renew { head, node: Some(node), writes: false };
                 ask_line(&home.control, &renew, Body::default(), Waits::of(patience, every))
             });
             match renewed {
