@@ -83,6 +83,11 @@ impl State {
         server == 0 || self.owners.get(&slot).is_some_and(|(_, owner)| *owner == server)
     }
 
+    /// As far as was heard.
+    fn is_of_another(&self, server: u64, slot: Slot) -> bool {
+        self.owners.get(&slot).is_some_and(|(_, owner)| *owner != 0 && *owner != server)
+    }
+
     /// The slots of a newer roster.
     fn learn_owners(&mut self, server: u64, roster: &Roster) {
         for (_, owner) in self.owners.values_mut().filter(|(_, owner)| *owner == server) {
@@ -109,6 +114,10 @@ impl Admission {
         let told = state.told.get(&server).or_else(|| state.told.get(&0).filter(|told| !told.asked_for));
         // Before the first report was answered it is not known whether that is so.
         let Some((told, until)) = told.and_then(|told| Some((told, told.until?))) else {
+            if state.is_of_another(server, slot) {
+                // Whose it was may never be heard of again.
+                return Err(No::wrong_owner(0));
+            }
             return Err(No::later("it has not heard yet which sessions are there"));
         };
         if told.asked_for {
@@ -282,23 +291,26 @@ mod tests {
         let (elsewhere, later) = (Some(Reason::WrongOwner), Some(Reason::None));
         assert_eq!(reason(as_of(7)), later, "nothing was heard");
         admission.heard(Instant::now(), &of_server(7, 1, &[1], &[(5, 1)]));
+        assert_eq!(reason(as_of(8)), elsewhere, "nothing was heard of that server, and the slot is another's");
+        admission.heard(Instant::now(), &of_server(7, 2, &[1], &[(4, 1)]));
         assert_eq!(reason(as_of(8)), later, "nothing was heard of that server");
+        admission.heard(Instant::now(), &of_server(7, 3, &[1], &[(5, 1)]));
         let begun = as_of(7).unwrap();
         admission.heard(Instant::now(), &of_server(8, 1, &[1], &[(4, 1), (5, 2)]));
         assert_eq!(admission.kept(8), 0, "something is under way in another's name");
-        assert_eq!(admission.kept(7), 1, "that is not its concern any more");
+        assert_eq!(admission.kept(7), 3, "that is not its concern any more");
         assert_eq!(reason(as_of(7)), elsewhere);
         assert_eq!(reason(as_of(8)), None);
         drop(begun);
         assert_eq!(admission.kept(8), 1);
         // The giver still says that it has the slot: that is old.
-        admission.heard(Instant::now(), &of_server(7, 2, &[1], &[(5, 1)]));
+        admission.heard(Instant::now(), &of_server(7, 4, &[1], &[(5, 1)]));
         assert_eq!((reason(as_of(7)), reason(as_of(8))), (elsewhere, None));
         admission.heard(Instant::now(), &of_server(8, 2, &[], &[(5, 2)]));
         assert_eq!(reason(as_of(8)), Some(Reason::SessionGone), "given up there");
         admission.heard(Instant::now(), &of_server(8, 3, &[1], &[(4, 1)]));
         assert_eq!((reason(as_of(7)), reason(as_of(8))), (elsewhere, elsewhere), "on its way");
-        admission.heard(Instant::now(), &of_server(7, 3, &[1], &[(5, 3)]));
+        admission.heard(Instant::now(), &of_server(7, 5, &[1], &[(5, 3)]));
         assert_eq!((reason(as_of(7)), reason(as_of(8))), (None, elsewhere));
     }
 }
