@@ -324,20 +324,9 @@ impl Back {
     }
 
     pub(crate) fn stop_all(&mut self) {
-        self.stop_some(|_| true);
-    }
-
-    /// The same of those files. Returns those of which something is kept back.
-    pub(crate) fn stop_some(&mut self, which: impl Fn(Ino) -> bool) -> Vec<Ino> {
-        let mut some: Vec<Ino> = self.files.keys().copied().filter(|ino| which(*ino)).collect();
-        some.retain(|ino| self.stop(*ino));
-        some
-    }
-
-    /// What is kept back of it is sent in another server's name from now on: the file's slot went there.
-    pub(crate) fn rename(&mut self, ino: Ino, from: Source) {
-        if let Some(file) = self.files.get_mut(&ino).filter(|file| !file.is_clean()) {
-            file.from = Some(from);
+        let all: Vec<Ino> = self.files.keys().copied().collect();
+        for ino in all {
+            self.stop(ino);
         }
     }
 

@@ -26,7 +26,6 @@ mod caching;
 mod closes;
 mod closing;
 mod covering;
-mod declaring;
 mod dirs;
 mod droppers;
 mod dropping;

@@ -201,8 +201,6 @@ impl Remote {
             again
         };
         self.ask_locks_again(again);
-        // What was kept back meanwhile under a right of the lost session, which other servers know for as long as it has not left.
-        self.save_back();
         self.leave_soon(gone.id);
         Ok(())
     }
@@ -245,7 +243,6 @@ impl Remote {
                 opening: file.number,
                 write: file.access.write,
                 keep: false,
-                again: true,
             };
             match self.ask_in(session, coming, open) {
                 Ok(_) => file.lost.store(false, Ordering::Release),

@@ -406,7 +406,7 @@ impl Remote {
         }
         *renewed = Instant::now();
         let session = self.session();
-        let renew = control::Renew { head: Some(session.head()), node: Some(node), writes: false };
+        let renew = control::Renew { head: Some(session.head()), node: Some(node) };
         let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
         if renewed.is_ok() {
             self.told_node.store(node, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //!   back, or to say what it has) is done by another thread, one for each server, while renewals go on.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Weak},
     thread::{Builder, JoinHandle},
     time::{Duration, Instant},
@@ -96,28 +96,6 @@ impl Remote {
                 task.renewing = self.spawn(home, move |remote, home| remote.renew_at(&home, every, node));
             }
         }
-        self.tend_beside(tasks, (every, node));
-    }
-
-    /// Servers without slots to which the session came, for it to stay there: who is silent is given up.
-    fn tend_beside(&self, tasks: &mut BTreeMap<u64, Task>, (every, node): (Duration, u64)) {
-        let session = self.session();
-        let owners: BTreeSet<u64> = self.nodes.owners().iter().map(|owner| owner.node).collect();
-        let others = self.nodes.metadata_servers().into_iter().filter(|one| !owners.contains(&one.node));
-        for home in others.map(|one| self.homes.of(&one)) {
-            let Some(joined) = home.joined_as(session.id) else { continue };
-            let none = Task { renewed: Instant::now(), told: 0, renewing: None, mending: None };
-            let task = tasks.entry(home.node).or_insert(none);
-            ended(&mut task.renewing);
-            if task.renewing.is_none() && task.renewed.elapsed() >= every {
-                task.renewed = Instant::now();
-                let session = session.clone();
-                task.renewing = self.spawn(home, move |remote, home| {
-                    remote.renew_beside(&home, &session, (joined, node));
-                    Renewed::default()
-                });
-            }
-        }
     }
 
     /// `None`: there is no thread, so it is done later.
@@ -136,7 +114,7 @@ impl Remote {
         let waits = Waits::of(patience, every);
         if let Some(came) = Self::on_its_way(home, &session) {
             let head = Some(Head { joined: came.joined, ..Head::of(came.id) });
-            let renew = control::Renew { head, node: Some(node), writes: false };
+            let renew = control::Renew { head, node: Some(node) };
             if let Err(stop) = ask_line(&home.control, &renew, Body::default(), waits) {
                 tracing::debug!(node = home.node, errno = %stop.errno(), "a session on its way was not renewed");
             }
@@ -147,8 +125,7 @@ impl Remote {
         let renewed = self.join_at(home, &session).and_then(|joined| {
             at.joined = joined;
             let head = Some(Head { joined, ..session.head() });
-            let renew = control::Renew { head, node: Some(node), writes: false };
-            ask_line(&home.control, &renew, Body::default(), waits)
+            ask_line(&home.control, &control::Renew { head, node: Some(node) }, Body::default(), waits)
         });
         match renewed {
             Ok((answer, _)) => {

@@ -16,7 +16,7 @@ use wire::{
     schema::Retry,
 };
 
-use super::{MetadataService, fencing::data_lease, owners::Owners, session::Session, verdicts::Presence};
+use super::{MetadataService, fencing::data_lease, owners::Owners, session::Session};
 use crate::{
     answer::{Done, No, Outcome},
     standing,
@@ -101,11 +101,7 @@ impl MetadataService {
         // Its answer says that what we granted stands.
         self.may_speak()?;
         asked.node.into_iter().for_each(|node| session.is_at(node));
-        if asked.writes {
-            self.arrive_with(session, Presence::Writing)?;
-        }
-        let (map_epoch, bare) = (self.nodes.epoch(), self.last_bare());
-        Ok(Done::new(&Renewed { map_epoch, bare, writes: asked.writes }))
+        Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch(), bare: self.last_bare() }))
     }
 
     /// Of a server about itself: with TLS only who has a server's certificate can say that it is one.

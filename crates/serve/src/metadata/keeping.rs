@@ -97,9 +97,6 @@ impl MetadataService {
         })?;
         *recorded = Some(known);
         drop(recorded);
-        if known >= Presence::Writing {
-            self.leaving.writers.lock().insert(session.id);
-        }
         if session.has.lock().over {
             self.depart(session);
         }
@@ -108,7 +105,6 @@ impl MetadataService {
 
     /// Also one that an earlier life recorded.
     pub(super) fn depart(&self, session: &Session) {
-        self.leaving.writers.lock().remove(&session.id);
         if let Err(error) = verdicts::depart(&self.notes, session.id) {
             tracing::warn!(session = %session.id, %error, "a session that has ended is waited for after the next start");
         }
@@ -137,7 +133,6 @@ impl MetadataService {
 
     /// Until the result is dropped others keep nothing that this changes.
     pub(super) fn claim(&self, session: &Session, ino: Ino, claim: Claim) -> Result<Claimed<'_>, No> {
-        self.all_have_said(session, ino)?;
         let claims = vec![(Key::Inode(ino), claim)];
         self.claim_as(session.party(), self.turns.next(), claims)
     }

@@ -176,10 +176,8 @@ impl MetadataService {
 
     fn end_grace(&self) -> Due {
         let keep = if self.owners.is_some() { GIVEN_UP_MAX } else { 0 };
-        let missing = self.terms.missing();
-        match verdicts::end_grace(&self.notes, self.terms.life(), &missing, keep) {
+        match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing(), keep) {
             Ok(()) => {
-                self.leaving.writers.lock().retain(|session| !missing.contains(session));
                 tracing::info!("sessions of earlier lives come back no more");
                 self.fence_at_data_servers(Fenced::Earlier)
             }

@@ -120,9 +120,6 @@ impl MetadataService {
         let ino = proto::attr::ino(asked.ino)?;
         let attr = self.find_again(ino)?;
         regular(attr.kind)?;
-        if !asked.again {
-            self.all_have_said(session, ino)?;
-        }
         let (attr, layout) = self.open_found(session, asked.opening, &attr, asked.write)?;
         let through = self.opened_through(session, asked, ino);
         let attr = through.inspect_err(|_| self.close_one(session, asked.opening, None))?.unwrap_or(attr);
