@@ -39,6 +39,7 @@ mod keeping_back;
 mod kept;
 mod kernel;
 mod keys;
+mod landed;
 mod line;
 mod lock_calls;
 mod locking;

@@ -53,17 +53,23 @@ impl Remote {
             self.reserve(file, end)?;
             self.apply(file.ino, Changes { size: Some(end), ..Changes::default() }, true)?;
         }
+        // What was answered is not asked for again: somebody may have written there since.
+        let mut landed = Vec::new();
         self.where_it_is(file, placed, &mut |placed| {
             let size = self.size_of(file, placed)?;
-            let ranges = ranges(placed.striped, args.offset, end.min(size));
+            let mut ranges = ranges(placed.striped, args.offset, end.min(size));
+            ranges.retain(|range| !landed.contains(range));
             let Source { node: server, joined } = self.name_for_data(file.ino)?;
-            let askings = ranges.into_iter().map(|(stripe, offset, length)| {
+            let askings = ranges.iter().map(|(stripe, offset, length)| {
+                let (stripe, offset, length) = (*stripe, *offset, *length);
                 let object = Some(object(file, placed, stripe));
                 let mode = mode.into();
                 let request = data::Allocate { object, mode, offset, length, joined, server };
                 Ok((placed.layout.stripes[stripe], asking(&request, Body::default(), 0)?))
             });
             let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
+            let done = ranges.iter().zip(&answers).filter(|(_, answered)| answered.is_ok());
+            landed.extend(done.map(|(range, _)| *range));
             answers.into_iter().try_for_each(|answered| answered.map(drop))
         })
     }

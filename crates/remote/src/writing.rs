@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::striping::Part;
+use net::Answered;
 use prost::Message;
 use proto::{
     attr::Changes,
@@ -20,6 +21,7 @@ use crate::{
     Remote,
     back::At,
     held::Source,
+    landed::Landed,
     openings::{OpenFile, Placed},
     reading::{asking, object},
 };
@@ -96,8 +98,9 @@ impl Remote {
             (offset, placed)
         };
         let mut changing = self.change_bytes(file.ino, Some(offset..offset + bytes.len() as u64));
+        let mut landed = Landed::default();
         let written = self.where_it_is(file, placed, &mut |placed| {
-            self.write_placed(file, placed, offset, &bytes, how.sync)
+            self.write_placed(file, placed, (offset, &bytes, how.sync), &mut landed)
         });
         // Of what is short a part may be carried out yet.
         let all = written.and_then(|written| if written < bytes.len() { Err(Errno::EIO) } else { Ok(()) });
@@ -153,13 +156,13 @@ impl Remote {
         &self,
         file: &OpenFile,
         placed: &Placed,
-        offset: u64,
-        bytes: &Bytes,
-        sync: bool,
+        (offset, bytes, sync): (u64, &Bytes, bool),
+        landed: &mut Landed,
     ) -> Result<usize, Errno> {
         let parts: Vec<Part> = placed.striped.parts(offset, bytes.len() as u64).collect();
+        let lacking: Vec<Part> = parts.iter().copied().filter(|part| landed.lacks(part)).collect();
         let Source { node: server, joined } = self.name_for_data(file.ino)?;
-        let askings = parts.iter().map(|part| {
+        let askings = lacking.iter().map(|part| {
             let object = Some(object(file, placed, part.stripe));
             let request = data::Write { object, offset: part.object_offset, sync, joined, server };
             let from = (part.offset - offset) as usize;
@@ -168,24 +171,32 @@ impl Remote {
         });
         let waits = if sync { self.sync_waits() } else { self.waits() };
         let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, waits)?;
-        // A part was to go to where its stripe is not any more: all of it is written again.
+        let decoded = |answered: Answered| {
+            data::Written::decode(answered.meta.as_slice())
+                .map(|done| u64::from(done.bytes))
+                .map_err(|_| Errno::EIO)
+        };
+        let done: Vec<Result<u64, Errno>> =
+            answers.into_iter().map(|answered| answered.and_then(decoded)).collect();
+        for (part, done) in lacking.iter().zip(&done) {
+            if done.is_ok_and(|bytes| bytes >= part.len) {
+                landed.has(part);
+            }
+        }
+        // A part was to go to where its stripe is not any more: what is lacking is written again.
         for again in [Errno::ESTALE, Errno::EREMOTE] {
-            if answers.iter().any(|answered| matches!(answered, Err(errno) if *errno == again)) {
+            if done.contains(&Err(again)) {
                 return Err(again);
             }
         }
-        let mut written = 0;
-        for (part, answered) in parts.iter().zip(answers) {
-            let done = answered
-                .and_then(|answered| data::Written::decode(answered.meta.as_slice()).map_err(|_| Errno::EIO));
-            match done {
-                Ok(done) if u64::from(done.bytes) >= part.len => written += part.len as usize,
-                Ok(done) if written + done.bytes as usize > 0 => return Ok(written + done.bytes as usize),
-                Ok(_) => return Err(Errno::EIO),
-                Err(_) if written > 0 => return Ok(written),
-                Err(error) => return Err(error),
-            }
+        let written = landed.bytes_of(&parts);
+        let failed = lacking.iter().zip(&done).find(|(part, _)| landed.lacks(part)).map(|(_, done)| *done);
+        match failed {
+            None => Ok(written as usize),
+            Some(Ok(more)) if written + more > 0 => Ok((written + more) as usize),
+            Some(Ok(_)) => Err(Errno::EIO),
+            Some(Err(_)) if written > 0 => Ok(written as usize),
+            Some(Err(error)) => Err(error),
         }
-        Ok(written)
     }
 }

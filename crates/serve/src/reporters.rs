@@ -105,7 +105,8 @@ impl Reporters {
         let serves =
             |address: &str| map.as_ref().is_none_or(|map| serves(map, address, nodes.get(address).copied()));
         let reporters = self.all.reporters.lock();
-        let troubles = reporters.iter().filter_map(|(address, reporter)| Some((address, reporter.trouble()?)));
+        let troubles =
+            reporters.iter().filter_map(|(address, reporter)| Some((address, reporter.trouble()?)));
         let troubles = troubles.filter(|(address, trouble)| trouble.refused || serves(address));
         troubles.map(|(_, trouble)| trouble).min_by_key(|trouble| trouble.since)
     }

@@ -291,7 +291,11 @@ mod tests {
         let (elsewhere, later) = (Some(Reason::WrongOwner), Some(Reason::None));
         assert_eq!(reason(as_of(7)), later, "nothing was heard");
         admission.heard(Instant::now(), &of_server(7, 1, &[1], &[(5, 1)]));
-        assert_eq!(reason(as_of(8)), elsewhere, "nothing was heard of that server, and the slot is another's");
+        assert_eq!(
+            reason(as_of(8)),
+            elsewhere,
+            "nothing was heard of that server, and the slot is another's"
+        );
         admission.heard(Instant::now(), &of_server(7, 2, &[1], &[(4, 1)]));
         assert_eq!(reason(as_of(8)), later, "nothing was heard of that server");
         admission.heard(Instant::now(), &of_server(7, 3, &[1], &[(5, 1)]));
