@@ -38,6 +38,8 @@ mds() { "$onfs" mds "$@" --config "$scratch/n3.toml"; }
 slots_of() { mds list --json | jq -r ".[] | select(.node == $1) | .slots"; }
 # Both metadata servers have slots, and each has what the other has answered.
 shared() { mds list --json | jq -e '[.[] | select(.slots > 1500 and .standby.complete)] | length == 2' >/dev/null; }
+# Another one has all that this one has answered.
+is_copied() { mds list --json | jq -e ".[] | select(.node == $1) | .standby.complete" >/dev/null; }
 has_none() { [ "$(mds list --json | jq "[.[] | select(.node == $1) | .slots] | add // 0")" = 0 ]; }
 node_of() { mds list "$1" --json | jq '.[0].node'; }
 until_true() { # SECONDS COMMAND...

@@ -78,8 +78,14 @@ impl Remote {
     /// All of them hear of the session, also those that have nothing of it yet: a slot may bring it there.
     fn tend_homes(&self, tasks: &mut BTreeMap<u64, Task>) {
         let (every, node) = (self.renew_every(), self.own_node());
-        for owner in self.nodes.owners() {
-            let home = self.homes.of(&owner);
+        let id = self.session().id;
+        let owners = self.nodes.owners();
+        // And those without slots to which it came, or that had some before they were started anew: else it would be given up there.
+        let others = self.nodes.metadata_servers().into_iter();
+        let others = others.filter(|one| owners.iter().all(|owner| owner.node != one.node));
+        let others: Vec<_> = others.filter(|one| self.homes.of(one).joined_as(id).is_some()).collect();
+        for owner in owners.iter().chain(&others) {
+            let home = self.homes.of(owner);
             let renewed = Instant::now();
             let none = Task { renewed, told: 0, renewing: None, mending: None };
             let task = tasks.entry(owner.node).or_insert(none);
