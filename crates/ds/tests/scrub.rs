@@ -136,6 +136,17 @@ fn a_pass_goes_on_after_a_kill_and_can_be_stopped() {
     assert_eq!(site.server().scrubbed(), stopped);
 }
 
+/// Goal: restarts do not put the first pass off. Method: what is kept right after the first start.
+#[test]
+fn regression_the_time_to_the_first_pass_is_kept_from_the_beginning() {
+    let mut site = started();
+    until("it is kept", || site.maps().get(&namespace::key::global(b"scrub")).unwrap().is_some());
+    let began = site.server().scrubbed().ended;
+    std::thread::sleep(Duration::from_millis(1100));
+    site.restart();
+    assert_eq!(site.server().scrubbed().ended, began);
+}
+
 #[test]
 fn passes_come_by_themselves() {
     let mut site = Site::new(64 << 20);

@@ -115,6 +115,7 @@ impl DataServer {
             Err(errno) => Some(Damage::Unreadable(errno)),
         }
     }
+
     /// Whoever reads it does so from another copy; `false`: there is none that is good, and he gets an error.
     fn give_up_damaged(&self, object: &Object, damaged: Damaged, good: TierSet) -> bool {
         let Damaged { sau, tier, .. } = damaged;
@@ -128,6 +129,10 @@ impl DataServer {
             {
                 tracing::error!(name = %object.ino(), sau = sau.get(), %errno, "damaged bytes in memory stay readable");
             }
+            return false;
+        }
+        // It may be readable again, and memory is not as safe as it.
+        if matches!(damaged.why, Damage::Unreadable(_)) && good.intersect(TierSet::PERSISTENT).is_empty() {
             return false;
         }
         if self.drop_damaged(object, damaged).is_err() {

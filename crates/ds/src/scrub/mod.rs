@@ -45,6 +45,8 @@ pub(crate) struct Scrub {
 struct State {
     course: Course,
     part: Option<Part>,
+    /// Nothing is kept yet: the time to the first pass would begin anew with each start.
+    is_new: bool,
 }
 
 #[derive(Clone)]
@@ -72,7 +74,7 @@ impl Scrub {
             kept
         });
         let course = Course::new(options.every, kept, clock());
-        let state = Mutex::new(State { course, part: None });
+        let state = Mutex::new(State { course, part: None, is_new: kept.is_none() });
         Scrub { state, round: Mutex::default(), round_bytes: options.round_bytes }
     }
 }
@@ -111,6 +113,12 @@ impl DataServer {
     /// One round.
     pub(crate) fn scrub_round(&self) {
         let _round = self.scrub.round.lock();
+        let is_new = std::mem::take(&mut self.scrub.state.lock().is_new);
+        if is_new && let Err(errno) = self.save_course() {
+            self.scrub.state.lock().is_new = true;
+            tracing::warn!(%errno, "when checksums are compared is not kept yet");
+            return;
+        }
         let mut left = self.scrub.round_bytes;
         while left > 0 && !self.stopping() {
             match self.scrub_some(&mut left) {
