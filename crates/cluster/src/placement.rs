@@ -4,6 +4,7 @@
 //!   secondary is in its primary's rack.
 //! - I-PLACE-2: the same wish, map, measures and seed give the same layout; over many seeds the share of a server is as its free
 //!   space, less what it is busy.
+//! - I-PLACE-3: a server with a slow device is taken only where those without one do not make a layout.
 //!
 //! It does not know bytes, nor what a server does with an object.
 
@@ -32,6 +33,8 @@ pub struct Measure {
     pub free: u64,
     /// Thousandths of what it can do.
     pub busy: u32,
+    /// A device of it is slow or fails: it is taken only where there is no other.
+    pub slow: bool,
 }
 
 pub type Measures = BTreeMap<NodeId, Measure>;
@@ -91,6 +94,19 @@ pub enum NoPlace {
 
 /// The layout of a file at its first write.
 pub fn place(map: &ClusterMap, measures: &Measures, wish: &Wish) -> Result<Layout, NoPlace> {
+    match well(measures).map(|well| place_among(map, &well, wish)) {
+        Some(Ok(layout)) => Ok(layout),
+        Some(Err(_)) | None => place_among(map, measures, wish),
+    }
+}
+
+/// Without those that are slow; `None`: there is none, or nothing else.
+fn well(measures: &Measures) -> Option<Measures> {
+    let well: Measures = measures.iter().filter(|(_, m)| !m.slow).map(|(node, m)| (*node, *m)).collect();
+    (!well.is_empty() && well.len() < measures.len()).then_some(well)
+}
+
+fn place_among(map: &ClusterMap, measures: &Measures, wish: &Wish) -> Result<Layout, NoPlace> {
     let (striping, local) = striping(map, measures, wish)?;
     let Striping { count, unit } = striping;
     let mut primaries: Vec<&Node> = local.into_iter().collect();
@@ -119,9 +135,12 @@ pub(crate) fn best_of(
     seed: u64,
     may: &dyn Fn(NodeId) -> bool,
 ) -> Option<NodeId> {
-    let usable = map.nodes().filter(|node| usable(node, measures, room) && may(node.id));
-    let rank = |node: &&Node| rank(node, measures, seed, 3);
-    usable.max_by(|a, b| rank(a).total_cmp(&rank(b))).map(|node| node.id)
+    let best = |measures: &Measures| {
+        let usable = map.nodes().filter(|node| usable(node, measures, room) && may(node.id));
+        let rank = |node: &&Node| rank(node, measures, seed, 3);
+        usable.max_by(|a, b| rank(a).total_cmp(&rank(b))).map(|node| node.id)
+    };
+    well(measures).and_then(|well| best(&well)).or_else(|| best(measures))
 }
 
 /// How many servers, how large a unit, and the writer's own server if the file begins there.

@@ -187,8 +187,9 @@ fn best(
     room: &dyn Fn(&Stand) -> u64,
 ) -> Option<NodeId> {
     let those = peers.stands.iter().filter(|(node, (stand, _))| **node != from && stand.safe == safe);
-    let measure =
-        |(node, (stand, busy)): (&NodeId, &(Stand, u32))| (*node, Measure { free: room(stand), busy: *busy });
+    let measure = |(node, (stand, busy)): (&NodeId, &(Stand, u32))| {
+        (*node, Measure { free: room(stand), busy: *busy, slow: false })
+    };
     let measures: Measures = those.map(measure).collect();
     let bytes = bytes.max(1);
     best_of(map, &measures, bytes, seed, &|node| !stripes.contains(&node.0))

@@ -255,7 +255,7 @@ fn map(states: &[(u64, NodeState)]) -> ClusterMap {
 
 #[test]
 fn a_refuge_has_nothing_of_the_file_if_there_is_one() {
-    let measure = Measure { free: 1 << 30, busy: 0 };
+    let measure = Measure { free: 1 << 30, busy: 0, slow: false };
     let measures: Measures = (1..=4).map(|id| (NodeId(id), measure)).collect();
     let up = NodeState::Up;
     let all = map(&[(1, NodeState::Draining), (2, up), (3, up), (4, up)]);

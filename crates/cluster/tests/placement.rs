@@ -27,7 +27,7 @@ fn wish(writers: Writers) -> Wish {
 }
 
 fn free(gib: u64) -> Measure {
-    Measure { free: gib << 30, busy: 0 }
+    Measure { free: gib << 30, busy: 0, slow: false }
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_secondary_is_not_on_the_jobs_nodes_if_it_can_be() {
 fn shares_are_as_free_space_and_idleness() {
     let map = map_of((1..=4).map(|id| ds(id, 0, NodeState::Up)));
     let mut measures: Measures = (1..=4).map(|id| (NodeId(id), free(10 * id))).collect();
-    measures.insert(NodeId(4), Measure { free: 40 << 30, busy: 500 });
+    measures.insert(NodeId(4), Measure { free: 40 << 30, busy: 500, slow: false });
     let mut count: BTreeMap<NodeId, u64> = BTreeMap::new();
     let files = 20_000;
     for seed in 0..files {
@@ -119,7 +119,7 @@ fn clusters() -> impl Strategy<Value = (ClusterMap, Measures)> {
         let each: Vec<_> = ids.zip(nodes).collect();
         let map = map_of(each.iter().map(|(id, (rack, state, _))| ds(*id, *rack, *state)));
         let measured = each.iter().filter_map(|(id, (_, _, measure))| {
-            measure.map(|(free, busy)| (NodeId(*id), Measure { free, busy }))
+            measure.map(|(free, busy)| (NodeId(*id), Measure { free, busy, slow: false }))
         });
         (map, measured.collect())
     })
@@ -185,4 +185,29 @@ proptest! {
             Err(NoPlace::Count(_) | NoPlace::Unit(_)) => prop_assert!(false, "the wish was good"),
         }
     }
+}
+
+/// I-PLACE-3. Method: by hand, and 200 seeds.
+#[test]
+fn a_server_with_a_slow_device_is_taken_last() {
+    let map = map_of((1..=4).map(|id| ds(id, id, NodeState::Up)));
+    let slow = Measure { slow: true, ..free(100) };
+    let mut measures: Measures =
+        [(1, free(1)), (2, slow), (3, free(1)), (4, free(1))].map(|(id, m)| (NodeId(id), m)).into();
+    for seed in 0..200 {
+        let layout = place(&map, &measures, &Wish { seed, ..wish(Writers::Several) }).expect("room");
+        assert!(layout.stripes.iter().all(|stripe| stripe.primary != NodeId(2)), "{layout:?}");
+        assert_eq!(layout.stripes.len(), 3);
+        let own = place(&map, &measures, &Wish { seed, ..wish(Writers::One(NodeId(2))) }).expect("room");
+        assert!(
+            own.stripes.iter().all(|stripe| stripe.primary != NodeId(2)),
+            "also not on its own node: {own:?}"
+        );
+    }
+    let fixed = Some(Striping { count: 4, unit: SAU_BYTES });
+    let all =
+        place(&map, &measures, &Wish { fixed, ..wish(Writers::Several) }).expect("better there than nowhere");
+    assert_eq!(all.stripes.len(), 4);
+    measures.values_mut().for_each(|measure| measure.slow = true);
+    assert_eq!(place(&map, &measures, &wish(Writers::Several)).expect("all are").stripes.len(), 4);
 }

@@ -7,8 +7,10 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
-use store::ScanEntry;
-use tier::{CoolnessReport, Input, MoveReport, Request, RequestError, RequestReport, TierReport};
+use store::{Reading, ScanEntry};
+use tier::{
+    CoolnessReport, Input, MoveReport, Request, RequestError, RequestReport, TierReport, health::Health,
+};
 use types::{Errno, Ino, TierId, TierSet};
 
 /// Where an object is.
@@ -49,6 +51,9 @@ pub struct TierStatus {
     /// Number of the file system that it is on, and what is free there, whatever the tier may take of it.
     pub device: u64,
     pub device_free: u64,
+    pub health: Health,
+    /// `None`: memory.
+    pub reading: Option<Reading>,
 }
 
 /// What a flush of everything left in memory alone.
@@ -173,6 +178,8 @@ impl DataServer {
                     report,
                     device: self.devices[tier.index()],
                     device_free: self.device_free[tier.index()].load(Ordering::Acquire),
+                    health: self.health(tier),
+                    reading: store.reading(),
                 })
                 .collect()
         })

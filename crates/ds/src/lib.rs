@@ -15,6 +15,7 @@ mod fetch;
 mod fill;
 mod filler;
 mod glance;
+mod health;
 mod keep;
 mod keeper;
 mod kept;
@@ -48,6 +49,7 @@ mod write;
 pub use allocate::{AllocateMode, Whence};
 pub use commands::{AtRisk, ObjectReport, TierStatus};
 pub use glance::Glance;
+pub use health::words as health_words;
 pub use linked::{Linked, Stub};
 pub use load::ObjectHint;
 pub use maps::{Entries, FirstRecord, KvMaps, MapStore, load_record};
@@ -156,6 +158,7 @@ pub struct DataServer {
     pub(crate) seal_after: Duration,
     pub(crate) scrub: scrub::Scrub,
     pub(crate) held: AtomicBool,
+    pub(crate) watches: health::Watches,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -187,7 +190,9 @@ impl DataServer {
         }
         let policies = Arc::default();
         let scrub = scrub::Scrub::new(options.scrub, options.maps.scrub()?);
+        let watches = health::Watches::new(&stores, driver.now());
         let server = Arc::new(DataServer {
+            watches,
             stores,
             linked,
             devices,
@@ -246,7 +251,7 @@ impl DataServer {
         threads.push(std::thread::Builder::new().name("keeper".into()).spawn(move || server.run_keeper())?);
         let server = self.clone();
         threads.push(std::thread::Builder::new().name("sealer".into()).spawn(move || server.run_idle())?);
-        Ok(())
+        self.watch_devices(&mut threads)
     }
 
     /// Movements may begin.

@@ -302,14 +302,15 @@ impl DataServer {
         Ok(())
     }
 
-    /// The first persistent tier that has room for what is only in memory.
+    /// The first persistent tier that is well and has room for what is only in memory, or the first that has room.
     fn tier_for_copy(&self, object: &Object, first: TierId, refused: TierSet) -> Result<TierId, Errno> {
         let bytes = {
             let state = object.state.read();
             // Of a sparse file memory holds less than the SAUs that it is in.
             state.map.bytes_at_risk(state.size).min(state.charged[TierId::Memory.index()])
         };
-        for tier in self.own().iter().filter(|t| *t >= first && !refused.contains(*t)) {
+        let all = self.own().iter().filter(|t| *t >= first && !refused.contains(*t));
+        for tier in self.well_first(all) {
             let need = Need { ino: object.ino(), bytes, sync: true, waited: Duration::MAX };
             if self.driver.admit(tier, need) == Admit::Yes {
                 object.state.write().charged[tier.index()] += bytes;

@@ -3,7 +3,10 @@
 //! Who finds it empty sleeps at once. Threads that look again for a while first, and give way meanwhile, cost a busy machine more than the
 //! waking: between two requests there are microseconds of other processes' work.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -67,6 +70,30 @@ impl<T> Queue<T> {
             state.asleep += 1;
             self.filled.wait(&mut state);
         }
+    }
+
+    /// Waits for one, and no longer than `at_most`; `None`: there was none, or it is closed and empty.
+    pub fn take_within(&self, at_most: Duration) -> Option<T> {
+        let until = Instant::now() + at_most;
+        let mut state = self.state.lock();
+        loop {
+            if let Some(item) = state.items.pop_front() {
+                return Some(item);
+            }
+            if state.is_closed || Instant::now() >= until {
+                return None;
+            }
+            state.asleep += 1;
+            if self.filled.wait_until(&mut state, until).timed_out() {
+                // Who was to be woken was not this one, or is counted as woken already.
+                state.asleep = state.asleep.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Those that nobody has taken yet.
+    pub fn waiting(&self) -> usize {
+        self.state.lock().items.len()
     }
 
     /// Takes no more. What it has is given out, and then its threads end.

@@ -77,6 +77,7 @@ fn tier(now: &TierNow) -> Option<ServerTierReport> {
         used_bytes: now.used,
         available_bytes: now.available,
         writers_wait: now.writers_wait,
+        slow: now.slow,
     })
 }
 
@@ -132,6 +133,12 @@ fn warn_of_node(node: &NodeNow, report_ms: u64, warnings: &mut Vec<String>) {
     for tier in node.report.tiers.iter().filter(|tier| tier.writers_wait) {
         let tier = TierId::ALL.get(tier.tier as usize).map_or("last", |tier| tier.name());
         warnings.push(format!("writers wait for room in the {tier} tier of {name}"));
+    }
+    for tier in node.report.tiers.iter().filter(|tier| tier.slow) {
+        let tier = TierId::ALL.get(tier.tier as usize).map_or("last", |tier| tier.name());
+        warnings.push(format!(
+            "the device of the {tier} tier of {name} is slow or fails, and gets no new files where others can: its log says more"
+        ));
     }
     if let Some(last) = node.report.tiers.last()
         && last.available <= last.limit / FULL_PART

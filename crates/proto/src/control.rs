@@ -238,6 +238,9 @@ pub struct TierNow {
     pub stop_write: u64,
     #[prost(bool, tag = "6")]
     pub writers_wait: bool,
+    /// Its device is slow or fails: what is new goes elsewhere if it can. Older ones do not say it.
+    #[prost(bool, tag = "7")]
+    pub slow: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

@@ -358,7 +358,8 @@ impl Nodes {
         let state = self.state.lock();
         let here = state.nodes.iter().filter(|(_, known)| !self.is_away(known));
         here.map(|(node, known)| {
-            (NodeId(*node), Measure { free: known.report.free, busy: known.report.busy })
+            let slow = known.report.tiers.iter().any(|tier| tier.slow);
+            (NodeId(*node), Measure { free: known.report.free, busy: known.report.busy, slow })
         })
         .collect()
     }

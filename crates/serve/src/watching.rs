@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Few ask, and each answer may be some megabytes.
-const BOUNDS: Bounds = Bounds { threads: 1, waiting: 64, bytes: 64 << 20 };
+const BOUNDS: Bounds = Bounds { threads: 1, spare: 0, waiting: 64, bytes: 64 << 20 };
 
 pub(crate) struct Watch {
     me: Weak<Watch>,

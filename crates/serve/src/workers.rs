@@ -8,17 +8,17 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use net::{
     Incoming, Queue, Refused, Reply,
     trace::{self, Trace},
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use proto::{
     Method,
     meter::{Class, Ended, Meter},
@@ -35,6 +35,8 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     pub threads: usize,
+    /// So many more at most while all are held up, by a device that does not answer, say, and others' requests wait behind them.
+    pub spare: usize,
     /// Requests that wait. Each connection has its window; this is for all together.
     pub waiting: usize,
     /// Of bodies, of those that wait or are carried out and of their answers.
@@ -45,7 +47,7 @@ impl Default for Bounds {
     fn default() -> Bounds {
         // Threads mostly wait, for devices and other servers. What waits is 4,096 small requests of 16 clients' windows, or
         // a second of a fast network in bytes.
-        Bounds { threads: 16, waiting: 4096, bytes: 1 << 30 }
+        Bounds { threads: 16, spare: 0, waiting: 4096, bytes: 1 << 30 }
     }
 }
 
@@ -79,33 +81,108 @@ impl Drop for Taken {
 pub struct Workers {
     bytes_max: u64,
     bytes: Arc<AtomicU64>,
-    jobs: Arc<Queue<Box<Job>>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    team: Arc<Team>,
     meter: Arc<Meter>,
+}
+
+/// No request was taken for so long, though some wait: all threads are held up.
+const HELD_UP: Duration = Duration::from_millis(250);
+/// A spare thread that found nothing to do for so long ends.
+const IDLE: Duration = Duration::from_secs(10);
+/// Spare threads that begin at once.
+const AT_ONCE: usize = 4;
+
+/// The threads, and what they share.
+struct Team {
+    name: String,
+    spare: usize,
+    jobs: Queue<Box<Job>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Spare threads that have not ended.
+    spares: AtomicUsize,
+    /// Requests that were taken by a thread.
+    taken: AtomicU64,
     crowd: Crowd,
+    meter: Arc<Meter>,
+    failures: Arc<Failures>,
+    ended: (Mutex<bool>, Condvar),
+}
+
+impl Team {
+    fn begin(self: &Arc<Team>, name: String, spare: bool) -> io::Result<()> {
+        let (meter, share) = (self.meter.clone(), self.crowd.share());
+        let counts = Arc::new(Counts { meter, share, failures: self.failures.clone() });
+        let team = self.clone();
+        let take = move || if spare { team.jobs.take_within(IDLE) } else { team.jobs.take() };
+        let team = self.clone();
+        let work = move || {
+            while let Some(job) = take() {
+                team.taken.fetch_add(1, Ordering::Relaxed);
+                carry_out(&counts, *job);
+            }
+            if spare {
+                team.spares.fetch_sub(1, Ordering::AcqRel);
+            }
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(work)?;
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+
+    /// Sees to it that who waits for nothing is not held up by those who do.
+    fn watch(self: &Arc<Team>) {
+        let mut before = 0;
+        loop {
+            let mut ended = self.ended.0.lock();
+            if !*ended {
+                self.ended.1.wait_for(&mut ended, HELD_UP);
+            }
+            if *ended {
+                return;
+            }
+            drop(ended);
+            let (taken, waiting) = (self.taken.load(Ordering::Relaxed), self.jobs.waiting());
+            if waiting > 0 && taken == before {
+                let free = self.spare.saturating_sub(self.spares.load(Ordering::Acquire));
+                for _ in 0..waiting.min(free).min(AT_ONCE) {
+                    let n = self.spares.fetch_add(1, Ordering::AcqRel);
+                    if let Err(error) = self.begin(format!("{}-spare-{n}", self.name), true) {
+                        self.spares.fetch_sub(1, Ordering::AcqRel);
+                        tracing::warn!(%error, "no further thread can be started");
+                    }
+                }
+            }
+            before = taken;
+        }
+    }
 }
 
 impl Workers {
     pub fn start(name: &str, bounds: Bounds) -> io::Result<Workers> {
-        let workers = Workers {
-            bytes_max: bounds.bytes,
-            bytes: Arc::default(),
-            jobs: Arc::new(Queue::new(bounds.waiting)),
+        let meter: Arc<Meter> = Arc::default();
+        let team = Arc::new(Team {
+            name: name.to_owned(),
+            spare: bounds.spare,
+            jobs: Queue::new(bounds.waiting),
             threads: Mutex::default(),
-            meter: Arc::default(),
+            spares: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
             crowd: Crowd::default(),
-        };
-        let failures: Arc<Failures> = Arc::default();
+            meter: meter.clone(),
+            failures: Arc::default(),
+            ended: Default::default(),
+        });
         for n in 0..bounds.threads.max(1) {
-            let jobs = workers.jobs.clone();
-            let thread = std::thread::Builder::new().name(format!("{name}-{n}"));
-            let (meter, share) = (workers.meter.clone(), workers.crowd.share());
-            let counts = Arc::new(Counts { meter, share, failures: failures.clone() });
-            let carry_out =
-                move || std::iter::from_fn(|| jobs.take()).for_each(|job| carry_out(&counts, *job));
-            workers.threads.lock().push(thread.spawn(carry_out)?);
+            team.begin(format!("{name}-{n}"), false)?;
         }
-        Ok(workers)
+        if bounds.spare > 0 {
+            let watched = team.clone();
+            let watch = std::thread::Builder::new().name(format!("{name}-watch"));
+            team.threads.lock().push(watch.spawn(move || watched.watch())?);
+        }
+        Ok(Workers { bytes_max: bounds.bytes, bytes: Arc::default(), team, meter })
     }
 
     /// What was asked, and how it ended.
@@ -115,7 +192,7 @@ impl Workers {
 
     /// Adds what each client asked for.
     pub fn add_clients(&self, sums: &mut BTreeMap<u64, Load>) {
-        self.crowd.add_to(sums);
+        self.team.crowd.add_to(sums);
     }
 
     /// Has a request carried out and answered, now or never.
@@ -129,7 +206,7 @@ impl Workers {
             return self.refuse(reply, "as many bytes in work as it takes");
         }
         let job = Box::new(Job { service, incoming, reply, taken, came: Instant::now() });
-        match self.jobs.put(job) {
+        match self.team.jobs.put(job) {
             Ok(()) => (),
             Err(Refused::Full(job)) => self.refuse(job.reply, "as many requests in work as it takes"),
             // The reply says that it was dropped.
@@ -144,8 +221,10 @@ impl Workers {
 
     /// Takes no more, and ends when what was taken is done.
     pub fn shutdown(&self) {
-        self.jobs.close();
-        for thread in std::mem::take(&mut *self.threads.lock()) {
+        self.team.jobs.close();
+        *self.team.ended.0.lock() = true;
+        self.team.ended.1.notify_all();
+        for thread in std::mem::take(&mut *self.team.threads.lock()) {
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 tracing::error!("a worker ended with a panic");
             }

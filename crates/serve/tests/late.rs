@@ -202,3 +202,23 @@ fn regression_a_write_that_is_under_way_ends_before_its_copy_begins() {
     assert_eq!(pending.wait(), LOST);
     assert_eq!(read(&second, 2), b"newer");
 }
+
+/// Goal: requests that need no device are carried out while all threads wait for one. Method: one thread, which hangs in a write.
+#[test]
+fn who_waits_for_a_device_holds_nobody_else_up() {
+    let mut site = DataSite::new(1);
+    let bounds = Bounds { threads: 1, spare: 2, ..Bounds::default() };
+    site.options = DataOptions { bounds, ..site.options };
+    site.start();
+    let client = client_of(Instance::random(), site.address());
+    let hangs = site.faults.hold(IoKind::Write);
+    let hung = begin(&client, &a_write(7), b"x");
+    assert!(hangs.has_come(deadline()));
+    for n in 20..28 {
+        write(&client, n, b"others");
+        assert_eq!(read(&client, n), b"others");
+    }
+    drop(hangs);
+    hung.wait().unwrap();
+    assert_eq!(read(&client, 7), b"x");
+}

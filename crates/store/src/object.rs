@@ -56,6 +56,10 @@ impl ObjectFd {
 
     /// Fills `buf` from `offset`. Short only at the end of the object.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        self.shared.timed(buf.len(), || self.read_all(buf, offset))
+    }
+
+    fn read_all(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
         self.shared.faults.check(IoKind::Read)?;
         let mut done = 0;
         while done < buf.len() {
@@ -100,13 +104,15 @@ impl ObjectFd {
     /// Writes all of `data`. After an error any part of the range may have been written.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Errno> {
         self.writable()?;
-        if let Some(failure) = self.shared.faults.failure(IoKind::Write) {
-            if failure.torn {
-                self.write_all(&data[..data.len() / 2], offset)?;
+        self.shared.timed(data.len(), || {
+            if let Some(failure) = self.shared.faults.failure(IoKind::Write) {
+                if failure.torn {
+                    self.write_all(&data[..data.len() / 2], offset)?;
+                }
+                return Err(failure.errno);
             }
-            return Err(failure.errno);
-        }
-        self.write_all(data, offset)
+            self.write_all(data, offset)
+        })
     }
 
     fn write_all(&self, data: &[u8], offset: u64) -> Result<(), Errno> {
@@ -187,16 +193,20 @@ impl ObjectFd {
     /// Bytes, size and the object's entry are durable when it returns (I-STORE-3). After an error what the device
     /// holds of unsynced bytes is unknown, and a repetition proves nothing: treat that copy as failed.
     pub fn data_sync(&self) -> Result<(), Errno> {
-        self.shared.faults.check(IoKind::Sync)?;
-        retry(|| rustix::fs::fdatasync(&self.fd))?;
-        self.shared.sync_entry(self.ino)
+        self.shared.timed(0, || {
+            self.shared.faults.check(IoKind::Sync)?;
+            retry(|| rustix::fs::fdatasync(&self.fd))?;
+            self.shared.sync_entry(self.ino)
+        })
     }
 
     /// As `data_sync`, and times too.
     pub fn sync(&self) -> Result<(), Errno> {
-        self.shared.faults.check(IoKind::Sync)?;
-        retry(|| rustix::fs::fsync(&self.fd))?;
-        self.shared.sync_entry(self.ino)
+        self.shared.timed(0, || {
+            self.shared.faults.check(IoKind::Sync)?;
+            retry(|| rustix::fs::fsync(&self.fd))?;
+            self.shared.sync_entry(self.ino)
+        })
     }
 
     /// Sets the modification time, which outlives a crash of the daemon with the object.

@@ -4,6 +4,7 @@ use crate::{
     descriptors::Descriptors,
     error::{StoreError, errno},
     faults::{Faults, IoKind},
+    gauge::Gauge,
 };
 use rustix::{
     fs::{Mode, OFlags},
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub nowait: AtomicBool,
     pub faults: Faults,
     pub descriptors: Arc<Descriptors>,
+    /// `None`: memory.
+    pub gauge: Option<Gauge>,
     pub dirs: Vec<FanOut>,
 }
 
@@ -44,6 +47,14 @@ pub(crate) struct FanOut {
 impl Shared {
     pub fn dir(&self, ino: Ino) -> &FanOut {
         &self.dirs[(ino.get() % FAN_OUT as u64) as usize]
+    }
+
+    /// Runs an operation of the device, of so many bytes.
+    pub fn timed<R>(&self, bytes: usize, run: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+        match &self.gauge {
+            Some(gauge) => gauge.time(bytes as u64, run),
+            None => run(),
+        }
     }
 
     /// Makes the entry of an object durable, unless it is known to be.

@@ -5,6 +5,7 @@ use crate::{
     error::{StoreError, errno},
     faults::{Faults, IoKind},
     fd_cache::{FdCache, Inserted},
+    gauge::{Gauge, Reading},
     id::FsUuid,
     marker::{self, FORMAT, Marker},
     object::ObjectFd,
@@ -23,6 +24,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 use types::{Errno, Ino, TierId};
 
@@ -42,6 +44,8 @@ pub struct TierStoreOptions {
     pub fd_cache: usize,
     /// How many objects may be open, in all stores that share this.
     pub descriptors: Arc<Descriptors>,
+    /// An operation of a device that takes longer is slow ([`Reading::slow`]).
+    pub slow_after: Duration,
     /// For tests.
     pub faults: Faults,
 }
@@ -56,6 +60,7 @@ impl TierStoreOptions {
             read_only: false,
             fd_cache: 1024,
             descriptors: Arc::new(Descriptors::new(usize::MAX)),
+            slow_after: Duration::from_millis(500),
             faults: Faults::default(),
         }
     }
@@ -113,6 +118,7 @@ impl TierStore {
             nowait: AtomicBool::new(true),
             faults: options.faults,
             descriptors: options.descriptors,
+            gauge: options.tier.is_persistent().then(|| Gauge::new(options.slow_after)),
             dirs,
         };
         let cache = FdCache::new(options.fd_cache);
@@ -122,6 +128,40 @@ impl TierStore {
     /// Two tiers with the same number share a file system, and its free space.
     pub fn device(&self) -> Result<u64, Errno> {
         rustix::fs::fstat(&self.root).map(|stat| stat.st_dev).map_err(errno)
+    }
+
+    /// What its device took so far; `None`: memory.
+    pub fn reading(&self) -> Option<Reading> {
+        self.shared.gauge.as_ref().map(Gauge::read)
+    }
+
+    /// Longer operations of its device are slow; `None`: memory.
+    pub fn slow_after(&self) -> Option<Duration> {
+        self.shared.gauge.as_ref().map(|gauge| gauge.limit)
+    }
+
+    /// Writes a page and has it durable, so that there is something to judge the device by. Leaves nothing behind.
+    pub fn try_device(&self) -> Result<(), Errno> {
+        if self.shared.read_only {
+            return Ok(());
+        }
+        let mode = Mode::from(0o600);
+        self.shared.timed(4096, || {
+            self.shared.faults.check(IoKind::Sync)?;
+            let unnamed = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+            let fd = match rustix::fs::openat(&self.root, ".", unnamed, mode) {
+                Ok(fd) => fd,
+                Err(Sys::OPNOTSUPP | Sys::ISDIR | Sys::NOENT) => {
+                    let named = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                    let fd = rustix::fs::openat(&self.root, PROBE, named, mode).map_err(errno)?;
+                    rustix::fs::unlinkat(&self.root, PROBE, AtFlags::empty()).map_err(errno)?;
+                    fd
+                }
+                Err(e) => return Err(errno(e)),
+            };
+            rustix::io::pwrite(&fd, &[0; 4096], 0).map_err(errno)?;
+            rustix::fs::fdatasync(&fd).map_err(errno)
+        })
     }
 
     pub fn path(&self) -> &Path {

@@ -91,6 +91,12 @@ pub enum Input {
         tier: TierId,
     },
 
+    /// The tier's device is slow or fails ([`crate::health`]), or is well again: while it is, other tiers are taken before it.
+    Slow {
+        tier: TierId,
+        slow: bool,
+    },
+
     /// What was placed by [`crate::Tiering::place_copy`] takes more than was asked for.
     CopyGrew {
         ino: Ino,

@@ -185,8 +185,8 @@ impl Tiering {
             let bytes = self.estimate(object, tier, to).min(most);
             self.free_slot(MoveKind::NormalOut, to) && self.space(to).is_some_and(|s| s.fits(bytes))
         };
-        let mut slower: Vec<TierId> = self.slower(tier).collect();
-        if object.is_open() || forced || slower.len() < 2 {
+        let mut slower = self.preferred(self.slower(tier));
+        if object.is_open() || forced || slower.len() < 2 || slower.first() > slower.last() {
             return slower.into_iter().find(|to| takes(*to)).map(Exit::Move);
         }
         let through_ssd = self.space(slower[0]).is_some_and(|s| s.fits_easily(object.holds(tier).min(most)));

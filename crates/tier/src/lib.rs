@@ -22,6 +22,7 @@
 mod api;
 mod coolness;
 mod evict;
+pub mod health;
 mod lru;
 mod machine;
 mod movement;

@@ -58,6 +58,8 @@ pub struct Tiering {
     /// When a window of objects with nowhere to go last made way.
     pub(crate) made_way: Time,
     pub(crate) remembered: Remembered,
+    /// Tiers whose devices are slow.
+    slow: TierSet,
 }
 
 impl Tiering {
@@ -82,6 +84,7 @@ impl Tiering {
             effects: VecDeque::new(),
             made_way: Time::ZERO,
             remembered: Remembered::default(),
+            slow: TierSet::EMPTY,
             settings,
         }
     }
@@ -94,6 +97,7 @@ impl Tiering {
             Input::Touched { ino, offset } => return self.touched(ino, offset),
             Input::Space { tier, limit, used } => self.set_space(tier, limit, Some(used)),
             Input::LimitChanged { tier, limit } => self.set_space(tier, limit, None),
+            Input::Slow { tier, slow } => self.set_slow(tier, slow),
             Input::Attached { ino, bytes, dirty } => self.attached(ino, bytes, dirty),
             Input::Detached { ino } => self.detached(ino),
             Input::Removed { ino } => self.removed(ino),
@@ -313,8 +317,20 @@ impl Tiering {
         TierId::ALL.into_iter().filter(move |t| *t > tier && self.spaces[t.index()].is_some())
     }
 
+    /// The persistent tiers that exist, in the order in which they are taken.
     pub(crate) fn persistent(&self) -> impl Iterator<Item = TierId> + '_ {
-        TierSet::PERSISTENT.iter().filter(|t| self.spaces[t.index()].is_some())
+        self.preferred(TierSet::PERSISTENT.iter().filter(|t| self.spaces[t.index()].is_some())).into_iter()
+    }
+
+    /// These tiers with the slow ones last; otherwise in their order.
+    pub(crate) fn preferred(&self, tiers: impl Iterator<Item = TierId>) -> Vec<TierId> {
+        let (well, slow): (Vec<TierId>, Vec<TierId>) = tiers.partition(|tier| !self.slow.contains(*tier));
+        well.into_iter().chain(slow).collect()
+    }
+
+    fn set_slow(&mut self, tier: TierId, slow: bool) {
+        self.slow = if slow { self.slow.with(tier) } else { self.slow.without(tier) };
+        self.stir();
     }
 
     /// Brings the object's place in the LRU tables in line with its state.

@@ -78,9 +78,9 @@ impl Tiering {
         let transient = self.table.get(ob).is_some_and(|o| o.has(Object::TRANSIENT));
         if sync && !transient {
             let (first, last): (Vec<TierId>, Vec<TierId>) = all.partition(|t| t.is_persistent());
-            return first.into_iter().chain(last).collect();
+            return self.preferred(first.into_iter()).into_iter().chain(last).collect();
         }
-        all.collect()
+        self.preferred(all)
     }
 
     /// Counts the bytes as stored and dirty, if they fit.

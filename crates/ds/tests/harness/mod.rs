@@ -38,6 +38,8 @@ pub struct Site {
     pub fill_bytes_max: u64,
     /// Of the SSD alone, in place of `faults`.
     pub ssd_faults: Option<Faults>,
+    /// Longer operations of devices are slow.
+    pub slow_after: Duration,
     running: Option<(Arc<DataServer>, Arc<MetaStore>)>,
     /// While somebody else holds it, no map is saved: as when the journal has no room.
     pub gate: Arc<std::sync::Mutex<()>>,
@@ -63,6 +65,7 @@ impl Site {
             fills: false,
             fill_bytes_max: 32 << 20,
             ssd_faults: None,
+            slow_after: Duration::from_secs(3600),
             running: None,
             gate: Arc::default(),
             on_save: Arc::default(),
@@ -110,6 +113,7 @@ impl Site {
             let mut options = TierStoreOptions::new(tier, self.uuid);
             let own = self.ssd_faults.as_ref().filter(|_| tier == TierId::Ssd);
             options.faults = own.unwrap_or(&self.faults).clone();
+            options.slow_after = self.slow_after;
             TierStore::open(dir, options).unwrap()
         };
         let memory_store = open(TierId::Memory, memory.path());

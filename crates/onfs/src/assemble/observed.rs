@@ -67,6 +67,13 @@ fn tiers(sample: &mut Sample, ds: &DataServer) {
         sample.add_real(Id::TierIn, &at, report.write_in_rate);
         sample.add_real(Id::TierOut, &at, report.move_out_rate);
         sample.add(Id::TierWriters, &at, u64::from(report.writers_wait));
+        sample.add(Id::TierWell, &at, u64::from(status.health.is_well()));
+        if let Some(reading) = status.reading {
+            sample.add(Id::TierOperations, &at, reading.done);
+            sample.add_real(Id::TierTime, &at, reading.time.as_secs_f64());
+            sample.add(Id::TierSlow, &at, reading.slow);
+            sample.add(Id::TierErrors, &at, reading.failed);
+        }
     }
     let (files, bytes) = ds.dirty();
     sample.add(Id::OnlyInMemory, &[], bytes);
@@ -84,6 +91,10 @@ pub(super) fn troubles(ds: &DataServer, store: &MetaStore) -> Vec<String> {
     if let Some((_, why)) = store.engine_trouble() {
         troubles.push(format!("the metadata engine is in trouble: {why}"));
     }
+    let ill = ds.tiers().into_iter().filter(|tier| !tier.health.is_well());
+    troubles.extend(
+        ill.map(|tier| format!("the device of the {} tier {}", tier.tier, ds::health_words(tier.health))),
+    );
     // What is full above it moves down.
     if let Some(last) = ds.tiers().last() {
         let available = u64::try_from(last.report.available).unwrap_or(0);

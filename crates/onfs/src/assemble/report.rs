@@ -139,7 +139,7 @@ pub(super) fn own_tiers(ds: &DataServer, mounts: &[MountEntry]) -> Vec<TierRepor
         objects: t.report.objects,
         waiting_writers: u64::from(t.report.writers_wait),
         linked: false,
-        trouble: String::new(),
+        trouble: ds::health_words(t.health),
     };
     ds.tiers().into_iter().map(row).collect()
 }

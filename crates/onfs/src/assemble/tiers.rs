@@ -223,7 +223,7 @@ fn open_device(
         std::fs::create_dir_all(dir)
             .map_err(|e| StartError::Config(format!("{}: cannot be made: {e}", dir.display())))?;
     }
-    let opened = open_store(tier, dir, common, known.is_none());
+    let opened = open_store(tier, dir, common, (known.is_none(), given.slow_after));
     let store = opened.map_err(|error| match (&error, known) {
         (StoreError::Missing { .. } | StoreError::NoMarker { .. }, Some(last)) => {
             StartError::Config(missing(tier, dir, last))
@@ -303,7 +303,7 @@ fn settle_memory(
     }
     site.set_tier(TierId::Memory, memory.path())?;
     site.set_memory_instance(memory.instance())?;
-    open_store(TierId::Memory, memory.path(), common, true).map_err(of_store)
+    open_store(TierId::Memory, memory.path(), common, (true, Duration::MAX)).map_err(of_store)
 }
 
 /// Of a memory tier that this start made and nothing was written to.
@@ -319,9 +319,15 @@ fn take_away(path: &Path, backing: Backing) {
     }
 }
 
-fn open_store(tier: TierId, dir: &Path, common: &Common, create: bool) -> Result<TierStore, StoreError> {
+fn open_store(
+    tier: TierId,
+    dir: &Path,
+    common: &Common,
+    (create, slow_after): (bool, Duration),
+) -> Result<TierStore, StoreError> {
     let mut options = TierStoreOptions::new(tier, common.uuid);
     options.create = create;
+    options.slow_after = slow_after;
     options.fd_cache = (common.descriptors.max() / CACHED_SHARE).min(CACHED_MAX);
     options.descriptors = common.descriptors.clone();
     TierStore::open(dir, options)

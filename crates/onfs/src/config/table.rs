@@ -34,6 +34,7 @@ const HOUR: u64 = 3600 * SECOND;
 const TIER_SIZE: Kind = Kind::Size { min: 64 * MIB, max: 1024 * TIB, or: Some("all") };
 const THRESHOLD: Kind = Kind::Size { min: 0, max: 1024 * TIB, or: Some("auto") };
 const TIER_DIR: Kind = Kind::Path { or: Some("none") };
+const SLOW_AFTER: Kind = Kind::Time { min_ms: 1, max_ms: HOUR, or: None };
 
 /// The sections in the order of the reference, with what each is about.
 pub const fn sections() -> &'static [(&'static str, &'static str)] {
@@ -131,11 +132,15 @@ settings! {
     ssd.stop_write: THRESHOLD, "auto", None, "C_s-w of this tier.";
     ssd.forced_out: THRESHOLD, "auto", None, "C_f-m of this tier.";
     ssd.normal_out: THRESHOLD, "auto", None, "C_n-m of this tier.";
+    ssd.slow_after: SLOW_AFTER, "500ms", None,
+        "An operation of its device that takes longer is slow. When that comes again and again while the device moves little, or one takes \
+         20 times that, other tiers, and other servers of a cluster, are taken before it (`onfs status` says so).";
 
     nearline.dir: TIER_DIR, "none", Some("--nearline"),
         "Directory of the tier; `none` means that there is no such tier.";
     nearline.size: TIER_SIZE, "all", Some("--nearline"),
         "The most that the tier may use; `all` is what its file system has.";
+    nearline.slow_after: SLOW_AFTER, "3s", None, "As `ssd.slow_after`, of this tier; a linked one has `nearline.deadline`.";
     nearline.link: Kind::Link { or: Some("none") }, "none", Some("--nearline link:DIR"),
         "An existing directory or bucket as the near-line tier, path for path: its files are seen in the mount, and those of the mount \
          come to be there. Instead of `nearline.dir`.";

@@ -95,6 +95,8 @@ pub struct DirTier {
     pub size: Option<ByteSize>,
     /// The near-line tier has none: nothing lies below it.
     pub thresholds: Thresholds,
+    /// One operation that takes longer is slow.
+    pub slow_after: Duration,
 }
 
 /// A linked directory or bucket.
@@ -250,7 +252,8 @@ fn dir_tier(
 ) -> Result<Option<DirTier>, ConfigError> {
     let Some(dir) = reader.path(section, "dir")? else { return Ok(None) };
     let thresholds = if has_thresholds { thresholds(reader, section)? } else { Thresholds::default() };
-    Ok(Some(DirTier { dir, size: reader.size_or_word(section, "size")?, thresholds }))
+    let (size, slow_after) = (reader.size_or_word(section, "size")?, reader.time(section, "slow_after")?);
+    Ok(Some(DirTier { dir, size, thresholds, slow_after }))
 }
 
 fn link(reader: &Reader<'_>) -> Result<Option<LinkConfig>, ConfigError> {

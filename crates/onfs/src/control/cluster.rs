@@ -110,6 +110,9 @@ pub struct ServerTierReport {
     pub used_bytes: u64,
     pub available_bytes: u64,
     pub writers_wait: bool,
+    /// Its device is slow or fails.
+    #[serde(default)]
+    pub slow: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -68,7 +68,7 @@ pub struct TierReport {
     /// It is somebody else's directory: it has no thresholds, and what others put there counts as used.
     #[serde(default)]
     pub linked: bool,
-    /// Why the tier is out of service; empty when it is well.
+    /// Why the tier is out of service, or what is wrong with its device; empty when it is well.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trouble: String,
 }

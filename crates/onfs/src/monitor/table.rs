@@ -60,6 +60,11 @@ metrics! {
     TierIn: Gauge, "onfs_tier_in_bytes_per_second", ["tier"], "Bytes that came in lately";
     TierOut: Gauge, "onfs_tier_out_bytes_per_second", ["tier"], "Bytes that were moved out lately";
     TierWriters: Gauge, "onfs_tier_writers_wait", ["tier"], "1 while writers wait for room there (C_s-w), else 0";
+    TierWell: Gauge, "onfs_tier_healthy", ["tier"], "1, or 0 while the tier's device is slow or fails";
+    TierOperations: Counter, "onfs_tier_operations_total", ["tier"], "Reads, writes and syncs of the tier's files";
+    TierTime: Counter, "onfs_tier_operation_seconds_total", ["tier"], "What they took, each by itself";
+    TierSlow: Counter, "onfs_tier_slow_operations_total", ["tier"], "Of them those that took longer than half a second (near-line: 3 s)";
+    TierErrors: Counter, "onfs_tier_errors_total", ["tier"], "Of them those that ended with an error of the device";
     OnlyInMemory: Gauge, "onfs_only_in_memory_bytes", [], "What a power cut would cost now";
     OnlyInMemoryFiles: Gauge, "onfs_only_in_memory_files", [], "Files that have such bytes";
     Moves: Counter, "onfs_moves_total", ["result"], "Movements between tiers: done, or failed (stopped ones too)";

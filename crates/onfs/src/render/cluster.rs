@@ -365,6 +365,7 @@ mod tests {
             used_bytes: 1 << 20,
             available_bytes: 3 << 20,
             writers_wait: false,
+            slow: false,
         };
         let server = DataServerReport {
             node: 2,

@@ -22,16 +22,18 @@ impl DataService {
         if self.is_nothing(object)? {
             return Ok(Done::new(&asked::ReadDone { size: 0 }));
         }
+        let ino = proto::attr::ino(object.ino)?;
         if incoming.peer().roles.has(wire::handshake::Roles::DS) {
             // Whoever copies it is still there.
-            self.leaving.asked(proto::attr::ino(object.ino)?);
+            self.leaving.asked(ino);
         }
+        let _one = self.one_of(ino)?;
         self.shared(object, |_, object| {
             let size = object.size();
             let there = size.saturating_sub(asked.offset);
             let len = there.min(u64::from(asked.length.min(incoming.header.answer_bytes_max)));
             let mut body = incoming.buffer(len as usize);
-            let read = self.ds.read(object, asked.offset, &mut body)?;
+            let read = self.read_bytes(object, asked.offset, &mut body)?;
             body.truncate(read);
             // A cut meanwhile is told as it is now: what is behind the bytes is not there.
             let size = if (read as u64) < len { object.size() } else { size };
@@ -47,9 +49,11 @@ impl DataService {
         }
         let ino = proto::attr::ino(object.ino)?;
         let admitted = self.admit(Asker { server: asked.server, joined: asked.joined }, ino)?;
+        let _one = self.one_of(ino)?;
         let begun = self.under_way.begin(incoming, ino)?;
         let written = self.writing(object, |there| {
             self.may_change(there.ino())?;
+            let _within = self.may_write(there)?;
             let written = self.ds.write(there, asked.offset, bytes);
             // Also what failed may have changed a part.
             self.changed_now(there.ino(), asked.offset, asked.offset.saturating_add(bytes.len() as u64));
@@ -105,9 +109,14 @@ impl DataService {
         if self.is_nothing(object)? {
             return Ok(());
         }
-        self.shared(object, |_, there| Ok(self.ds.sync(there)?))?;
-        self.alone(object, |state, there| self.note_size(state, there.ino(), there.size()))?;
         let ino = proto::attr::ino(object.ino)?;
+        let one = self.one_of(ino)?;
+        self.shared(object, |_, there| {
+            let _within = self.may_sync()?;
+            Ok(self.ds.sync(there)?)
+        })?;
+        drop(one);
+        self.alone(object, |state, there| self.note_size(state, there.ino(), there.size()))?;
         self.store.sync().map_err(|error| refused(ino, &error).into())
     }
 

@@ -20,6 +20,7 @@ mod bytes;
 mod copying;
 mod first;
 mod followed;
+mod held_up;
 mod leaving;
 mod lending;
 mod lent;

@@ -26,6 +26,7 @@ use super::{
     attempt::Arriving,
     first::FirstRecords,
     followed::Leaving,
+    held_up::HeldUp,
     lent::Lending,
     pressure::Pressed,
     record::refused,
@@ -38,6 +39,9 @@ use crate::{
     answer::{Done, No, Outcome},
     workers::{Bounds, Serve, Workers},
 };
+
+/// Further threads while a device holds all others up: a thread that waits costs little more than its stack.
+const SPARE: usize = 112;
 
 /// How the data server sees the use of an object by clients.
 pub(super) const USE: OpenKind = OpenKind { read: true, write: true };
@@ -58,7 +62,7 @@ pub struct DataOptions {
 impl Default for DataOptions {
     fn default() -> DataOptions {
         DataOptions {
-            bounds: Bounds::default(),
+            bounds: Bounds { spare: SPARE, ..Bounds::default() },
             idle: Duration::from_secs(5),
             objects_max: 65_536,
             patience: Duration::from_secs(20),
@@ -82,6 +86,7 @@ pub struct DataService {
     pub(super) vouched: Vouched,
     pub(super) lending: Lending,
     pub(super) pressed: Pressed,
+    pub(super) held_up: HeldUp,
     workers: Workers,
     options: DataOptions,
     pub(super) ended: Arc<(Mutex<bool>, Condvar)>,
@@ -109,6 +114,7 @@ impl DataService {
             vouched: Vouched::default(),
             lending: Lending::default(),
             pressed: Pressed::new(options.patience, options.leave_after),
+            held_up: HeldUp::new(options.bounds.threads + options.bounds.spare),
             workers,
             options,
             ended: Arc::default(),

@@ -23,8 +23,12 @@ pub(super) fn space(tiers: &[TierStatus]) -> (u64, u64) {
 /// With as many requests as this for each thread it is as busy as can be.
 const REQUESTS_FOR_A_THREAD: u64 = 4;
 
-/// How busy it is, in thousandths: a tier whose writers wait cannot do more, nor can threads for which others wait.
+/// How busy it is, in thousandths: a tier whose writers wait cannot do more, nor can threads for which others wait, nor one whose device is
+/// slow.
 pub(super) fn busy(tiers: &[TierStatus], requests: u64, threads: usize) -> u32 {
+    if tiers.iter().any(|tier| !tier.health.is_well()) {
+        return 1000;
+    }
     let waiting = tiers.iter().filter(|tier| tier.report.writers_wait).count();
     ((waiting * 1000 / tiers.len().max(1)) as u32).max(load(requests, threads))
 }
@@ -44,6 +48,7 @@ pub(super) fn tier_now(status: &TierStatus) -> TierNow {
         available: u64::try_from(report.available).unwrap_or(0),
         stop_write: report.thresholds.s_w,
         writers_wait: report.writers_wait,
+        slow: !status.health.is_well(),
     }
 }
 

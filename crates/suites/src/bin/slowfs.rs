@@ -1,5 +1,5 @@
-//! `slowfs --delay MS --calls FILE SOURCE DIR`: a directory passed through at DIR, each call of which takes so long: a file system over a
-//! slow network. Writes the name of each call, one per line, to FILE. Serves until it is unmounted.
+//! `slowfs --delay MS [--while FILE] --calls FILE SOURCE DIR`: a directory passed through at DIR, each call of which takes so long: a file
+//! system over a slow network, or a device that is slow at times. Writes the name of each call, one per line, to FILE. Serves until it is unmounted.
 //!
 //! Names and attributes are kept by the kernel for a second, as a network file system has it; a listing brings attributes along.
 //! Calls wait side by side. It is a test's other side and nothing else here links against ONFS: only the transport is ONFS's own.
@@ -41,6 +41,9 @@ struct Args {
     /// Milliseconds that each call takes.
     #[arg(long)]
     delay: u64,
+    /// Calls take so long only while this file is there.
+    #[arg(long = "while")]
+    while_there: Option<PathBuf>,
     /// One line for each call.
     #[arg(long)]
     calls: PathBuf,
@@ -66,6 +69,7 @@ enum Handle {
 
 struct SlowFs {
     delay: Duration,
+    while_there: Option<PathBuf>,
     calls: Mutex<File>,
     nodes: Mutex<HashMap<u64, Node>>,
     handles: Mutex<BTreeMap<u64, Arc<Handle>>>,
@@ -89,6 +93,7 @@ fn run(args: &Args) -> Result<()> {
     let calls = File::options().create(true).append(true).open(&args.calls)?;
     let slow = SlowFs {
         delay: Duration::from_millis(args.delay),
+        while_there: args.while_there.clone(),
         calls: Mutex::new(calls),
         nodes: Mutex::new(HashMap::from([(ROOT_NODE, Node { path: Arc::new(root), lookups: 1 })])),
         handles: Mutex::default(),
@@ -173,7 +178,9 @@ impl SlowFs {
     fn wait(&self, call: &Call) {
         // A line that cannot be written shows in the test's counts.
         let _ = writeln!(self.calls.lock(), "{}", operation_name(call.header().opcode));
-        thread::sleep(self.delay);
+        if self.while_there.as_ref().is_none_or(|file| file.exists()) {
+            thread::sleep(self.delay);
+        }
     }
 
     fn keep(&self, handle: Handle) -> OpenOut {
