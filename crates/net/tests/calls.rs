@@ -304,6 +304,16 @@ fn what_is_given_up_takes_its_connection_with_it_if_it_is_to() {
     until("it is there", || methods.asked.load(SeqCst) == 4);
     drop(pending);
     assert!(!second.is_open());
+    // What is to be done with the answer is done after that.
+    let third = client.channel(soon(Duration::from_secs(20))).unwrap();
+    for cuts in [false, true] {
+        let (tell, told) = std::sync::mpsc::channel();
+        let asked = third.clone();
+        let call = Call { deadline: soon(Duration::from_millis(100)), cuts, ..call(NEVER) };
+        third.begin_then(call, move |result| tell.send((result, asked.is_open())).unwrap()).unwrap();
+        let ended = told.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(ended, (Err(Failure::Unknown(Cause::Deadline)), !cuts));
+    }
 }
 
 #[test]
