@@ -137,10 +137,10 @@ impl<B: Clone> Ahead<B> {
         AheadCounts { bytes: self.bytes, ..self.counts }
     }
 
-    /// Does a read follow those before it, or want what was asked for? `large`: so that it is worth going on from it.
-    pub(crate) fn follows(&self, of: Of, (offset, len): (u64, u64), large: bool) -> bool {
+    /// Does a read follow those before it, or want what was asked for? Also a short one: of an unaligned buffer the kernel asks for the last bytes by themselves.
+    pub(crate) fn follows(&self, of: Of, (offset, len): (u64, u64)) -> bool {
         let end = offset.saturating_add(len);
-        self.runs.get(&of).is_some_and(|run| large && run.goes_on(offset) || run.covers(offset, end))
+        self.runs.get(&of).is_some_and(|run| run.goes_on(offset) || run.covers(offset, end))
     }
 
     /// A read begins. Returns what is to be asked for, its own bytes with it, in blocks that end at multiples of `grain`; 0: nothing is.

@@ -63,7 +63,7 @@ impl Remote {
 
     fn follows(&self, file: &OpenFile, range: Range) -> bool {
         let Some(runs) = &self.caching.runs else { return false };
-        runs.lock().ahead.follows((file.ino, file.number), wide(range), range.1 >= LARGE)
+        runs.lock().ahead.follows((file.ino, file.number), wide(range))
     }
 
     /// With what was asked for ahead, or else as it is.

@@ -73,7 +73,7 @@ fn from_the_second_read_in_a_row_on_all_is_found() {
     let mut at = 16;
     ahead.read(of(2), 1, (0, 16), GRAIN);
     for len in [13, 3].into_iter().cycle().take(40) {
-        assert!(ahead.follows(of(2), (at, len), len > 3), "{at}");
+        assert!(ahead.follows(of(2), (at, len)), "{at}");
         let fetches = ahead.read(of(2), 1, (at, len), GRAIN);
         come(&mut ahead, &fetches, &file);
         assert!(matches!(ahead.find(of(2), 1, (at, len)), Step::Found(_)));
@@ -82,6 +82,15 @@ fn from_the_second_read_in_a_row_on_all_is_found() {
     ahead.close(of(1));
     ahead.close(of(2));
     assert_eq!((ahead.counts().bytes, ahead.runs.len()), (0, 0));
+}
+
+#[test]
+fn regression_the_short_rest_of_a_first_read_belongs_to_its_run() {
+    let mut ahead: Ahead<Vec<u8>> = Ahead::new(1 << 20);
+    ahead.read(of(1), 1, (0, 13), GRAIN);
+    assert!(ahead.follows(of(1), (13, 3)) && !ahead.follows(of(1), (14, 3)));
+    assert!(!ahead.read(of(1), 1, (13, 3), GRAIN).is_empty());
+    assert!(ahead.follows(of(1), (16, 13)));
 }
 
 #[test]
