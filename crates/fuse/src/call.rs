@@ -13,7 +13,7 @@ use crate::{
     buffer::{BODY_AT, PAGE, Pooled},
     data::Data,
     decode::{self, Body, Dialect},
-    device::Device,
+    device::{Device, PIECES_MAX},
     dir::DirBuffer,
     operation::{Header, Lock, Operation},
     queue::RingSlot,
@@ -189,6 +189,15 @@ impl Call {
     /// Bytes as they are: READLINK, GETXATTR, LISTXATTR, and READ of what is at hand in one piece.
     pub fn reply_bytes(self, bytes: &[u8]) {
         self.reply_plain(&[bytes]);
+    }
+
+    /// The same, of what is at hand in several pieces.
+    pub fn reply_pieces(self, pieces: &[&[u8]]) {
+        if pieces.len() > PIECES_MAX {
+            self.reply_plain(&[&pieces.concat()])
+        } else {
+            self.reply_plain(pieces)
+        }
     }
 
     /// GETXATTR and LISTXATTR with size 0: how many bytes there are.

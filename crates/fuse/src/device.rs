@@ -14,6 +14,9 @@ use crate::{abi, reply::BackingId};
 
 pub(crate) const DEVICE: &std::ffi::CStr = c"/dev/fuse";
 
+/// Of an answer's data.
+pub(crate) const PIECES_MAX: usize = 7;
+
 pub(crate) struct Device {
     fd: OwnedFd,
 }
@@ -79,16 +82,16 @@ impl Device {
         n <= 0 || poll.revents & libc::POLLERR == 0
     }
 
-    /// Writes one answer: header and then data, which the kernel takes whole or not at all.
+    /// Writes one answer: header and then data in at most [`PIECES_MAX`] pieces, which the kernel takes whole or not at all.
     pub(crate) fn answer(&self, unique: u64, error: i32, data: &[&[u8]]) -> io::Result<()> {
-        let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 4];
+        let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 1 + PIECES_MAX];
         let bytes: usize = data.iter().map(|part| part.len()).sum();
         let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + bytes) as u32, error, unique };
         parts[0] = iovec(abi::bytes_of(&header));
         for (part, data) in parts[1..].iter_mut().zip(data) {
             *part = iovec(data);
         }
-        let count = 1 + data.len().min(3);
+        let count = 1 + data.len().min(PIECES_MAX);
         // SAFETY: the first `count` entries describe borrowed bytes that outlive the call and are only read.
         let n = unsafe { libc::writev(self.raw(), parts.as_ptr(), count as i32) };
         if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

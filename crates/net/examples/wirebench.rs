@@ -380,7 +380,7 @@ fn ask(
 fn read(channel: &Channel, len: usize, callers: usize, time: Duration) -> Result<(u64, f64)> {
     let begun = Instant::now();
     together(callers, || {
-        let (mut into, mut count) = (Vec::new(), 0);
+        let (mut into, mut count) = (PageBuffer::default(), 0);
         while begun.elapsed() < time {
             let call = Call { answer_bytes_max: len as u32, into: std::mem::take(&mut into), ..call(READ) };
             into = channel.call(call)?.body;

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use wire::{
+    PageBuffer,
     connection::{Connection, Failure, NotTaken, Request, Settings, Window},
     frame::{Body, Limits},
     handshake::Peer,
@@ -81,7 +82,7 @@ pub struct Call {
     pub answer_bytes_max: u32,
     /// The answer's body comes into this buffer. It is made longer where it is too short; one that was used before costs nothing, and without one the
     /// connection has some that were given back.
-    pub into: Vec<u8>,
+    pub into: PageBuffer,
     pub epoch: u64,
     pub trace: u64,
     pub job: u64,
@@ -99,7 +100,7 @@ impl Call {
             body: Body::default(),
             deadline,
             answer_bytes_max: 0,
-            into: Vec::new(),
+            into: PageBuffer::default(),
             epoch: 0,
             trace: trace::current().0,
             job: 0,
@@ -177,6 +178,13 @@ impl Channel {
         call: Call,
         then: impl FnOnce(Result<Answered, Failure>) + Send + 'static,
     ) -> Result<(), CallError> {
+        let cuts = call.cuts.then(|| self.link.clone());
+        let then = move |result: Result<Answered, Failure>| {
+            if let (Some(link), Err(Failure::Unknown(_))) = (cuts, &result) {
+                link.lose();
+            }
+            then(result);
+        };
         Ok(self.link.ask_then(self.request(call), Box::new(then))?)
     }
 
@@ -200,7 +208,7 @@ impl Channel {
     }
 
     /// The body of an answer that nobody needs any more: the next large one comes into it.
-    pub fn give_back(&self, body: Vec<u8>) {
+    pub fn give_back(&self, body: PageBuffer) {
         self.link.pool.give(body);
     }
 

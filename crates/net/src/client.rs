@@ -8,6 +8,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use wire::{
+    PageBuffer,
     backoff::Redial,
     handshake::{Handshake, Identity, Wish},
     key::ClusterKey,
@@ -197,7 +198,7 @@ impl Client {
     }
 
     /// As [`Channel::give_back`], if there is a connection.
-    pub fn give_back(&self, body: Vec<u8>) {
+    pub fn give_back(&self, body: PageBuffer) {
         if let Some(channel) = &self.state.lock().channel {
             channel.give_back(body);
         }

@@ -14,7 +14,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use wire::{
-    Encoder,
+    Encoder, PageBuffer,
     connection::{
         Answer, BodyFor, Cause, Connection, Event, Failure, Loss, NotTaken, Request, RequestId, Time,
     },
@@ -36,7 +36,7 @@ const ROUNDS_MAX: u32 = 8;
 
 /// For the handler, in the order in which it came.
 pub(crate) enum News {
-    Asked { header: Header, meta: Vec<u8>, body: Vec<u8>, deadline: Time },
+    Asked { header: Header, meta: Vec<u8>, body: PageBuffer, deadline: Time },
     Unasked { id: u64 },
 }
 
@@ -50,7 +50,7 @@ enum Sending {
 
 struct Waiting {
     waiter: Waiter,
-    buffer: Vec<u8>,
+    buffer: PageBuffer,
 }
 
 struct State {
@@ -138,7 +138,7 @@ impl Link {
     pub(crate) fn ask(
         &self,
         request: Request,
-        buffer: Vec<u8>,
+        buffer: PageBuffer,
         write: bool,
     ) -> Result<(RequestId, Arc<Slot>), NotTaken> {
         let slot = Arc::new(Slot::default());
@@ -148,7 +148,7 @@ impl Link {
 
     /// The same; `then` is done with what comes back.
     pub(crate) fn ask_then(&self, request: Request, then: Then) -> Result<(), NotTaken> {
-        let waiting = Waiting { waiter: Waiter::Then(then), buffer: Vec::new() };
+        let waiting = Waiting { waiter: Waiter::Then(then), buffer: PageBuffer::default() };
         self.ask_for(request, waiting, true).map(drop)
     }
 
@@ -234,7 +234,7 @@ impl Link {
     }
 
     /// A frame begins: the buffer for its body, at least as long. `None` when the connection is over with it.
-    pub(crate) fn begin(&self, header: &Header, meta_len: usize, body_len: u32) -> Option<Vec<u8>> {
+    pub(crate) fn begin(&self, header: &Header, meta_len: usize, body_len: u32) -> Option<PageBuffer> {
         let mut state = self.state.lock();
         let place = state.connection.begin(header, meta_len, body_len);
         let mut buffer = match place {
@@ -242,22 +242,20 @@ impl Link {
                 self.settle(&mut state);
                 return None;
             }
-            Ok(_) if body_len == 0 => return Some(Vec::new()),
+            Ok(_) if body_len == 0 => return Some(PageBuffer::default()),
             Ok(BodyFor::Answer(id)) => match state.waiting.get_mut(&id) {
-                Some(waiting) if waiting.buffer.capacity() > 0 => std::mem::take(&mut waiting.buffer),
+                Some(waiting) if waiting.buffer.room() > 0 => std::mem::take(&mut waiting.buffer),
                 Some(_) | None => self.pool.take(body_len as usize),
             },
             Ok(BodyFor::Request | BodyFor::Nobody) => self.pool.take(body_len as usize),
         };
         drop(state);
-        if buffer.len() < body_len as usize {
-            buffer.resize(body_len as usize, 0);
-        }
+        buffer.resize_for(body_len as usize);
         Some(buffer)
     }
 
     /// A frame is whole. Whoever is woken by it is woken by the caller: later, and not under the lock, for which he would wait at once.
-    pub(crate) fn end(&self, header: Header, meta: Vec<u8>, body: Vec<u8>) -> Option<Woken> {
+    pub(crate) fn end(&self, header: Header, meta: Vec<u8>, body: PageBuffer) -> Option<Woken> {
         let now = self.now();
         let mut state = self.state.lock();
         state.connection.end(now, header, meta, body);

@@ -7,59 +7,46 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use wire::{LARGE, PageBuffer};
 
 /// Of one connection: what a reader and a few handlers have at once. What is beyond is given back to the system.
 const KEPT_MAX: usize = 4;
-/// Shorter bodies have a fresh one. In a large one they would shorten it, and to lengthen it again is to fill it again.
-const LEN_MIN: usize = 64 << 10;
 
 #[derive(Default)]
 pub(crate) struct Pool {
-    free: Mutex<Vec<Vec<u8>>>,
+    free: Mutex<Vec<PageBuffer>>,
 }
 
 impl Pool {
-    /// For so many bytes, but of any length; what is in it has no meaning.
-    pub(crate) fn take(&self, len: usize) -> Vec<u8> {
-        if len < LEN_MIN { Vec::new() } else { self.free.lock().pop().unwrap_or_default() }
+    /// For so many bytes, but of any length; what is in it has no meaning. Shorter bodies than large ones have fresh memory.
+    pub(crate) fn take(&self, len: usize) -> PageBuffer {
+        if len < LARGE { PageBuffer::default() } else { self.free.lock().pop().unwrap_or_default() }
     }
 
-    pub(crate) fn give(&self, buffer: Vec<u8>) {
+    pub(crate) fn give(&self, buffer: PageBuffer) {
         let mut free = self.free.lock();
-        if free.len() < KEPT_MAX && buffer.len() >= LEN_MIN {
+        if free.len() < KEPT_MAX && buffer.room() >= LARGE {
             free.push(buffer);
         }
     }
 }
 
-/// What comes from a file's pages goes to the beginning of a page. Large allocations begin 16 bytes behind one: there the kernel's copy (`rep movsb`) out of
-/// the processor's cache has half the rate on some processors, 8 bytes behind it a fifth; from 32 bytes on there is no difference.
-const PAGE: usize = 4096;
-
 /// A connection's buffer for the body of an answer, which begins at a page if it is a large one. It is used again when the answer is on its way.
 pub struct Buffer {
-    bytes: Vec<u8>,
+    bytes: PageBuffer,
     pool: Arc<Pool>,
-    /// Of it what is used.
-    from: usize,
-    len: usize,
 }
 
 impl Buffer {
     /// What is in it has no meaning.
     pub(crate) fn new(pool: &Arc<Pool>, len: usize) -> Buffer {
         let mut bytes = pool.take(len);
-        let room = if len < LEN_MIN { len } else { len + PAGE };
-        if bytes.len() < room {
-            bytes.resize(room, 0);
-        }
-        let from = bytes.as_ptr().align_offset(PAGE);
-        let from = if from + len <= bytes.len() { from } else { 0 };
-        Buffer { bytes, pool: pool.clone(), from, len }
+        bytes.resize_for(len);
+        Buffer { bytes, pool: pool.clone() }
     }
 
     pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+        self.bytes.truncate(len);
     }
 }
 
@@ -67,13 +54,13 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.from..self.from + self.len]
+        &self.bytes
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.from..self.from + self.len]
+        &mut self.bytes
     }
 }
 
@@ -118,20 +105,20 @@ mod tests {
         assert!(kept.iter().any(|one| one.as_ptr() == place));
         assert!(kept.iter().all(|one| one.len() == 70_000));
         kept.clear();
-        // Wherever it begins, it begins at a page, and ends where it was said.
+        // Wherever its memory lies, it begins at a page, and ends where it was said.
         assert!((65_536..65_600).all(|len| {
             let buffer = Buffer::new(&pool, len);
-            buffer.len() == len && buffer.as_ptr().align_offset(PAGE) == 0
+            buffer.len() == len && buffer.as_ptr().align_offset(4096) == 0
         }));
         // Its whole length is there at once.
-        assert!((0..2).any(|_| pool.take(1 << 20).len() >= 1 << 20));
+        assert!((0..2).any(|_| pool.take(1 << 20).room() >= 1 << 20));
     }
 
     #[test]
     fn small_ones_are_not_kept() {
         let pool = Arc::new(Pool::default());
         drop(Buffer::new(&pool, 4096));
-        pool.give(vec![1; 100]);
+        pool.give(vec![1; 100].into());
         assert!(pool.free.lock().is_empty());
     }
 }

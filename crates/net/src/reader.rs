@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use wire::{Decoder, Piece, connection::Loss, frame::Header, handshake::Peer, schema::Lane};
+use wire::{Decoder, PageBuffer, Piece, connection::Loss, frame::Header, handshake::Peer, schema::Lane};
 
 use crate::{
     link::{Link, News, Reply},
@@ -49,7 +49,7 @@ pub struct Incoming {
     pub meta: Vec<u8>,
     /// Nobody waits for the answer after that.
     pub deadline: Instant,
-    body: Vec<u8>,
+    body: PageBuffer,
     link: Arc<Link>,
 }
 
@@ -88,7 +88,7 @@ impl Incoming {
     }
 
     /// Takes the body away; else its buffer is used again.
-    pub fn take_body(&mut self) -> Vec<u8> {
+    pub fn take_body(&mut self) -> PageBuffer {
         std::mem::take(&mut self.body)
     }
 }
@@ -103,7 +103,7 @@ struct Frame {
     header: Header,
     meta: Vec<u8>,
     /// At least as long as the body.
-    body: Vec<u8>,
+    body: PageBuffer,
     filled: usize,
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use parking_lot::{Condvar, Mutex};
-use wire::{connection::Failure, frame::Header};
+use wire::{PageBuffer, connection::Failure, frame::Header};
 
 /// What came back.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,7 +11,7 @@ pub struct Answered {
     pub header: Header,
     pub meta: Vec<u8>,
     /// The caller's buffer, as long as the answer's body.
-    pub body: Vec<u8>,
+    pub body: PageBuffer,
 }
 
 /// Done with what came back, on the connection's reader thread: it must not wait for anything.

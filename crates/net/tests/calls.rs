@@ -20,6 +20,7 @@ use net::{
 use prost::Message;
 use support::*;
 use wire::{
+    PageBuffer,
     connection::{Cause, Failure, NotTaken, Window},
     frame::{Body, Verdict},
     handshake::Wish,
@@ -41,7 +42,7 @@ fn bodies_of_all_sizes_come_back_on_both_kinds_of_sockets() {
             Server::start(&address, credentials(1, 1), methods.clone(), Tuning::default(), bounds).unwrap();
         let channel = client(&server);
         assert_eq!((channel.peer().node, channel.peer().build.as_str()), (1, "test"));
-        let mut into = Vec::new();
+        let mut into = PageBuffer::default();
         for len in [0, 1, 79, 1023, 1024, 1025, 32 << 10, (32 << 10) + 1, 1 << 20, 4 << 20, 5, 0] {
             let body = bytes(len, len);
             let call = Call {
@@ -66,7 +67,7 @@ fn bodies_of_all_sizes_come_back_on_both_kinds_of_sockets() {
 fn a_buffer_of_the_callers_is_the_one_that_is_filled() {
     let (server, _) = server(tuning(), Bounds::default());
     let channel = client(&server);
-    let into = vec![9; 100_000];
+    let into = PageBuffer::new(100_000);
     let place = into.as_ptr();
     let answered = channel.call(Call { into, answer_bytes_max: 90_000, ..call(READ) }).unwrap();
     assert_eq!((answered.body.as_ptr(), answered.body.len()), (place, 90_000));
@@ -303,6 +304,16 @@ fn what_is_given_up_takes_its_connection_with_it_if_it_is_to() {
     until("it is there", || methods.asked.load(SeqCst) == 4);
     drop(pending);
     assert!(!second.is_open());
+    // What is to be done with the answer is done after that.
+    let third = client.channel(soon(Duration::from_secs(20))).unwrap();
+    for cuts in [false, true] {
+        let (tell, told) = std::sync::mpsc::channel();
+        let asked = third.clone();
+        let call = Call { deadline: soon(Duration::from_millis(100)), cuts, ..call(NEVER) };
+        third.begin_then(call, move |result| tell.send((result, asked.is_open())).unwrap()).unwrap();
+        let ended = told.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(ended, (Err(Failure::Unknown(Cause::Deadline)), !cuts));
+    }
 }
 
 #[test]
@@ -346,7 +357,7 @@ fn large_bodies_both_ways_and_from_both_sides_at_once() {
         for worker in 0..6_usize {
             let side = if worker % 2 == 0 { &channel } else { back.as_ref() };
             scope.spawn(move || {
-                let mut into = Vec::new();
+                let mut into = PageBuffer::default();
                 for n in 0..30_usize {
                     let len = if n % 5 == 4 { 100 } else { (worker * 399_989 + n * 700_001) % (3 << 20) };
                     let body = bytes(len, n);

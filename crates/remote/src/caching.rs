@@ -4,7 +4,7 @@
 //! would pay for a copy.
 
 use std::{
-    ops::Range,
+    ops::{Deref, Range},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -16,54 +16,53 @@ use crate::{
     Remote,
     held::Source,
     kept::{At, Ticket},
-    opening::now,
+    opening::was_read,
     openings::OpenFile,
     pages::{CHUNK, Fetch, Piece, Step},
     reading::Answers,
 };
 
-/// Reads of so many bytes and more are neither looked for nor kept.
-const LARGE: usize = 512 << 10;
+/// Reads of so many bytes and more are neither looked for nor kept; what follows them is asked for ahead ([`crate::running`]).
+pub(crate) const LARGE: usize = 512 << 10;
 /// A file whose bytes may not be kept is asked for again so often, while it is read.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// A read that is overtaken so often goes past what is kept.
 const TURNS_MAX: usize = 8;
 
 /// A change of bytes by this mount; it ends when this is dropped.
-pub(crate) struct Changing<'a> {
-    remote: &'a Remote,
+pub(crate) struct Changing<R: Deref<Target = Remote>> {
+    remote: R,
     ino: Ino,
+    range: Option<Range<u64>>,
     sure: bool,
 }
 
-impl Changing<'_> {
+impl<R: Deref<Target = Remote>> Changing<R> {
+    pub(crate) fn begin(remote: R, ino: Ino, range: Option<Range<u64>>) -> Changing<R> {
+        remote.caching.begin_change(ino, range.as_ref());
+        Changing { remote, ino, range, sure: false }
+    }
+
     /// It is not carried out later than now.
     pub(crate) fn ended<T>(&mut self, result: &Result<T, Errno>) {
         self.sure = !matches!(result, Err(Errno::EIO | Errno::ESTALE | Errno::EINTR));
     }
 }
 
-impl Drop for Changing<'_> {
+impl<R: Deref<Target = Remote>> Drop for Changing<R> {
     fn drop(&mut self) {
         if !self.sure {
             let now = Instant::now();
             self.remote.kept.lock().doubt_bytes(self.ino, now, now + self.remote.options.longest);
         }
-        if let Some(pages) = &self.remote.caching.pages {
-            pages.lock().end_change(self.ino);
-            self.remote.caching.came.notify_all();
-        }
+        self.remote.caching.end_change(self.ino, self.range.as_ref());
     }
 }
 
 impl Remote {
     /// To be held while bytes of the file are changed: these, or any of them and the size.
-    pub(crate) fn change_bytes(&self, ino: Ino, range: Option<Range<u64>>) -> Changing<'_> {
-        if let Some(pages) = &self.caching.pages {
-            pages.lock().begin_change(ino, range);
-            self.caching.came.notify_all();
-        }
-        Changing { remote: self, ino, sure: false }
+    pub(crate) fn change_bytes(&self, ino: Ino, range: Option<Range<u64>>) -> Changing<&Remote> {
+        Changing::begin(self, ino, range)
     }
 
     /// What an opening may keep: the answer to what was asked under that ticket.
@@ -92,12 +91,12 @@ impl Remote {
         file.access.read && self.keeps()
     }
 
-    fn bytes_lease(&self, ino: Ino) -> Option<u64> {
+    pub(crate) fn bytes_lease(&self, ino: Ino) -> Option<u64> {
         self.kept.lock().bytes(Instant::now(), ino)
     }
 
     /// The same, and asks for one if there is none and it was not asked for a while.
-    fn lease_for(&self, file: &OpenFile) -> Option<u64> {
+    pub(crate) fn lease_for(&self, file: &OpenFile) -> Option<u64> {
         if !self.wants_bytes(file) {
             return None;
         }
@@ -132,8 +131,11 @@ impl Remote {
         {
             return Ok(found);
         }
-        if len >= LARGE || len == 0 {
+        if len == 0 {
             return self.ask_for(file, offset, len);
+        }
+        if self.is_in_run(file, (offset, len)) {
+            return self.ask_in_run(file, (offset, len));
         }
         let Some(mut lease) = self.lease_for(file) else { return self.ask_for(file, offset, len) };
         let Some(pages) = &self.caching.pages else { return self.ask_for(file, offset, len) };
@@ -234,11 +236,7 @@ impl Remote {
     }
 }
 
-/// A read that is answered leaves its time, wherever the bytes were.
 fn found(file: &OpenFile, pieces: Vec<Piece>) -> Answers {
-    if file.atime_due {
-        let mut read_at = file.read_at.lock();
-        *read_at = read_at.or_else(|| Some(now()));
-    }
+    was_read(file);
     Answers::Kept(pieces)
 }

@@ -36,7 +36,7 @@ pub(crate) fn ask_line<R: Request>(
 
 fn understood<R: Request>(answered: Answered) -> Result<(R::Answer, Vec<u8>), Stop> {
     match R::Answer::decode(answered.meta.as_slice()) {
-        Ok(answer) => Ok((answer, answered.body)),
+        Ok(answer) => Ok((answer, answered.body.into_vec())),
         Err(_) => Err(Stop::silent("an answer that makes no sense")),
     }
 }

@@ -1,6 +1,10 @@
 //! The kernel's requests. All but those that need nobody's answer go to a thread of the pools.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use fuse::{
@@ -14,7 +18,9 @@ use types::{Attr, Errno, Ino, NAME_MAX};
 use crate::{
     Remote,
     access::{Access, is_append, is_direct, is_sync},
+    ahead,
     dirs::Page,
+    line::Arrived,
     lock_calls::{in_the_way, process, wish},
     names::Place,
     reading::Answers,
@@ -125,23 +131,22 @@ impl Filesystem for Remote {
                 if let Some(found) = ino.and_then(|ino| self.find_now(ino, args.fh, args.offset, size)) {
                     return call.reply_with(size, |buf| self.fill(args.offset, buf, found));
                 }
-                true
+                let Some(ino) = ino else { return call.reply_error(Errno::ESTALE) };
+                return match self.serve_in_run(call, ino, &args) {
+                    Some(call) => self.defer(call, true),
+                    None => (),
+                };
             }
-            Ok(
-                Operation::Write(_)
-                | Operation::Fsync { .. }
-                | Operation::Fallocate { .. }
-                | Operation::Lseek { .. },
-            ) => true,
+            Ok(Operation::Write(_)) => {
+                return match self.write_at_once(call) {
+                    Some(call) => self.defer(call, true),
+                    None => (),
+                };
+            }
+            Ok(Operation::Fsync { .. } | Operation::Fallocate { .. } | Operation::Lseek { .. }) => true,
             Ok(_) => false,
         };
-        let Some(remote) = self.this.upgrade() else { return call.reply_error(Errno::EIO) };
-        let pool = if for_data { &self.data_pool } else { &self.pool };
-        let request = self.traces.next();
-        pool.defer(move || {
-            let _request = trace::enter(request);
-            remote.serve(call);
-        });
+        self.defer(call, for_data);
     }
 }
 
@@ -201,7 +206,46 @@ fn reply_xattr(call: Call, out: Xattr) {
     }
 }
 
+/// What comes in one piece goes to the kernel as it came, and so does what was asked for ahead.
+pub(crate) fn answer_read(
+    remote: &Remote,
+    call: Call,
+    (offset, size): (u64, usize),
+    answers: Result<Answers, Errno>,
+) {
+    let ino = call.header().node;
+    match answers {
+        Ok(Answers::Whole(got)) => {
+            call.reply_bytes(&got.bytes);
+            remote.reuse(got);
+        }
+        Ok(Answers::Ahead(pieces)) => reply_pieces(call, &pieces),
+        Ok(answers) => call
+            .reply_with(size, |buf| remote.fill(offset, buf, answers).inspect_err(|error| say(ino, *error))),
+        Err(error) => {
+            say(ino, error);
+            call.reply_error(error);
+        }
+    }
+}
+
+pub(crate) fn reply_pieces(call: Call, pieces: &[ahead::Piece<Arc<Arrived>>]) {
+    let pieces: Vec<&[u8]> = pieces.iter().map(|(came, range)| &(**came).as_ref()[range.clone()]).collect();
+    call.reply_pieces(&pieces);
+}
+
 impl Remote {
+    /// A thread of the pools serves it.
+    fn defer(&self, call: Call, for_data: bool) {
+        let Some(remote) = self.this.upgrade() else { return call.reply_error(Errno::EIO) };
+        let pool = if for_data { &self.data_pool } else { &self.pool };
+        let request = self.traces.next();
+        pool.defer(move || {
+            let _request = trace::enter(request);
+            remote.serve(call);
+        });
+    }
+
     /// Longer than a function should be: it is the table of all operations, one arm each, and nothing else.
     fn serve(&self, call: Call) {
         let header = *call.header();
@@ -347,10 +391,7 @@ impl Remote {
 
     /// `since`: when it came. What was changed through a mapping nobody writes again, so that is tried for longer.
     pub(crate) fn serve_write(&self, mut call: Call, since: Instant) {
-        let (Ok(Operation::Write(args)), Some(ino)) = (call.operation(), Ino::from_raw(call.header().node))
-        else {
-            return call.reply_error(Errno::ESTALE);
-        };
+        let Ok(Operation::Write(args)) = call.operation() else { return call.reply_error(Errno::ESTALE) };
         // Written back from pages, it goes where they are; the flags are nobody's.
         let how = WriteHow {
             append: is_append(args.flags) && !args.cache,
@@ -373,39 +414,33 @@ impl Remote {
         if cache && written == Err(Errno::EIO) && since.elapsed() < self.options.patience {
             return self.write_back_later(call, since);
         }
+        let range = if how.append { 0..0 } else { offset..offset.saturating_add(len as u64) };
+        self.answer_written(call, (!cache).then_some(range), written);
+    }
+
+    /// `past`: it went past the kernel's pages, and what it wrote; of an append it is not known where.
+    pub(crate) fn answer_written(&self, call: Call, past: Option<Range<u64>>, written: Result<usize, Errno>) {
+        let ino = Ino::from_raw(call.header().node);
         let answer = move |call| {
             finish(call, written, |call, bytes| {
                 call.reply_written(u32::try_from(bytes).unwrap_or(u32::MAX));
             });
         };
-        if cache || !self.dropping.has(ino) {
-            return answer(call);
+        match ino.filter(|ino| self.dropping.has(*ino)).zip(past) {
+            None => answer(call),
+            // Pages that were read while it was written may have what was there before.
+            Some((ino, range)) => self.drop_written(ino, range, Box::new(move || answer(call))),
         }
-        // Pages that were read while it was written may have what was there before.
-        let range = if how.append { 0..0 } else { offset..offset.saturating_add(len as u64) };
-        self.drop_written(ino, range, Box::new(move || answer(call)));
     }
 
-    /// What comes in one piece goes to the kernel as it came.
     fn serve_read(&self, call: Call, args: ReadArgs) {
         let file = match self.file(args.fh) {
             Ok(file) => file,
             Err(error) => return call.reply_error(error),
         };
-        let (ino, size) = (call.header().node, args.size as usize);
-        match self.ask_or_find(&file, args.offset, size) {
-            Ok(Answers::Whole(got)) => {
-                call.reply_bytes(&got.bytes);
-                self.reuse(got);
-            }
-            Ok(answers) => call.reply_with(size, |buf| {
-                self.fill(args.offset, buf, answers).inspect_err(|error| say(ino, *error))
-            }),
-            Err(error) => {
-                say(ino, error);
-                call.reply_error(error);
-            }
-        }
+        let range = (args.offset, args.size as usize);
+        let answers = self.ask_or_find(&file, range.0, range.1);
+        answer_read(self, call, range, answers);
     }
 
     fn serve_listing(&self, call: Call, dir: Ino, args: ReadArgs, plus: bool) {

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod ahead;
 mod at_once;
 mod back;
 mod backlog;
@@ -60,6 +61,8 @@ mod references;
 mod remote;
 mod renewing;
 mod routing;
+mod running;
+mod sending;
 mod session;
 mod shape;
 mod spreads;
@@ -70,6 +73,7 @@ mod writing;
 mod xattr;
 
 pub use access::Access;
+pub use ahead::AheadCounts;
 pub use back::BackCounts;
 pub use dirs::{Listed, Page};
 pub use held::Holder;

@@ -25,6 +25,7 @@ use proto::{
 };
 use types::Errno;
 use wire::{
+    PageBuffer,
     frame::{Body, Verdict},
     handshake::Wish,
     schema::{Fault, Retry},
@@ -77,6 +78,30 @@ impl Asking {
     }
 }
 
+/// The body of an answer, whose memory goes back to its connection when this is dropped.
+pub(crate) struct Arrived {
+    bytes: PageBuffer,
+    line: Arc<Line>,
+}
+
+impl Arrived {
+    pub(crate) fn new(bytes: PageBuffer, line: Arc<Line>) -> Arrived {
+        Arrived { bytes, line }
+    }
+}
+
+impl AsRef<[u8]> for Arrived {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Arrived {
+    fn drop(&mut self) {
+        self.line.give_back(std::mem::take(&mut self.bytes));
+    }
+}
+
 /// Why there is no answer that says yes.
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -126,7 +151,7 @@ pub(crate) fn ask_with<R: Request>(
         Asking { method: R::METHOD, meta: request.encode_to_vec().into(), body, answer_bytes_max: 4 << 20 };
     let answered = line.ask(&asking, Waits::of(patience, patience))?;
     match R::Answer::decode(answered.meta.as_slice()) {
-        Ok(answer) => Ok((answer, answered.body)),
+        Ok(answer) => Ok((answer, answered.body.into_vec())),
         Err(_) => Err(Stop::silent("an answer that makes no sense")),
     }
 }
@@ -240,8 +265,13 @@ impl Line {
         self.client()?.channel(Instant::now() + Duration::from_secs(1)).ok()
     }
 
+    /// A connection, if there is one. Waits for nothing.
+    pub(crate) fn channel_there(&self) -> Option<Arc<net::Channel>> {
+        if self.away.lock().is_some() { None } else { self.client()?.there() }
+    }
+
     /// The body of an answer of this server's that nobody needs any more.
-    pub(crate) fn give_back(&self, body: Vec<u8>) {
+    pub(crate) fn give_back(&self, body: PageBuffer) {
         if let Some(client) = self.client() {
             client.give_back(body);
         }

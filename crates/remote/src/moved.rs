@@ -96,6 +96,16 @@ impl Remote {
         Ok(Source { node: home.node, joined })
     }
 
+    /// The same, if nobody has to be asked.
+    pub(crate) fn name_there(&self, ino: Ino) -> Option<Source> {
+        let session = self.session();
+        if !self.has_homes() {
+            return Some(Source { node: 0, joined: session.joined });
+        }
+        let home = self.home_of(ino.get());
+        Some(Source { node: home.node, joined: home.joined_as(session.id)? })
+    }
+
     /// Data servers know another owner of a file's slot than we do, or none yet. False: that was waited for.
     fn owner_is_waited_for(&self, since: Instant, pause: &mut Duration) -> bool {
         if since.elapsed() + *pause >= self.metadata_patience() {

@@ -115,6 +115,7 @@ impl Remote {
         }
         let Some(file) = self.openings.remove(number) else { return };
         self.left_back(&file);
+        self.caching.close(file.ino, number);
         self.openings.touch(file.ino);
         self.release_locks(file.ino, number);
         let atime = file.read_at.lock().map(Into::into);
@@ -226,6 +227,13 @@ impl Remote {
         Ok(placed)
     }
 
+    /// The same, if it has begun: nobody is asked.
+    pub(crate) fn begun_write(&self, file: &OpenFile) -> Option<Arc<Placed>> {
+        self.openings.touch(file.ino);
+        let has_begun = file.begun.load(Ordering::Acquire) == self.writing_session();
+        has_begun.then(|| file.placed.lock().clone())?
+    }
+
     /// What writing begins in; after a lost session it begins again.
     fn writing_session(&self) -> u64 {
         self.recoveries.load(Ordering::Acquire) + 1
@@ -253,4 +261,12 @@ fn atime_due(attr: &Attr, now: Timestamp) -> bool {
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp { sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nsec: since.subsec_nanos() }
+}
+
+/// A read that is answered leaves its time, wherever the bytes were.
+pub(crate) fn was_read(file: &OpenFile) {
+    if file.atime_due {
+        let mut read_at = file.read_at.lock();
+        *read_at = read_at.or_else(|| Some(now()));
+    }
 }

@@ -52,6 +52,8 @@ pub struct RemoteOptions {
     pub leases: bool,
     /// Bytes of files that are kept at the most; 0: none.
     pub cache: u64,
+    /// Bytes that are asked for ahead of large reads at the most; 0: none.
+    pub read_ahead: u64,
     /// Bytes of small writes that are kept back at the most; 0: none.
     pub write_back: u64,
     /// Reads leave no time behind.
@@ -83,6 +85,7 @@ impl RemoteOptions {
             passthrough: true,
             leases: true,
             cache: 256 << 20,
+            read_ahead: 64 << 20,
             write_back: 0,
             no_atime: false,
             patience: Duration::from_secs(30),

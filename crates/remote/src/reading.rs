@@ -20,13 +20,16 @@ use proto::{
     data::{self, BYTES_MAX, Object},
 };
 use types::Errno;
-use wire::frame::{Body, Verdict};
+use wire::{
+    PageBuffer,
+    frame::{Body, Verdict},
+};
 
 use crate::{
-    Remote,
+    Remote, ahead,
     covering::{Came, Covering, Next},
-    line::{Asking, Line, Stop, Waits},
-    opening::now,
+    line::{Arrived, Asking, Line, Stop, Waits},
+    opening::was_read,
     openings::{OpenFile, Placed},
     pages::Piece,
 };
@@ -41,7 +44,7 @@ const AGAIN_MAX: u32 = 4;
 /// One part's bytes.
 pub(crate) struct Got {
     part: Part,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: PageBuffer,
     /// Of the object.
     size: u64,
     node: u64,
@@ -55,6 +58,8 @@ pub(crate) enum Answers {
     Parts(Vec<Got>, usize),
     /// What this mount keeps, one after the other.
     Kept(Vec<Piece>),
+    /// The same, of what it asked for ahead.
+    Ahead(Vec<ahead::Piece<Arc<Arrived>>>),
     /// Nothing was ever written, but it may have been given a size.
     Zeros(usize),
 }
@@ -72,10 +77,7 @@ impl Remote {
         if most == 0 {
             return Ok(Answers::Zeros(0));
         }
-        if file.atime_due {
-            let mut read_at = file.read_at.lock();
-            *read_at = read_at.or_else(|| Some(now()));
-        }
+        was_read(file);
         match self.placed(file)? {
             Ok(placed) => {
                 self.where_it_is(file, placed, &mut |placed| self.ask_placed(file, placed, offset, most))
@@ -137,6 +139,15 @@ impl Remote {
                 for (bytes, range) in pieces {
                     let to = at + range.len();
                     buf[at..to].copy_from_slice(&bytes[range]);
+                    at = to;
+                }
+                Ok(at)
+            }
+            Answers::Ahead(pieces) => {
+                let mut at = 0;
+                for (came, range) in pieces {
+                    let to = at + range.len();
+                    buf[at..to].copy_from_slice(&(*came).as_ref()[range]);
                     at = to;
                 }
                 Ok(at)

@@ -160,7 +160,7 @@ impl Remote {
             spreads: Spreads::default(),
             references: References::default(),
             kept: Mutex::default(),
-            caching: Caching::new(options.cache),
+            caching: Caching::new(options.cache, options.read_ahead),
             keeps_none: AtomicBool::new(false),
             backlog: Backlog::new(options.write_back),
             dropping: Arc::default(),
@@ -450,7 +450,7 @@ fn keep(remote: &Weak<Remote>) {
 
 fn understand<R: Request>(answered: Answered) -> Asked<R::Answer> {
     match R::Answer::decode(answered.meta.as_slice()) {
-        Ok(answer) => Ok((answer, answered.body)),
+        Ok(answer) => Ok((answer, answered.body.into_vec())),
         Err(error) => {
             tracing::error!(method = R::METHOD.name(), %error, "an answer that cannot be read");
             Err(Errno::EIO)

@@ -18,6 +18,7 @@ use wire::handshake::Roles;
 
 use crate::{
     Remote,
+    ahead::AheadCounts,
     back::BackCounts,
     homes::Home,
     kept::KeptCounts,
@@ -42,6 +43,7 @@ pub struct RemoteStatus {
     /// The data server of this machine, if there is one.
     pub own: Option<OwnStatus>,
     pub cache: PageCounts,
+    pub ahead: AheadCounts,
     pub back: BackCounts,
     /// Files of which the kernel has pages, and how often some were dropped.
     pub mapped: (u64, u64),
@@ -114,6 +116,7 @@ impl Remote {
             kept: self.kept(),
             own: self.own_status(),
             cache: self.caching.counts(),
+            ahead: self.caching.counts_ahead(),
             back: self.backlog.counts(),
             mapped: self.dropping.counts(),
             metadata: self.metadata_servers(),

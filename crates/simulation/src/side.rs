@@ -178,7 +178,7 @@ impl Side {
     fn whole(&mut self, now: Time, header: Header, meta: Vec<u8>, body: Vec<u8>) {
         match &mut self.state {
             State::Gone => (),
-            State::Open(connection) => connection.end(now, header, meta, body),
+            State::Open(connection) => connection.end(now, header, meta, body.into()),
             State::Greeting(handshake) => {
                 let done = handshake.handle(&header, &meta, &body);
                 assert!(done.is_ok(), "{:?}: all have one key: {done:?}", self.place);
@@ -221,12 +221,12 @@ impl Side {
         while let Some(event) = connection.poll_event() {
             match event {
                 Event::Asked { header, meta, body, .. } => {
-                    came.push(Came::Asked { id: header.id, meta, body });
+                    came.push(Came::Asked { id: header.id, meta, body: body.into_vec() });
                 }
                 Event::Unasked { .. } => (),
                 Event::Answered { id, meta, body, .. } => {
                     let call = self.calls.remove(&id).flatten();
-                    came.push(Came::Answered { call, meta, body });
+                    came.push(Came::Answered { call, meta, body: body.into_vec() });
                 }
                 Event::Failed { id, failure } => {
                     let call = self.calls.remove(&id).flatten();

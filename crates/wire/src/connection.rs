@@ -18,7 +18,10 @@ mod terms;
 
 use std::{collections::VecDeque, time::Duration};
 
-use crate::frame::{HEADER_LEN, Header, Kind, Limits, Verdict};
+use crate::{
+    PageBuffer,
+    frame::{HEADER_LEN, Header, Kind, Limits, Verdict},
+};
 use ledger::{Mine, Own, Theirs};
 pub use terms::{
     Answer, BodyFor, Cause, Event, Failure, Loss, NotTaken, Outgoing, Request, RequestId, Settings, Time,
@@ -188,7 +191,7 @@ impl Connection {
     }
 
     /// The frame that began is whole.
-    pub fn end(&mut self, now: Time, header: Header, meta: Vec<u8>, body: Vec<u8>) {
+    pub fn end(&mut self, now: Time, header: Header, meta: Vec<u8>, body: PageBuffer) {
         if self.over {
             return;
         }
@@ -220,7 +223,7 @@ impl Connection {
         self.settle();
     }
 
-    fn asked(&mut self, now: Time, header: Header, meta: Vec<u8>, body: Vec<u8>) {
+    fn asked(&mut self, now: Time, header: Header, meta: Vec<u8>, body: PageBuffer) {
         if self.left.is_some() || header.left_ms == 0 {
             self.theirs.answered(header.id);
             let refused = Header {

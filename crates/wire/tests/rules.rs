@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use wire::{
+    PageBuffer,
     backoff::Redial,
     connection::{
         Answer, BodyFor, Cause, Connection, Event, Failure, Loss, NotTaken, Request, RequestId, Settings,
@@ -52,7 +53,7 @@ fn answer(bytes: usize) -> Answer {
 
 fn take(connection: &mut Connection, header: Header) -> BodyFor {
     let place = connection.begin(&header, 0, 0).expect("allowed");
-    connection.end(Time::ZERO, header, Vec::new(), Vec::new());
+    connection.end(Time::ZERO, header, Vec::new(), PageBuffer::default());
     place
 }
 

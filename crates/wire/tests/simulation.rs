@@ -183,7 +183,7 @@ impl Side {
                 Piece::Body(len) => self.frame.as_mut().expect("begun").2.extend(&bytes[..len]),
                 Piece::End => {
                     let (header, meta, body) = self.frame.take().expect("begun");
-                    self.connection.end(now, header, meta, body);
+                    self.connection.end(now, header, meta, body.into());
                 }
             }
             bytes = &bytes[used..];

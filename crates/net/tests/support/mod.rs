@@ -61,7 +61,7 @@ impl Handler for Methods {
         let most = incoming.header.answer_bytes_max as usize;
         let meta = incoming.meta.clone();
         match incoming.header.method {
-            ECHO => reply.answer(done(meta, incoming.take_body())).unwrap(),
+            ECHO => reply.answer(done(meta, incoming.take_body().into_vec())).unwrap(),
             READ => reply.answer(done(meta, vec![most as u8; most])).unwrap(),
             LATE => drop(thread::spawn(move || {
                 thread::sleep(Duration::from_millis(meta[0].into()));

@@ -49,6 +49,7 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     options.no_atime = config.mount.flags.no_atime;
     options.leases = config.mount.leases;
     options.cache = config.mount.cache.0;
+    options.read_ahead = config.mount.read_ahead.0;
     options.write_back = config.mount.write_back.0;
     options.workers = config.mount.workers as usize;
     options.data_workers = config.mount.workers as usize * 2;
@@ -169,6 +170,10 @@ impl MountedFs for ClusterMount {
         sample.add(Id::KeptReads, &["found"], status.cache.found);
         sample.add(Id::KeptReads, &["asked"], status.cache.missed);
         sample.add(Id::KeptBytes, &[], status.cache.bytes);
+        sample.add(Id::AheadReads, &[], status.ahead.found);
+        sample.add(Id::AheadBlocks, &["asked"], status.ahead.asked);
+        sample.add(Id::AheadBlocks, &["unread"], status.ahead.unread);
+        sample.add(Id::AheadBytes, &[], status.ahead.bytes);
         sample.add(Id::BackWrites, &[], status.back.writes);
         sample.add(Id::BackRequests, &[], status.back.requests);
         sample.add(Id::BackBytes, &[], status.back.bytes);

@@ -153,7 +153,7 @@ pub(super) fn ask<R: Request>(
     match answered.header.verdict {
         Verdict::Done => {
             let answer = R::Answer::decode(&answered.meta[..]).map_err(|error| error.to_string())?;
-            Ok((answer, answered.body))
+            Ok((answer, answered.body.into_vec()))
         }
         Verdict::Fault => {
             let fault = proto::fault::read(&answered.meta);

@@ -61,6 +61,7 @@ pub struct MountConfig {
     pub leases: bool,
     /// Of its files, so many bytes; 0: none.
     pub cache: ByteSize,
+    pub read_ahead: ByteSize,
     /// Of small writes that are kept back; 0: none.
     pub write_back: ByteSize,
     pub request_deadline: Duration,
@@ -222,6 +223,7 @@ pub(super) fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Resu
         cache_timeout: reader.time("mount", "cache_timeout")?,
         leases: reader.word("mount", "leases")? == "on",
         cache: reader.size_or_word("mount", "cache")?.unwrap_or(ByteSize(0)),
+        read_ahead: reader.size_or_word("mount", "read_ahead")?.unwrap_or(ByteSize(0)),
         write_back: reader.size_or_word("mount", "write_back")?.unwrap_or(ByteSize(0)),
         request_deadline: reader.time("mount", "request_deadline")?,
         start_deadline: reader.time("mount", "start_deadline")?,

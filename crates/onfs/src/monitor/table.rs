@@ -140,6 +140,9 @@ metrics! {
     KeptFiles: Gauge, "onfs_client_kept_files", [], "Files whose bytes may be kept";
     KeptReads: Counter, "onfs_client_cache_reads_total", ["how"], "Reads of less than 512 KiB of files whose bytes may be kept: found here, or asked of data servers";
     KeptBytes: Gauge, "onfs_client_cache_bytes", [], "Bytes of files that are kept";
+    AheadReads: Counter, "onfs_client_ahead_reads_total", [], "Reads that were answered with what was asked for ahead of them";
+    AheadBlocks: Counter, "onfs_client_ahead_blocks_total", ["how"], "Blocks asked for ahead of large reads, and those of them that nobody read";
+    AheadBytes: Gauge, "onfs_client_ahead_bytes", [], "Bytes that are asked for ahead or there";
     BackWrites: Counter, "onfs_client_back_writes_total", [], "Small writes that were kept back for a moment, to be sent together";
     BackRequests: Counter, "onfs_client_back_requests_total", [], "Pieces in which they were sent";
     BackBytes: Gauge, "onfs_client_back_bytes", [], "Bytes that are kept back now: what is lost if the mount is killed";

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use proto::{Bad, Request, moving::Pull};
 use wire::{
+    PageBuffer,
     frame::Verdict,
     handshake::Wish,
     schema::{Lane, Retry},
@@ -91,7 +92,7 @@ impl Source {
         }
     }
 
-    pub fn answer(&self, answered: Result<Answered, CallError>) -> Result<(Vec<u8>, Vec<u8>), No> {
+    pub fn answer(&self, answered: Result<Answered, CallError>) -> Result<(Vec<u8>, PageBuffer), No> {
         let answered = answered.map_err(|error| self.lost(&error))?;
         match answered.header.verdict {
             Verdict::Done => Ok((answered.meta, answered.body)),

@@ -107,7 +107,7 @@ pub fn ask_once<R: Request>(
     let answered = client.call(call).unwrap();
     match answered.header.verdict {
         Verdict::Done => {
-            Ok((<R::Answer as prost::Message>::decode(&answered.meta[..]).unwrap(), answered.body))
+            Ok((<R::Answer as prost::Message>::decode(&answered.meta[..]).unwrap(), answered.body.into_vec()))
         }
         Verdict::Fault => Err(proto::fault::read(&answered.meta)),
         Verdict::Refused => panic!("refused"),

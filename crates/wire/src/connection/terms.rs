@@ -5,7 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::frame::{Body, Header, Kind, Limits, Verdict};
+use crate::{
+    PageBuffer,
+    frame::{Body, Header, Kind, Limits, Verdict},
+};
 
 /// How much may be unanswered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -147,7 +150,7 @@ pub enum Event {
     Asked {
         header: Header,
         meta: Vec<u8>,
-        body: Vec<u8>,
+        body: PageBuffer,
         deadline: Time,
     },
     /// The peer waits for this answer no longer, or is gone. The answer is owed nevertheless, unless the connection is over.
@@ -158,7 +161,7 @@ pub enum Event {
         id: RequestId,
         header: Header,
         meta: Vec<u8>,
-        body: Vec<u8>,
+        body: PageBuffer,
     },
     Failed {
         id: RequestId,

@@ -101,7 +101,7 @@ impl Peer {
             match ask(client, call) {
                 Ok(answered) if answered.header.verdict == Verdict::Done => {
                     let answer = R::Answer::decode(&answered.meta[..]).map_err(|_| Errno::EIO)?;
-                    return Ok((answer, answered.body));
+                    return Ok((answer, answered.body.into_vec()));
                 }
                 Ok(answered) if answered.header.verdict == Verdict::Fault => {
                     return Err(No(Box::new(proto::fault::read(&answered.meta))));
