@@ -134,7 +134,7 @@ pub struct Entry {
     /// Missing: the inode is another server's, who has the attributes and knows of no reference yet: [`Find`].
     #[prost(message, optional, tag = "1")]
     pub attr: Option<Attr>,
-    /// Without attributes: which inode.
+    /// Without attributes: which inode. (Of [`crate::spread::GetAlone`] the first part.)
     #[prost(uint64, tag = "2")]
     pub ino: u64,
 }

@@ -35,7 +35,8 @@ pub struct SpreadOver {
     pub key: Vec<u8>,
 }
 
-/// What a directory's own record says: its parts know more, and are asked by themselves ([`crate::metadata::GetAttr`]).
+/// What a directory's own record says: its parts know more, and are asked by themselves ([`crate::metadata::GetAttr`]). The answer's `ino` is the first
+/// part, if there are some; servers from before say 0.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct GetAlone {
     #[prost(message, optional, tag = "1")]

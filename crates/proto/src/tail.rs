@@ -101,7 +101,7 @@ pub struct TailStored {
     pub records: Vec<Bytes>,
 }
 
-/// Commits that follow each other, with what the operations were answered that made them: all of it or nothing.
+/// Commits that follow each other, with what the operations were answered that made them: all of it or nothing. Or what is said beside commits.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct TailRecord {
     /// Each one more than the one before.
@@ -114,6 +114,9 @@ pub struct TailRecord {
     /// Operations that made some of the commits and were not answered yet.
     #[prost(message, repeated, tag = "4")]
     pub begun: Vec<TailOperation>,
+    /// Sessions that were given up: by whoever goes on, too. Servers from before do not say it, and keep it without knowing.
+    #[prost(message, repeated, tag = "5")]
+    pub given_up: Vec<Head>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

@@ -312,7 +312,9 @@ fn tails() -> Vec<Golden> {
         commits: vec![TailCommit { lsn: 6, body: vec![7, 8] }],
         answers: vec![TailAnswer { operation, acknowledged: 9, answer }],
         begun: vec![TailOperation { number: 10, ..operation }],
+        given_up: Vec::new(),
     };
+    let given_up = TailRecord { number: 6, given_up: vec![Head::of(SessionId(5))], ..TailRecord::default() };
     let writer = "0123abcd".to_owned();
     let begin = TailBegin { node: 1, writer: writer.clone(), copy: 2, beat: 3, base: 400 };
     let more = TailMore { node: 1, writer, copy: 2, beat: 3, from: 401, up_to: 402, applied: 5 };
@@ -327,6 +329,7 @@ fn tails() -> Vec<Golden> {
         ("tail-status", status.encode_to_vec()),
         // Also in files.
         ("tail-records", TailStored { records: vec![record.encode_to_vec().into()] }.encode_to_vec()),
+        ("tail-given-up", TailStored { records: vec![given_up.encode_to_vec().into()] }.encode_to_vec()),
     ]
 }
 

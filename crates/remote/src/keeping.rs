@@ -192,6 +192,7 @@ impl Remote {
             // It may have been about a part that nobody knew of when it began.
             self.kept.lock().clear();
         }
+        self.spreads.changed(keys);
         self.end_change(keys, sure);
         result
     }

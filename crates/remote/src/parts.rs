@@ -1,5 +1,7 @@
 //! What is asked of all parts of a directory that is spread: its attributes, and its listing. And learning that one is.
 
+use std::time::Instant;
+
 use prost::Message;
 use proto::{
     Request,
@@ -13,6 +15,7 @@ use crate::{
     at_once::Begun,
     dirs::{Page, Wish, listed},
     names::attr_of,
+    spreads::Said,
 };
 
 /// So often in a row a request may find that what is remembered is not so any more.
@@ -63,16 +66,33 @@ impl Remote {
         Err(Errno::EIO)
     }
 
-    /// The directory and all its parts are asked at once.
+    /// The directory, and those of its parts that did not say it a moment ago, are asked at once.
     fn attr_over(&self, ino: Ino, over: &Over) -> Result<Attr, Errno> {
         let alone = |head| GetAlone { head: Some(head), ino: ino.get() };
         let part = |ino: Ino| move |head| GetAttr { head: Some(head), ino: ino.get() };
+        let (asking, parts) = self.spreads.ask(Instant::now(), over);
         let begun = self.begin_look(alone);
-        let parts: Vec<(Ino, Option<Begun>)> =
-            over.parts().map(|ino| (ino, self.begin_look(part(ino)))).collect();
-        let mut attr = attr_of(self.end_look(begun, alone)?.attr)?;
-        for (ino, begun) in parts {
-            complete_attr(&mut attr, &attr_of(self.end_look(begun, part(ino))?.attr)?);
+        let parts: Vec<(Said, Option<Begun>)> = parts
+            .into_iter()
+            .map(|said| {
+                let begun = if said.attr.is_none() { self.begin_look(part(said.part)) } else { None };
+                (said, begun)
+            })
+            .collect();
+        let answer = self.end_look(begun, alone)?;
+        // It was gathered, and its own record says it all; or the server does not say.
+        let is_over = over.parts().next().is_some_and(|first| first.get() == answer.ino);
+        let mut attr = attr_of(answer.attr)?;
+        for (said, begun) in parts {
+            let of_part = match said.attr.filter(|_| is_over) {
+                Some(attr) => attr,
+                None => {
+                    let of_part = attr_of(self.end_look(begun, part(said.part))?.attr)?;
+                    self.spreads.heard(asking, said.part, of_part);
+                    of_part
+                }
+            };
+            complete_attr(&mut attr, &of_part);
         }
         Ok(attr)
     }

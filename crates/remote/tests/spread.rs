@@ -12,11 +12,11 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fuse::{SetattrArgs, SetxattrArgs, TimeOrNow};
-use proto::attr::Caller;
+use proto::{Method, attr::Caller};
 use remote::{Access, Place, Remote, RemoteOptions, Xattr};
 use site::{cluster::Site, credentials, several::Several, until};
 use types::{Errno, Ino, Timestamp};
@@ -136,6 +136,8 @@ fn a_spread_directory_is_one_directory() {
     let now = b.getattr(dir).unwrap();
     let below = a.mkdir(CALLER, at(dir, "below"), 0o700).unwrap().ino;
     for client in [&a, &b] {
+        // What the other one changed a moment later (S-395).
+        until("it has three links", || client.getattr(dir).unwrap().nlink == 3);
         let attr = client.getattr(dir).unwrap();
         assert_eq!((attr.ino, attr.nlink, attr.rdev), (dir, 3, 0));
         assert!(attr.mtime > now.mtime && attr.ctime > now.ctime);
@@ -152,10 +154,12 @@ fn a_spread_directory_is_one_directory() {
         ..SetattrArgs::default()
     };
     assert_eq!(a.setattr(dir, &back).unwrap().mtime, old);
-    assert_eq!(b.getattr(dir).unwrap().mtime, old);
+    assert_eq!(a.getattr(dir).unwrap().mtime, old);
+    until("its time is set", || b.getattr(dir).unwrap().mtime == old);
     let inherits = b.mkdir(CALLER, at(dir, "inherits"), 0o755).unwrap();
     assert_eq!((inherits.gid, inherits.mode), (77, 0o2755));
-    assert!(a.getattr(dir).unwrap().mtime > old);
+    assert!(b.getattr(dir).unwrap().mtime > old);
+    until("its time goes on", || a.getattr(dir).unwrap().mtime > old);
 
     // Renames within it, into it and out of it, and links.
     for n in 0..12 {
@@ -197,6 +201,81 @@ fn a_spread_directory_is_one_directory() {
     b.rmdir(at(dir, "inherits")).unwrap();
     a.rmdir(at(Ino::ROOT, "hot")).unwrap();
     assert_eq!(create(&b, dir, "late"), Err(Errno::ENOENT));
+    a.shutdown();
+    b.shutdown();
+}
+
+/// Requests about the directory's own record, and about its parts.
+fn looks(client: &Remote) -> (u64, u64) {
+    let counts = client.meter().counts();
+    let of = |method| counts.iter().filter(|one| one.method == method).map(|one| one.requests).sum::<u64>();
+    (of(Method::GetAlone), of(Method::GetAttr))
+}
+
+/// Goal: attributes of a spread directory cost a request about it, and not one about each part; what this client changed is in them at once, and what another
+/// changed after a second (S-395). Method: two clients that make and remove, with the requests counted; a bound on requests goes by the time that it took.
+#[test]
+fn attributes_of_a_spread_directory_cost_few_requests() {
+    const EACH: u64 = 40;
+    let site = Several::new(2, 2);
+    let (a, b) = (client(&site, 900, 0), client(&site, 901, 1));
+    let dir = a.mkdir(CALLER, at(Ino::ROOT, "hot"), 0o755).unwrap().ino;
+    set_spread(&a, dir, "parts=8").unwrap();
+    parts(&site, &a, dir);
+    let mut last = a.getattr(dir).unwrap();
+    b.getattr(dir).unwrap();
+
+    let (before, began) = (looks(&a), Instant::now());
+    for n in 0..EACH {
+        create(&a, dir, &format!("n{n}")).unwrap();
+        let attr = a.getattr(dir).unwrap();
+        assert!(attr.mtime > last.mtime && attr.ctime > last.ctime, "what it made itself is seen at once");
+        assert_eq!(a.getattr(dir), Ok(attr));
+        last = attr;
+    }
+    let (alone, of_parts) = looks(&a);
+    assert!(alone - before.0 >= 2 * EACH, "its own record is looked at each time");
+    let seconds = began.elapsed().as_secs() + 1;
+    assert!(of_parts - before.1 <= EACH + 8 * seconds, "{of_parts} looks at parts in {seconds} s");
+
+    for n in 0..6 {
+        let name = format!("below{n}");
+        a.mkdir(CALLER, at(dir, &name), 0o755).unwrap();
+        assert_eq!(a.getattr(dir).unwrap().nlink, 3);
+        let made = Instant::now();
+        until("it is seen", || {
+            let asked = Instant::now();
+            let is_seen = b.getattr(dir).unwrap().nlink == 3;
+            assert!(is_seen || asked < made + Duration::from_secs(1), "others see it after a second");
+            is_seen
+        });
+        if n % 2 == 0 {
+            a.rename(at(dir, &name), at(dir, "moved"), 0).unwrap();
+            assert_eq!(a.getattr(dir).unwrap().nlink, 3);
+            a.rmdir(at(dir, "moved")).unwrap();
+        } else {
+            a.rmdir(at(dir, &name)).unwrap();
+        }
+        assert_eq!(a.getattr(dir).unwrap().nlink, 2);
+        until("it is seen", || b.getattr(dir).unwrap().nlink == 2);
+    }
+    let seen = b.getattr(dir).unwrap();
+    a.setattr(dir, &SetattrArgs { mode: Some(0o700), uid: Some(7), ..SetattrArgs::default() }).unwrap();
+    let now = b.getattr(dir).unwrap();
+    assert_eq!((now.mode, now.uid), (0o700, 7), "who may do what there is seen at once");
+    assert_eq!(now.nlink, seen.nlink);
+
+    // Nothing is counted twice of what was gathered meanwhile.
+    for n in 0..4 {
+        let made = format!("more{n}");
+        b.mkdir(CALLER, at(dir, &made), 0o755).unwrap();
+        let links = b.getattr(dir).unwrap().nlink;
+        assert_eq!(links, 3 + n);
+        a.removexattr(dir, SPREAD).unwrap();
+        assert_eq!(b.getattr(dir).unwrap().nlink, links);
+        set_spread(&a, dir, "parts=8").unwrap();
+        b.getattr(dir).unwrap();
+    }
     a.shutdown();
     b.shutdown();
 }

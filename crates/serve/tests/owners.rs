@@ -4,7 +4,12 @@
 
 mod site;
 
-use std::{collections::BTreeSet, sync::atomic::Ordering, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use cluster::NodeId;
 use proto::{
@@ -461,6 +466,39 @@ fn who_was_given_up_by_one_server_has_no_locks_at_the_other() {
         look(&two, 0).unwrap();
         lock_of(&three, mine) == LockOutcome::Granted
     });
+}
+
+/// Goal: a slot that cannot go does not hold up others that were to go with it. Method: a server that hands all over to another, which gave a session up that has a
+/// file open in one slot.
+#[test]
+fn regression_a_slot_that_cannot_go_holds_up_no_others() {
+    let sessions = SessionLimits { silence: Duration::from_secs(2), ..SessionLimits::default() };
+    let site = Several::with(2, 1, MetadataOptions { sessions, ..options() });
+    let dirs = dirs(&site.session(), 8);
+    let (one, two) = (site.session(), site.session());
+    let mine = |n| dirs.iter().copied().filter(|dir| site.owner(*dir) == n).collect::<Vec<u64>>();
+    let (all, stays) = (mine(0), mine(0)[0]);
+    one.create(stays, "open", 1).unwrap();
+    let file = one.create(mine(1)[0], "file", 2).unwrap();
+    assert_eq!((lock_of(&one, file), lock_of(&two, file)), (LockOutcome::Granted, LockOutcome::Conflict));
+    until("it is given up there", || {
+        one.at(0, &StatFs { head: one.head() }).unwrap();
+        two.at(0, &StatFs { head: two.head() }).unwrap();
+        lock_of(&two, file) == LockOutcome::Granted
+    });
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Acquire) {
+                let _ = one.once(0, &StatFs { head: one.head() });
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let _ = site.service(0).leave(Duration::from_secs(30));
+        ended.store(true, Ordering::Release);
+    });
+    let left: Vec<u64> = all.into_iter().filter(|dir| site.owner(*dir) == 0).collect();
+    assert_eq!(left, [stays]);
 }
 
 /// Goal: a slot that comes without what was in it, since who let it go died, had maybe locks: nobody gets one while somebody may believe that he has it.

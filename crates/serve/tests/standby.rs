@@ -5,17 +5,31 @@ mod site;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     thread,
+    time::Duration,
 };
 
 use cluster::NodeId;
-use proto::{Head, attr::Caller, metadata::*};
+use proto::{
+    Head, Reason, SessionId,
+    attr::Caller,
+    control::Mount,
+    locks::{HeldLock, Lock, LockKind, LockOutcome},
+    metadata::*,
+};
+use serve::metadata::{MetadataOptions, SessionLimits};
 use site::{
+    ask_once, client_to,
+    cluster::options,
     several::{Routed, Several, slot_of},
     until,
 };
 use types::Errno;
+use wire::schema::{Fault, Lane};
 
 const CALLER: Option<Caller> = Some(Caller { uid: 0, gid: 0, umask: 0 });
 
@@ -239,4 +253,98 @@ fn a_standby_goes_on_for_the_server_on_duty() {
     site.start(0);
     until("it is given slots", || site.map(duty).slots_of(NodeId(Several::node(0))).next().is_some());
     assert_eq!(site.owner(1), duty);
+}
+
+fn lock(ino: u64) -> HeldLock {
+    HeldLock {
+        ino,
+        owner: 1,
+        end: i64::MAX as u64,
+        kind: LockKind::Write.into(),
+        pid: 1,
+        ..HeldLock::default()
+    }
+}
+
+fn lock_of(session: &Routed<'_>, ino: u64) -> LockOutcome {
+    session.ask(&Lock { head: session.op(), lock: Some(lock(ino)), wait: false }).unwrap().outcome()
+}
+
+fn is_gone(fault: &Fault) -> bool {
+    Reason::of(fault) == Reason::SessionGone
+}
+
+/// Sessions that say that they are there to some servers, whatever becomes of these.
+struct Renewing {
+    ended: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Renewing {
+    fn of(site: &Several, all: &[(SessionId, Vec<usize>)]) -> Renewing {
+        let client = |n: usize| client_to(&site.address(n), Several::node(n), Lane::Metadata);
+        let of = |(id, servers): &(SessionId, Vec<usize>)| {
+            let clients: Vec<_> = servers.iter().map(|n| client(*n)).collect();
+            (*id, clients)
+        };
+        let all: Vec<_> = all.iter().map(of).collect();
+        let ended = Arc::new(AtomicBool::new(false));
+        let thread = thread::spawn({
+            let ended = ended.clone();
+            move || {
+                while !ended.load(Ordering::Acquire) {
+                    for (id, clients) in &all {
+                        let look = StatFs { head: Some(Head::of(*id)) };
+                        clients.iter().for_each(|client| drop(ask_once(client, &look, &[], 0)));
+                    }
+                    thread::sleep(Duration::from_millis(50));
+                }
+            }
+        });
+        Renewing { ended, thread: Some(thread) }
+    }
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        self.thread.take().map(thread::JoinHandle::join);
+    }
+}
+
+/// Goal: whom a server gave up is given up by whoever goes on in its place, so that he does not believe in what somebody else has. Method: a session that one of
+/// three servers did not hear, and the others did; another has its lock; the server dies for good: first one that is not on duty, then the one that is, whose
+/// standby begins anew.
+#[test]
+fn regression_a_verdict_outlives_the_server_that_gave_it() {
+    for on_duty in [false, true] {
+        let sessions = SessionLimits { silence: Duration::from_secs(4), ..SessionLimits::default() };
+        let mut site = Several::with(3, 0, MetadataOptions { sessions, ..options() });
+        let all = dirs(&site.session(), 9);
+        let dir = *all.iter().find(|dir| (site.owner(**dir) == site.owner(1)) == on_duty).unwrap();
+        let dead = site.owner(dir);
+        copied(&site, 0..3);
+        let (one, two) = (site.session(), site.session());
+        let file = one.create(dir, "file", 1).unwrap();
+        assert_eq!((lock_of(&one, file), lock_of(&two, file)), (LockOutcome::Granted, LockOutcome::Conflict));
+        let others: Vec<usize> = (0..3).filter(|n| *n != dead).collect();
+        let _renewing = Renewing::of(&site, &[(one.id, others.clone()), (two.id, (0..3).collect())]);
+        until("its lock is another's", || lock_of(&two, file) == LockOutcome::Granted);
+        let look = StatFs { head: one.head() };
+        assert!(one.once(dead, &look).is_err_and(|fault| is_gone(&fault)));
+        assert!(others.iter().all(|n| one.once(*n, &look).is_ok()), "the others know nothing of it");
+        let (one, two) = (one.id, two.id);
+
+        copied(&site, [dead]);
+        site.kill_for_good(dead);
+        let taker = site.owner(file);
+        until("it is served", || site.session().lookup(dir, "none") == Err(Errno::ENOENT));
+        let control = client_to(&site.address(taker), Several::node(taker), Lane::Control);
+        let comes = Mount { head: Some(Head::of(one)), host: "test".into(), ..Mount::default() };
+        let told = ask_once(&control, &comes, &[], 0).map(drop);
+        assert!(told.is_err_and(|fault| is_gone(&fault)), "on duty: {on_duty}");
+        let two = site.session_as(two);
+        two.bring(taker, &[lock(file)]);
+        until("who has what is known", || lock_of(&two, file) == LockOutcome::Granted);
+    }
 }

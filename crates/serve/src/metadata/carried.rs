@@ -103,10 +103,20 @@ impl Terms {
             machine.stamp = machine.stamp.max(carried.stamp);
             machine.server.put_locks(&carried.locks);
         }
-        for session in &carried.given_up {
-            all.add(self.drive(Input::GivenUp(*session), Asked::Nothing).1);
-        }
+        all.add(self.give_up_all(carried.given_up.iter().copied()));
         all
+    }
+
+    /// Another server gave them up.
+    pub(super) fn give_up_all(&self, sessions: impl Iterator<Item = SessionId>) -> Due {
+        let mut all = Due::default();
+        sessions.for_each(|session| all.add(self.drive(Input::GivenUp(session), Asked::Nothing).1));
+        all
+    }
+
+    /// Here or elsewhere, as far as it is known: no more than go with a slot.
+    pub(super) fn given_up(&self) -> Vec<SessionId> {
+        self.machine.lock().server.given_up().take(GIVEN_UP_MAX).collect()
     }
 
     /// Slots are taken without what was in them. Sessions say what they have there; nobody gets a lock before all had the time to. `number`: of these slots

@@ -1,7 +1,7 @@
 //! Sessions that were given up, and data servers: when what they had is free.
 //!
 //! - I-FENCE-1: what a session had is free, and so is what sessions of earlier lives had that did not come back, only when its verdict is
-//!   durable and no data server carries out anything of it any more: each has said that it keeps to a roster without it, or was not
+//!   durable, and known to whoever goes on in this server's place, and no data server carries out anything of it any more: each has said that it keeps to a roster without it, or was not
 //!   answered for so long that it carries out nothing before it has heard of a newer one.
 //! - I-FENCE-2: of several metadata servers the owner of a slot decides who may change what is in it. A roster says which slots its server has, and has another
 //!   version before a slot that was let go can be another's. Who took slots frees nothing before each data server has said that it keeps to a roster with
@@ -120,8 +120,8 @@ impl MetadataService {
         }
     }
 
-    /// The verdict is durable.
-    pub(super) fn fence_at_data_servers(&self, what: Fenced) -> Due {
+    /// The verdict is durable. `record`: the one by which our standby knows of it.
+    pub(super) fn fence_at_data_servers(&self, what: Fenced, record: u64) -> Due {
         if let Fenced::Earlier = what {
             self.leaving.earlier.store(false, Ordering::Release);
         }
@@ -130,7 +130,7 @@ impl MetadataService {
         let version = self.leaving.version.fetch_add(1, Ordering::AcqRel) + 1;
         let of_others = self.owners.is_some()
             && self.leaving.came.lock().is_some_and(|came| came.elapsed() < self.data_patience());
-        let fencing = Fencing { what, version, since: Instant::now(), of_others, told: false };
+        let fencing = Fencing { what, version, record, since: Instant::now(), of_others, told: false };
         let nobody = matches!(what, Fenced::Earlier) && self.terms.all_are_back();
         if waiting.coming == 0 && (nobody || self.is_fenced(&fencing)) {
             return self.fenced(what);
@@ -170,6 +170,9 @@ impl MetadataService {
     }
 
     fn is_fenced(&self, fencing: &Fencing) -> bool {
+        if !self.standby_has(fencing.record) {
+            return false;
+        }
         let patience = self.data_patience();
         // One that an earlier life answered may not have come to this one yet.
         let early = self.terms.life() > Life(1) && self.terms.age() < patience;

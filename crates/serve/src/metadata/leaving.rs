@@ -46,6 +46,8 @@ pub(super) struct Waiting {
 pub(super) struct Fencing {
     pub what: Fenced,
     pub version: u64,
+    /// The standby's, which is to be stored before.
+    pub record: u64,
     pub since: Instant,
     /// Slots had come not long before.
     pub of_others: bool,

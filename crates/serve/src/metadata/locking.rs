@@ -149,7 +149,7 @@ impl MetadataService {
         }
         let verdict = Verdict { life: self.terms.life(), joined };
         match verdicts::record(&self.notes, session, verdict) {
-            Ok(()) => self.fence_at_data_servers(Fenced::Session(session)),
+            Ok(()) => self.fence_at_data_servers(Fenced::Session(session), self.tell_given_up(&[session])),
             Err(error) => {
                 tracing::error!(%session, %error, "a verdict is not durable yet: what the session had is not free");
                 self.leaving.undone.lock().fence.push(session);
@@ -176,10 +176,11 @@ impl MetadataService {
 
     fn end_grace(&self) -> Due {
         let keep = if self.owners.is_some() { GIVEN_UP_MAX } else { 0 };
-        match verdicts::end_grace(&self.notes, self.terms.life(), &self.terms.missing(), keep) {
+        let missing = self.terms.missing();
+        match verdicts::end_grace(&self.notes, self.terms.life(), &missing, keep) {
             Ok(()) => {
                 tracing::info!("sessions of earlier lives come back no more");
-                self.fence_at_data_servers(Fenced::Earlier)
+                self.fence_at_data_servers(Fenced::Earlier, self.tell_given_up(&missing))
             }
             Err(error) => {
                 tracing::error!(%error, "the end of coming back is not durable yet: locks wait");

@@ -143,7 +143,7 @@ impl MetadataService {
         let copying = shared.as_ref().map(|_| AtOnce::default());
         // What concerns this server alone is in its own store.
         let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
-        let before = verdicts::begin_life(&notes).map_err(io::Error::other)?;
+        let mut before = verdicts::begin_life(&notes).map_err(io::Error::other)?;
         let life = before.past.life;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -152,6 +152,7 @@ impl MetadataService {
             Some(shared) => Tails::begin(&store, shared).map_err(io::Error::other)?,
             None => None,
         };
+        before.past.fenced.extend(tails.iter().flat_map(Tails::given_up_before));
         let is_new = mds.epoch() == 1 || shared.as_ref().is_some_and(|shared| shared.is_new);
         let wait = if is_new { Duration::ZERO } else { options.sessions.silence };
         let found = shared.as_ref().map_or_else(Vec::new, |shared| shared.found.clone());

@@ -110,8 +110,9 @@ impl MetadataService {
 
     pub(super) fn get_alone(&self, asked: &GetAlone) -> Outcome {
         let found = self.mds.find_alone(proto::attr::ino(asked.ino)?)?;
+        let first = found.spread.and_then(|over| over.parts().next());
         let attr = self.complete(found)?;
-        Ok(Done::new(&Entry { attr: Some(attr.into()), ino: 0 }))
+        Ok(Done::new(&Entry { attr: Some(attr.into()), ino: first.map_or(0, Ino::get) }))
     }
 
     pub(super) fn read_dots(&self, asked: &ReadDots) -> Outcome {

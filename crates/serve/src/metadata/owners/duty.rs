@@ -26,6 +26,7 @@ use wire::{handshake::Roles, schema::Retry};
 
 use super::{
     Owners,
+    halves::all_that_goes,
     rights::as_slots,
     turn::{Duty, Heard, SILENCE, Turn},
 };
@@ -44,6 +45,8 @@ const LENT_FOR: Duration = Duration::from_secs(1);
 const TURN_WAIT: Duration = Duration::from_secs(15);
 /// Before slots are let go, for a connection to who is to take them.
 const REACH_WAIT: Duration = Duration::from_millis(500);
+/// Of slots that do not go together, parts are tried for so long: others wait for their turn.
+const HALVE_FOR: Duration = Duration::from_secs(5);
 /// Loads are looked at so often.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Slots that are nobody's are looked for so often.
@@ -464,12 +467,35 @@ impl MetadataService {
             }
         }
         for (way, slots) in moves {
-            if let Err(no) = self.hand_over(owners, turn, &slots, way) {
+            if let Err(no) = self.hand_over_what_goes(owners, turn, &slots, way) {
                 tracing::debug!(detail = no.0.detail, "what was lent stays for a while");
-                let again = as_slots(&slots).into_iter().map(|slot| (slot, (way.1, Instant::now())));
-                turn.lent.extend(again);
+                let map = self.nodes.map();
+                let left = as_slots(&slots).into_iter().filter(|slot| map.slot(*slot).owner != Some(way.1));
+                turn.lent.extend(left.map(|slot| (slot, (way.1, Instant::now()))));
             }
         }
+    }
+
+    /// As many of them as can go.
+    fn hand_over_what_goes(
+        &self,
+        owners: &Owners,
+        turn: &mut Turn,
+        slots: &[u16],
+        way: (NodeId, NodeId),
+    ) -> Result<(), No> {
+        let until = Instant::now() + HALVE_FOR;
+        all_that_goes(slots, |some| {
+            let no = match self.hand_over(owners, turn, some, way) {
+                Ok(()) => return Ok(()),
+                Err(no) => no,
+            };
+            let are_heard = self.is_heard(way.0) && self.is_heard(way.1);
+            let map = self.nodes.map();
+            let there = |slot: &Slot| map.slot(*slot).owner == Some(way.0);
+            let stayed = !turn.knows_any(some) && as_slots(some).iter().all(there);
+            Err((no, are_heard && stayed && Instant::now() < until))
+        })
     }
 
     fn share_with_newcomers(&self, owners: &Owners, turn: &mut Turn) {
@@ -515,7 +541,7 @@ impl MetadataService {
         }
         for (way, slots) in ways {
             turn.keep(&slots);
-            if let Err(no) = self.hand_over(owners, turn, &slots, way) {
+            if let Err(no) = self.hand_over_what_goes(owners, turn, &slots, way) {
                 tracing::warn!(from = %way.0, to = %way.1, detail = no.0.detail, "slots stay where they are");
             }
         }

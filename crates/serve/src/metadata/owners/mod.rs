@@ -20,6 +20,7 @@ mod duty;
 mod follow;
 mod following;
 mod gates;
+mod halves;
 mod hand;
 mod leave;
 mod peers;

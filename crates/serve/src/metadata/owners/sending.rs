@@ -9,7 +9,7 @@ use cluster::NodeId;
 use net::{Call, Channel};
 use prost::Message as _;
 use proto::{
-    Head, Request,
+    Head, Request, SessionId,
     tail::{TailAnswer, TailBegin, TailHas, TailMore, TailOperation, TailRecord, TailStored},
 };
 use wire::frame::{Body, Verdict};
@@ -19,7 +19,8 @@ use crate::{
     answer::Outcome,
     metadata::{
         MetadataService,
-        tail::{ANSWERS, Keeper, Known, Message, More, of_outcome},
+        carried::GIVEN_UP_MAX,
+        tail::{ANSWERS, Keeper, Known, Message, More, of_outcome, said_given_up},
     },
 };
 
@@ -91,9 +92,27 @@ impl MetadataService {
         Some((to, peer.connected(ANSWER_WAIT)?))
     }
 
-    /// All that may be asked again.
+    /// Who was given up, to our standby. Returns the record that it is to have before what they had is free; 0: nobody goes on in our place.
+    pub(in crate::metadata) fn tell_given_up(&self, sessions: &[SessionId]) -> u64 {
+        let Some(tails) = self.tails() else { return 0 };
+        let mut told = tails.told_given_up.lock();
+        if told.len() + sessions.len() > GIVEN_UP_MAX {
+            told.clear();
+        }
+        let new: Vec<SessionId> = sessions.iter().copied().filter(|session| told.insert(*session)).collect();
+        // Under that lock: who finds them told waits for what was told then.
+        tails.keeper.learn(said_given_up(&new))
+    }
+
+    /// Does whoever may go on in our place have the record?
+    pub(in crate::metadata) fn standby_has(&self, record: u64) -> bool {
+        self.tails().is_none_or(|tails| tails.keeper.is_known(record))
+    }
+
+    /// All that may be asked again, and who was given up.
     pub(super) fn known_answers(&self, tails: &Tails) -> Vec<TailRecord> {
         let mut known = Known::default();
+        said_given_up(&self.terms.given_up()).for_each(|record| known.add(&record));
         tails.inherited.lock().records(ANSWERS).iter().for_each(|record| known.add(record));
         for session in self.sessions.all() {
             let answer = |(number, outcome): (u64, Outcome)| TailAnswer {

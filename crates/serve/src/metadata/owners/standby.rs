@@ -1,13 +1,17 @@
 //! What a metadata server has that may have a standby, and be one.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
 };
 
 use cluster::NodeId;
 use kv::{Follower, MetaStore};
 use parking_lot::Mutex;
+use proto::SessionId;
 
 use super::{
     peers::{Peer, Peers},
@@ -15,7 +19,7 @@ use super::{
 };
 use crate::metadata::tail::{Copies, Keeper, Known, StandbyOptions, TailRows};
 
-/// Both sides, and what was answered by those in whose place this one goes on.
+/// Both sides, and what was answered, and who given up, by those in whose place this one goes on.
 pub(crate) struct Tails {
     pub(crate) keeper: Arc<Keeper>,
     pub(super) copies: Copies,
@@ -25,8 +29,10 @@ pub(crate) struct Tails {
     /// The standby that is told it.
     pub(super) line: Mutex<Option<(NodeId, Arc<Peer>)>>,
     pub(super) inherited: Mutex<Known>,
-    /// There is something in it.
+    /// There are answers in it.
     pub(super) inherits: AtomicBool,
+    /// Whom the standby was told to give up, if it was told that since this process began. No more than [`GIVEN_UP_MAX`]; beyond, they are told again.
+    pub(super) told_given_up: Mutex<BTreeSet<SessionId>>,
     /// An earlier life, not long ago.
     pub(crate) went_on: bool,
     /// How often it went on for others.
@@ -56,7 +62,24 @@ impl Tails {
         let inherits = AtomicBool::new(!inherited.is_empty());
         let inherited = Mutex::new(inherited);
         let peers = Peers::new(shared.joining.credentials.clone());
-        let (taken_over, anew, line) = Default::default();
-        Ok(Some(Tails { keeper, copies, rows, peers, line, inherited, inherits, went_on, taken_over, anew }))
+        let (taken_over, anew, line, told_given_up) = Default::default();
+        Ok(Some(Tails {
+            keeper,
+            copies,
+            rows,
+            peers,
+            line,
+            inherited,
+            inherits,
+            told_given_up,
+            went_on,
+            taken_over,
+            anew,
+        }))
+    }
+
+    /// By servers in whose place this one goes on.
+    pub(crate) fn given_up_before(&self) -> Vec<SessionId> {
+        self.inherited.lock().given_up().iter().copied().collect()
     }
 }

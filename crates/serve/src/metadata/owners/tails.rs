@@ -1,7 +1,7 @@
 //! Having a standby, being one, and going on in a dead server's place: threads and messages. See [`crate::metadata::tail`].
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -124,7 +124,7 @@ impl MetadataService {
         tails.keeper.settle(Instant::now() + SOON).map_err(|unsettled| self.unsettled(unsettled))
     }
 
-    /// Answers that came with slots, to our standby.
+    /// Answers that came with slots, and who was given up where they were, to our standby.
     pub(super) fn pass_on(&self, state: &SlotState) -> Result<(), No> {
         let Some(tails) = self.tails() else { return Ok(()) };
         let mut known = Known::default();
@@ -138,6 +138,7 @@ impl MetadataService {
             let answers = session.answers.iter().map(answer).collect();
             known.add(&TailRecord { answers, ..TailRecord::default() });
         }
+        self.tell_given_up(&state.given_up.iter().map(Head::session).collect::<Vec<SessionId>>());
         tails.keeper.learn(known.records(ANSWERS));
         self.settled_here()
     }
@@ -359,7 +360,7 @@ impl MetadataService {
                         "this server goes on in the place of a dead one"
                     );
                     tails.taken_over.fetch_add(1, Ordering::Relaxed);
-                    self.serve_taken(owners, tails, &slots);
+                    self.serve_taken(owners, tails, &slots, known.given_up());
                 }
             }
             Err(TailTrouble::Refused(refused)) => {
@@ -377,7 +378,17 @@ impl MetadataService {
         }
     }
 
-    fn serve_taken(&self, owners: &Owners, tails: &Tails, slots: &BTreeMap<u16, u64>) {
+    fn serve_taken(
+        &self,
+        owners: &Owners,
+        tails: &Tails,
+        slots: &BTreeMap<u16, u64>,
+        given_up: &BTreeSet<SessionId>,
+    ) {
+        let _come = self.slots_come();
+        // Before they say what they have in these; and before a start, which data servers are to hear of by their numbers here.
+        let due = self.terms.give_up_all(given_up.iter().copied());
+        self.carry_on(due);
         if slots.contains_key(&UgsdId::ROOT.slot().get()) {
             // Whoever has it is on duty, from a start on.
             tails.anew.store(true, Ordering::Release);
@@ -396,6 +407,7 @@ impl MetadataService {
             return;
         }
         self.slots_changed(true);
+        self.fence_there(&given_up.iter().copied().collect());
         if owners.is_on_duty() {
             let epochs: Vec<u64> = slots.values().copied().collect();
             if let Err(no) = self.nodes.change(&own(&numbers, owners.me.id, &epochs)) {

@@ -386,6 +386,7 @@ mod tests {
             commits,
             answers: is_answered.then_some(answered).into_iter().collect(),
             begun,
+            given_up: vec![Head::of(SessionId(n.into()))],
         })
     }
 

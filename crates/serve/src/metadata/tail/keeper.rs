@@ -115,17 +115,25 @@ impl Keeper {
         }
     }
 
-    /// Answers of others, which are to be known to whoever goes on here.
-    pub(crate) fn learn(&self, records: Vec<TailRecord>) {
-        if records.is_empty() {
-            return;
-        }
+    /// Answers of others, and sessions that were given up: to be known to whoever goes on here. Returns the number of the last record.
+    pub(crate) fn learn(&self, records: impl IntoIterator<Item = TailRecord>) -> u64 {
+        let mut records = records.into_iter().peekable();
         let mut state = self.state.lock();
+        if records.peek().is_none() {
+            return state.last;
+        }
         if !state.forming.is_empty() {
             state.close();
         }
-        records.into_iter().for_each(|record| state.add(record));
+        records.for_each(|record| state.add(record));
         self.tell(&mut state);
+        state.last
+    }
+
+    /// Does whoever may go on here have that record?
+    pub(crate) fn is_known(&self, number: u64) -> bool {
+        let state = self.state.lock();
+        !state.over && state.ready >= number
     }
 
     /// A session is over: what it was answered need not be known.

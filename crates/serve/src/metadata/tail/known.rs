@@ -1,12 +1,14 @@
-//! What operations were answered by servers in whose place this one goes on, by session and number.
+//! What operations were answered by servers in whose place this one goes on, by session and number; and which sessions they gave up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::{
     Head, SessionId,
     owners::AnswerState,
     tail::{TailAnswer, TailOperation, TailRecord},
 };
+
+use crate::metadata::carried::GIVEN_UP_MAX;
 
 /// Of known answers in one record.
 pub(crate) const ANSWERS: usize = 512;
@@ -25,6 +27,8 @@ struct Session {
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     sessions: BTreeMap<SessionId, Session>,
+    /// As many as [`GIVEN_UP_MAX`].
+    given_up: BTreeSet<SessionId>,
 }
 
 fn session(operation: &TailOperation) -> SessionId {
@@ -33,6 +37,8 @@ fn session(operation: &TailOperation) -> SessionId {
 
 impl Known {
     pub(crate) fn add(&mut self, record: &TailRecord) {
+        let room = GIVEN_UP_MAX.saturating_sub(self.given_up.len());
+        self.given_up.extend(record.given_up.iter().map(Head::session).take(room));
         for begun in &record.begun {
             let session = self.sessions.entry(session(begun)).or_default();
             if begun.number >= session.floor {
@@ -76,11 +82,16 @@ impl Known {
         answer
     }
 
+    /// Are no answers known?
     pub(crate) fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// All of it as records that are not numbered yet, of at most so many answers.
+    pub(crate) fn given_up(&self) -> &BTreeSet<SessionId> {
+        &self.given_up
+    }
+
+    /// All of it as records that are not numbered yet, of at most so many answers, or sessions.
     pub(crate) fn records(&self, most: usize) -> Vec<TailRecord> {
         let all = self.sessions.iter().flat_map(|(id, session)| {
             let of = |number| TailOperation::of(&Head::operation(*id, number, 0));
@@ -101,8 +112,18 @@ impl Known {
             }
             record
         };
-        all.chunks(most).map(record).collect()
+        let given_up: Vec<SessionId> = self.given_up.iter().copied().collect();
+        all.chunks(most).map(record).chain(said_given_up(&given_up)).collect()
     }
+}
+
+/// Records that say that these were given up.
+pub(crate) fn said_given_up(sessions: &[SessionId]) -> impl Iterator<Item = TailRecord> {
+    let record = |some: &[SessionId]| TailRecord {
+        given_up: some.iter().copied().map(Head::of).collect(),
+        ..TailRecord::default()
+    };
+    sessions.chunks(ANSWERS).map(record)
 }
 
 #[cfg(test)]
@@ -132,6 +153,8 @@ mod tests {
         known.add(&answered(1, 6, 1, Some(6)));
         known.add(&answered(1, 7, 1, None));
         known.add(&answered(2, 3, 1, Some(3)));
+        let given_up: Vec<SessionId> = (0..2 * ANSWERS as u128 + 1).map(SessionId).collect();
+        said_given_up(&given_up).for_each(|record| known.add(&record));
         let mut again = Known::default();
         known.records(2).iter().for_each(|record| again.add(record));
         assert_eq!(again, known);
@@ -143,5 +166,6 @@ mod tests {
         assert_eq!((known.take(&asked(1, 4)), known.take(&asked(1, 9)).is_some()), (None, true));
         known.add(&answered(2, 0, u64::MAX, None));
         assert!(known.is_empty(), "a session that is over has none");
+        assert!(known.given_up().iter().eq(&given_up), "and is given up still");
     }
 }

@@ -6,6 +6,8 @@
 //!   so nobody has seen what is lost with this server.
 //! - I-STANDBY-3: answers that came with a slot, or from a server in whose place this one goes on, are stored by its own standby before
 //!   the slot is served.
+//! - I-STANDBY-4: a session that was given up is given up by whoever goes on, before he serves a slot; what it had is nobody else's before the standby has
+//!   stored that.
 //!
 //! [`forming`] makes records, [`keeper`] is the owner's side, with what it sends ([`messages`]) and what waits ([`waiting`]); [`copies`] is the
 //! standby's, [`known`] the answers of others.
@@ -23,7 +25,7 @@ mod waiting;
 pub(crate) use copies::{Copies, Taking};
 pub(crate) use forming::{carried_out, in_operation, into_outcome, of_outcome};
 pub(crate) use keeper::Keeper;
-pub(crate) use known::{ANSWERS, Known};
+pub(crate) use known::{ANSWERS, Known, said_given_up};
 pub(crate) use messages::{Message, More};
 pub use rows::{StandbyOptions, TailRows, TailTrouble, TailView};
 pub(crate) use waiting::Unsettled;
