@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod answered;
 mod at_once;
 mod back;
 mod backlog;

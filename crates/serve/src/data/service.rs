@@ -84,6 +84,8 @@ pub struct DataService {
     pub(super) pressed: Pressed,
     workers: Workers,
     options: DataOptions,
+    /// Of its memory; what is answered says it.
+    pub(super) life: u64,
     pub(super) ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -94,6 +96,7 @@ impl DataService {
         first: Arc<FirstRecords>,
         options: DataOptions,
     ) -> io::Result<Arc<DataService>> {
+        let life = super::life::life(&store)?;
         let workers = Workers::start("data", options.bounds)?;
         let service = Arc::new_cyclic(|me| DataService {
             me: me.clone(),
@@ -111,6 +114,7 @@ impl DataService {
             pressed: Pressed::new(options.patience, options.leave_after),
             workers,
             options,
+            life,
             ended: Arc::default(),
         });
         service.read_marks()?;
