@@ -403,11 +403,10 @@ fn now() -> Timestamp {
 mod tests {
     //! Goal: what a server holds for others is checked and stays, whatever its state says of names. Method: a server's stores in a temporary
     //! directory, with an object that files elsewhere are made of; then the check, with repair, and what is left.
-    use std::sync::Arc;
-
     use super::*;
     use crate::{
         assemble::{
+            cluster_roles::first_records,
             held::note_server,
             stores::{Closing, Opening, Stores},
         },
@@ -449,24 +448,9 @@ mod tests {
             set("ssd.dir", &self.root.path().join("ssd"));
             Config::resolve(&settings, &Host::detect(), Path::new("/mnt/onfs")).unwrap()
         }
-        /// As a server opens them: an object's first record is the data service's.
         fn open(&self) -> Stores {
-            let mut first = |store: &Arc<MetaStore>, _: &Arc<mds::Mds>| {
-                let store = store.clone();
-                let commit = move |ino: Ino, entries: &ds::Entries| {
-                    let mut writes = WriteSet::new();
-                    for (key, value) in entries {
-                        match value {
-                            Some(value) => writes.put(key, value.clone()),
-                            None => writes.delete(key),
-                        }
-                    }
-                    let record = Record { live: true, generation: 1, ..Record::default() };
-                    writes.put(&key::held(ino), record.encode().into());
-                    Ok(store.commit(writes).unwrap().0)
-                };
-                Box::new(commit) as Box<ds::FirstRecord>
-            };
+            let mut made = None;
+            let mut first = first_records(&mut made);
             let opening = Opening { owner_uid: 0, buffers: 0, first: &mut first };
             let stores = Stores::open(&self.config(), opening, &mut |_| {}).unwrap();
             stores.ds().release();
@@ -484,9 +468,14 @@ mod tests {
         }
         fn write(&self, ino: Ino, bytes: &[u8]) {
             let stores = self.open();
+            // As the data service does before the first byte.
+            let record = Record { live: true, generation: 1, ..Record::default() };
+            let mut writes = WriteSet::new();
+            writes.put(&key::held(ino), record.encode().into());
+            stores.store.commit(writes).unwrap();
             let ds = stores.ds();
             let hint =
-                ObjectHint { size: 0, written: false, stale_live: false, memory_generation: 0, linked: None };
+                ObjectHint { size: 0, written: true, stale_live: false, memory_generation: 0, linked: None };
             let object = ds.attach(ino, &hint).unwrap();
             ds.open(&object, OpenKind { read: true, write: true });
             assert_eq!(ds.write(&object, 0, bytes), Ok(bytes.len()));
@@ -539,8 +528,8 @@ mod tests {
         writes.put(&key::held(other), vec![99].into());
         stores.store.commit(writes).unwrap();
         here.close(stores);
-        let files = walkdir::WalkDir::new(here.root.path().join("ssd")).into_iter().flatten();
-        let file = files.filter(|f| f.file_type().is_file() && f.metadata().unwrap().len() == 5000).next();
+        let mut files = walkdir::WalkDir::new(here.root.path().join("ssd")).into_iter().flatten();
+        let file = files.find(|f| f.file_type().is_file() && f.metadata().unwrap().len() == 5000);
         std::fs::write(file.unwrap().path(), [6; 5000]).unwrap();
         let report = here.check(true);
         let damage = lines(&report, Severity::Damage).join("; ");
