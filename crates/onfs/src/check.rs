@@ -35,6 +35,8 @@ pub struct Finding {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FsckReport {
     pub state_dir: String,
+    /// It is a server's of a cluster, whose names may be elsewhere.
+    pub server: bool,
     pub inodes: u64,
     pub objects: u64,
     /// File data that was only in memory at a reboot, or is damaged.

@@ -35,9 +35,9 @@ requests_of_anybody! {
     Read -> ReadDone, |it| object(it.object.as_ref())
         .and(if it.length > BYTES_MAX { Err(Bad::Range("length")) } else { Ok(()) });
     Write -> Written, |it| object(it.object.as_ref());
-    Sync -> Nothing, |it| object(it.object.as_ref());
+    Sync -> Alive, |it| object(it.object.as_ref());
     Truncate -> Nothing, |it| object(it.object.as_ref());
-    Allocate -> Nothing, |it| object(it.object.as_ref());
+    Allocate -> Alive, |it| object(it.object.as_ref());
     Seek -> Sought, |it| object(it.object.as_ref());
     Attrs -> ObjectAttrs, |it| objects(&it.objects);
     Remove -> Removed, |it| objects(&it.objects);
@@ -96,6 +96,17 @@ pub struct Written {
     /// Less than were sent only when an error came behind them.
     #[prost(uint32, tag = "1")]
     pub bytes: u32,
+    /// As in [`Alive`].
+    #[prost(uint64, tag = "2")]
+    pub life: u64,
+}
+
+/// What was asked for is done.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Alive {
+    /// Of the data server's memory: what it answered in another one, and did not make durable, may be gone. 0: it does not say.
+    #[prost(uint64, tag = "1")]
+    pub life: u64,
 }
 
 /// What was answered before is durable then.

@@ -537,7 +537,10 @@ fn bytes() -> Vec<Golden> {
             "write-among",
             data::Write { object: one, offset: 2, sync: true, joined: 9, server: 7 }.encode_to_vec(),
         ),
-        ("written", data::Written { bytes: 2 }.encode_to_vec()),
+        ("written", data::Written { bytes: 2, life: 0 }.encode_to_vec()),
+        ("written-in-a-life", data::Written { bytes: 2, life: 1 << 40 }.encode_to_vec()),
+        ("alive", data::Alive { life: 3 }.encode_to_vec()),
+        ("alive-of-before", data::Alive { life: 0 }.encode_to_vec()),
         ("sync", data::Sync { object: one }.encode_to_vec()),
         ("truncate", data::Truncate { object: one, size: 2, grow_only: true }.encode_to_vec()),
         (

@@ -23,7 +23,7 @@ use crate::{
     openings::{OpenFile, Placed},
     pages::Piece,
     reading::{Answers, asking, object},
-    writing::WriteHow,
+    writing::{WriteHow, place_of},
 };
 
 /// Writes of so many bytes and more are sent as they come.
@@ -319,7 +319,10 @@ impl Remote {
             }
             let mut left = Vec::new();
             for ((stripe, offset, bytes), answered) in parts.into_iter().zip(answers) {
-                let done = data::Written::decode(answered?.meta.as_slice()).map_err(|_| Errno::EIO)?.bytes;
+                let data::Written { bytes: done, life } =
+                    data::Written::decode(answered?.meta.as_slice()).map_err(|_| Errno::EIO)?;
+                let at = place_of(file, placed, stripe);
+                self.note_answers(file, |answered| answered.wrote(stripe, at, life, false));
                 match bytes.len().checked_sub(done as usize) {
                     Some(0) => {}
                     // What stopped it is said when it is asked for the rest.
@@ -362,6 +365,11 @@ impl Remote {
             return;
         }
         tracing::error!(%ino, lost, %error, "writes that were answered are lost: the next fsync or close says so");
+        self.tell_writers(ino, error);
+    }
+
+    /// What was answered is lost: the next fsync or close of each opening for writing says so.
+    pub(crate) fn tell_writers(&self, ino: Ino, error: Errno) {
         for file in self.openings.all() {
             if file.ino == ino && file.access.write {
                 file.late_error.lock().get_or_insert(error);
@@ -381,8 +389,7 @@ impl Remote {
     /// A close of a descriptor has nothing to wait for, and nothing to say.
     pub(crate) fn is_flushed(&self, node: u64, handle: u64, lock_owner: u64) -> bool {
         let tells = || self.openings.get(handle).is_some_and(|file| file.late_error.lock().is_some());
-        let back = self.backlog.has_number(node) || (self.backlog.back.is_some() && tells());
-        !back && !self.may_have_locks(node, lock_owner)
+        !self.backlog.has_number(node) && !tells() && !self.may_have_locks(node, lock_owner)
     }
 
     /// Before an opening is closed.

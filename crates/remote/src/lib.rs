@@ -17,6 +17,7 @@
 
 mod access;
 mod ahead;
+mod answered;
 mod at_once;
 mod back;
 mod backlog;

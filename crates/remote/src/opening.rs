@@ -188,6 +188,7 @@ impl Remote {
             cleared: AtomicBool::new(false),
             reserved: (access.write && attr.project != ProjectId::NONE).then(|| AtomicU64::new(attr.size)),
             small_writes: AtomicU32::new(0),
+            answered: self.openings.answered(attr.ino),
             late_error: Mutex::default(),
             run: Mutex::default(),
             asked_to_keep: Mutex::new(Some(Instant::now())),

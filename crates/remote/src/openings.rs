@@ -1,19 +1,24 @@
 //! The files that are open, by the number of their opening, which is also the kernel's handle.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use cluster::striping::Striped;
 use parking_lot::Mutex;
 use types::{Errno, Ino, Timestamp};
 
-use crate::{access::Access, pages::Run};
+use crate::{access::Access, answered::Answered, pages::Run};
+
+/// A data server has made safe by itself what was written before this, however busy it is.
+const LEFT_LASTS: Duration = Duration::from_secs(120);
+const LEFT_MAX: usize = 65_536;
+const PRUNE_MIN: usize = 1024;
 
 /// Where a file's bytes are.
 #[derive(Debug)]
@@ -52,7 +57,9 @@ pub struct OpenFile {
     pub(crate) reserved: Option<AtomicU64>,
     /// Small writes through it so far.
     pub(crate) small_writes: AtomicU32,
-    /// What was kept back and lost, until an `fsync` or a close says so.
+    /// Of all openings of the file.
+    pub(crate) answered: Arc<Mutex<Answered>>,
+    /// What was answered and lost, until an `fsync` or a close says so.
     pub(crate) late_error: Mutex<Option<Errno>>,
     /// How it is read.
     pub(crate) run: Mutex<Run>,
@@ -71,6 +78,44 @@ impl OpenFile {
     }
 }
 
+/// Of the files that are open, and for a while of those that were: who opens one again and syncs it means what he wrote before, too.
+#[derive(Default)]
+struct AnsweredOf {
+    by_ino: HashMap<Ino, Weak<Mutex<Answered>>>,
+    left: VecDeque<(Instant, Arc<Mutex<Answered>>)>,
+    /// Those that are gone are looked for when there are so many.
+    prune_at: usize,
+}
+
+impl AnsweredOf {
+    fn get(&mut self, now: Instant, ino: Ino) -> Arc<Mutex<Answered>> {
+        self.forget_old(now);
+        if let Some(one) = self.by_ino.get(&ino).and_then(Weak::upgrade) {
+            return one;
+        }
+        if self.by_ino.len() >= self.prune_at {
+            self.by_ino.retain(|_, one| one.strong_count() > 0);
+            self.prune_at = self.by_ino.len() * 2 + PRUNE_MIN;
+        }
+        let one = Arc::<Mutex<Answered>>::default();
+        self.by_ino.insert(ino, Arc::downgrade(&one));
+        one
+    }
+
+    fn left(&mut self, now: Instant, file: &OpenFile) {
+        self.left.push_back((now, file.answered.clone()));
+        self.forget_old(now);
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        while self.left.len() > LEFT_MAX
+            || self.left.front().is_some_and(|(since, _)| now.duration_since(*since) > LEFT_LASTS)
+        {
+            self.left.pop_front();
+        }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Openings {
     last: AtomicU64,
@@ -78,6 +123,7 @@ pub(crate) struct Openings {
     open: Mutex<BTreeMap<u64, Arc<OpenFile>>>,
     /// Files that were made through an opening, by which nothing was written yet.
     untouched: Mutex<HashMap<Ino, u64>>,
+    answered: Mutex<AnsweredOf>,
 }
 
 impl Openings {
@@ -97,7 +143,16 @@ impl Openings {
     }
 
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
-        self.open.lock().remove(&number)
+        let removed = self.open.lock().remove(&number);
+        if let Some(file) = removed.as_ref().filter(|file| file.answered.lock().has_any()) {
+            self.answered.lock().left(Instant::now(), file);
+        }
+        removed
+    }
+
+    /// Of a file that is being opened: the one that its other openings have.
+    pub(crate) fn answered(&self, ino: Ino) -> Arc<Mutex<Answered>> {
+        self.answered.lock().get(Instant::now(), ino)
     }
 
     pub(crate) fn made(&self, ino: Ino, number: u64) {

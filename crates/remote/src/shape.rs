@@ -13,6 +13,7 @@ use crate::{
     held::Source,
     openings::{OpenFile, Placed},
     reading::{asking, object},
+    writing::place_of,
 };
 
 /// As in fallocate(2).
@@ -68,10 +69,32 @@ impl Remote {
                 Ok((placed.layout.stripes[stripe], asking(&request, Body::default(), 0)?))
             });
             let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
-            let done = ranges.iter().zip(&answers).filter(|(_, answered)| answered.is_ok());
-            landed.extend(done.map(|(range, _)| *range));
-            answers.into_iter().try_for_each(|answered| answered.map(drop))
+            let mut done = Ok(());
+            for (range, answered) in ranges.iter().zip(answers) {
+                match answered {
+                    Ok(answered) => {
+                        landed.push(*range);
+                        self.note_allocated(file, placed, range.0, &answered.meta)?;
+                    }
+                    Err(error) => done = done.and(Err(error)),
+                }
+            }
+            done
         })
+    }
+
+    /// What was freed, or promised, is durable at the next fsync.
+    fn note_allocated(
+        &self,
+        file: &OpenFile,
+        placed: &Placed,
+        stripe: usize,
+        answer: &[u8],
+    ) -> Result<(), Errno> {
+        let data::Alive { life } = data::Alive::decode(answer).map_err(|_| Errno::EIO)?;
+        let at = place_of(file, placed, stripe);
+        self.note_answers(file, |answered| answered.wrote(stripe, at, life, false));
+        Ok(())
     }
 
     /// `whence` is `SEEK_DATA` or `SEEK_HOLE`.

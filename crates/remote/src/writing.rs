@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::striping::Part;
-use net::Answered;
 use prost::Message;
 use proto::{
     attr::Changes,
@@ -19,6 +18,7 @@ use wire::frame::Body;
 
 use crate::{
     Remote,
+    answered::{Answered, Where},
     back::At,
     held::Source,
     landed::Landed,
@@ -120,7 +120,8 @@ impl Remote {
         if let Ok(placed) = self.placed(file)? {
             self.where_it_is(file, placed, &mut |placed| self.sync_placed(file, placed))?;
         }
-        self.sync_metadata(file)
+        self.sync_metadata(file)?;
+        file.late_error.lock().take().map_or(Ok(()), Err)
     }
 
     fn sync_placed(&self, file: &OpenFile, placed: &Placed) -> Result<(), Errno> {
@@ -128,8 +129,33 @@ impl Remote {
             let request = data::Sync { object: Some(object(file, placed, stripe)) };
             Ok((*node, asking(&request, Body::default(), 0)?))
         });
+        let until = file.answered.lock().now();
         let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
-        answers.into_iter().try_for_each(|answered| answered.map(drop))
+        let mut done = Ok(());
+        for (stripe, answered) in answers.into_iter().enumerate() {
+            match answered
+                .and_then(|answered| data::Alive::decode(answered.meta.as_slice()).map_err(|_| Errno::EIO))
+            {
+                Ok(data::Alive { life }) => self.note_answers(file, |answered| {
+                    answered.synced(stripe, place_of(file, placed, stripe), life, until)
+                }),
+                Err(error) => done = done.and(Err(error)),
+            }
+        }
+        done
+    }
+
+    /// Answers of data servers; `note` says whether something is lost that was answered before. Then each opening for writing hears of it, and before
+    /// anybody hears that the rest is durable.
+    pub(crate) fn note_answers(&self, file: &OpenFile, note: impl FnOnce(&mut Answered) -> bool) {
+        let mut answered = file.answered.lock();
+        if note(&mut answered) {
+            tracing::error!(
+                ino = file.ino.get(),
+                "writes that were answered are lost with the memory of their data server: the next fsync or close says so"
+            );
+            self.tell_writers(file.ino, Errno::EIO);
+        }
     }
 
     /// Of a directory.
@@ -171,13 +197,13 @@ impl Remote {
         });
         let waits = if sync { self.sync_waits() } else { self.waits() };
         let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, waits)?;
-        let decoded = |answered: Answered| {
-            data::Written::decode(answered.meta.as_slice())
-                .map(|done| u64::from(done.bytes))
-                .map_err(|_| Errno::EIO)
+        let decoded = |(part, answered): (&Part, Result<net::Answered, Errno>)| {
+            let done = data::Written::decode(answered?.meta.as_slice()).map_err(|_| Errno::EIO)?;
+            let at = place_of(file, placed, part.stripe);
+            self.note_answers(file, |answered| answered.wrote(part.stripe, at, done.life, sync));
+            Ok(u64::from(done.bytes))
         };
-        let done: Vec<Result<u64, Errno>> =
-            answers.into_iter().map(|answered| answered.and_then(decoded)).collect();
+        let done: Vec<Result<u64, Errno>> = lacking.iter().zip(answers).map(decoded).collect();
         for (part, done) in lacking.iter().zip(&done) {
             if done.is_ok_and(|bytes| bytes >= part.len) {
                 landed.has(part);
@@ -199,4 +225,8 @@ impl Remote {
             Some(Err(error)) => Err(error),
         }
     }
+}
+
+pub(crate) fn place_of(file: &OpenFile, placed: &Placed, stripe: usize) -> Where {
+    (placed.layout.stripes[stripe], object(file, placed, stripe))
 }

@@ -7,9 +7,11 @@
 //!   memory; [`perform`] the same operations as system calls; [`compare`] both side by side.
 //! - [`crash`] a worker that records what was acknowledged, and what may be true after a crash; [`cut`] after a power cut.
 //! - [`modes`] what a mount with a linked directory must show of modes, and keep to itself.
+//! - [`chaos`] a workload that checks itself while a cluster's servers are in trouble.
 //! - [`coherence`] several mounts of one file system at once, and whether their answers are those of one.
 //! - [`rig`] an ONFS mount that can be killed, rebooted and mounted again; [`power`] its disk; [`tally`] one line per test case.
 
+pub mod chaos;
 pub mod coherence;
 pub mod compare;
 pub mod crash;

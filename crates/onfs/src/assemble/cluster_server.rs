@@ -15,6 +15,7 @@ use super::{
     StartContext,
     cluster_mount::credentials,
     cluster_roles::{Serving, first_records},
+    held::note_server,
     names::{self, Names},
     observed,
     report::own_tiers,
@@ -125,6 +126,10 @@ impl Parts {
         let opening = Opening { owner_uid, buffers: 0, first: &mut make_first };
         let stores = Stores::open(&config.stores, opening, note)?;
         drop(make_first);
+        if let Err(error) = note_server(&stores.store) {
+            stores.give_up();
+            return Err(error);
+        }
         let (names, shared) = match names::open(config, &credentials, (&stores.store, owner_uid), note) {
             Ok(Some((names, shared))) => (Some(names), Some(shared)),
             Ok(None) => (None, None),

@@ -1,4 +1,7 @@
 //! `onfs fsck`: metadata against itself, residency maps against the objects, objects against their checksums.
+//!
+//! Of the state of a server of a cluster the objects are known by their own records, and nothing is removed that has none: which files
+//! they belong to is known elsewhere ([`super::held`]).
 
 use std::{
     collections::HashSet,
@@ -13,7 +16,8 @@ use store::{FsUuid, ScanEntry, TierStore, TierStoreOptions};
 use types::{FileKind, Ino, TierId, Timestamp};
 
 use super::{
-    metadata::{open_metadata, recovery_line},
+    held::{Held, held},
+    metadata::{has_names, open_metadata, recovery_line},
     refusals::of_open,
     site::Site,
     tree::Names,
@@ -59,8 +63,11 @@ pub fn fsck(
         // Opening has cut it off already, as a mount would.
         check.add(Severity::Damage, "journal".to_owned(), line, true);
     }
+    let held = held(&store).map_err(|e| StartError::Damaged(e.to_string()))?;
+    check.report.server = held.is_some();
+    check.scope(config);
     check.metadata(&store)?;
-    check.objects(config, &store)?;
+    check.objects(config, &store, held)?;
     check.name_subjects(&store);
     store.close().map_err(|e| StartError::Failed(e.to_string()))?;
     Ok(check.report)
@@ -86,6 +93,19 @@ impl Check<'_> {
         self.add(severity, format!("inode {ino}"), what, repaired);
     }
 
+    /// What of a cluster is not looked at here.
+    fn scope(&mut self, config: &Config) {
+        if !self.report.server {
+            return;
+        }
+        let what = "of a server of a cluster: its own records, objects and checksums are checked. Whether a file has each object is known to the metadata servers alone, so none is removed";
+        self.add(Severity::Note, "state".to_owned(), what.to_owned(), false);
+        if has_names(&config.mount.state) {
+            let what = "the names that this metadata server shares with others are in their database, and are not checked here";
+            self.add(Severity::Note, "names".to_owned(), what.to_owned(), false);
+        }
+    }
+
     /// Puts paths in the place of inode numbers.
     fn name_subjects(&mut self, store: &MetaStore) {
         let mut names = Names::new(store, usize::MAX);
@@ -103,6 +123,7 @@ impl Check<'_> {
             finding.place = match names.path(*ino) {
                 Some(path) => format!("{} (inode {ino})", path.display()),
                 None if names.is_removed(*ino) => format!("inode {ino} (unlinked, waits for its removal)"),
+                None if self.report.server => format!("object {ino}"),
                 None => format!("inode {ino} (it has no name)"),
             };
         }
@@ -139,7 +160,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn objects(&mut self, config: &Config, store: &MetaStore) -> Result<(), StartError> {
+    fn objects(&mut self, config: &Config, store: &MetaStore, held: Option<Held>) -> Result<(), StartError> {
         let failed = |e: &dyn std::fmt::Display| StartError::Damaged(e.to_string());
         let superblock = match superblock::read(store).map_err(|e| failed(&e))? {
             superblock::Stored::Here(superblock) => superblock,
@@ -158,8 +179,12 @@ impl Check<'_> {
         if let Some(dir) = &memory {
             tiers[TierId::Memory.index()] = self.tier(TierId::Memory, dir, uuid);
         }
-        let generation = superblock.memory_generation;
-        let known = self.each_inode(store, &tiers, memory.is_some().then_some(generation))?;
+        let generation = memory.is_some().then_some(superblock.memory_generation);
+        let files = self.written_files(store)?;
+        let known = match held {
+            None => self.each_file(store, &tiers, generation, files)?,
+            Some(held) => self.each_held(store, &tiers, generation, held)?,
+        };
         self.strangers(&tiers, &known)
     }
 
@@ -176,13 +201,8 @@ impl Check<'_> {
         }
     }
 
-    /// Every regular file's object. Returns the inodes that may have one.
-    fn each_inode(
-        &mut self,
-        store: &MetaStore,
-        tiers: &[Option<TierStore>; 3],
-        generation: Option<u32>,
-    ) -> Result<HashSet<Ino>, StartError> {
+    /// The regular files that may have an object; all inodes are counted.
+    fn written_files(&mut self, store: &MetaStore) -> Result<Vec<(Ino, Inode)>, StartError> {
         let mut files = Vec::new();
         let mut inodes = 0;
         store
@@ -201,29 +221,73 @@ impl Check<'_> {
             })
             .map_err(|e| StartError::Damaged(e.to_string()))?;
         self.report.inodes = inodes;
+        Ok(files)
+    }
+
+    /// Every regular file's object. Returns the inodes that may have one.
+    fn each_file(
+        &mut self,
+        store: &MetaStore,
+        tiers: &[Option<TierStore>; 3],
+        generation: Option<u32>,
+        files: Vec<(Ino, Inode)>,
+    ) -> Result<HashSet<Ino>, StartError> {
         let total = files.len() as u64;
         let mut known = HashSet::with_capacity(files.len());
         for (n, (ino, inode)) in files.into_iter().enumerate() {
             self.beat(n as u64, total, "objects")?;
-            self.one_object(store, tiers, generation, ino, &inode)?;
+            // Unlinked: its data may be gone already, and goes at the next mount.
+            if inode.nlink > 0 {
+                self.one_object(store, tiers, generation, (ino, Some(inode.size)))?;
+            }
             known.insert(ino);
         }
         self.report.objects = total;
         Ok(known)
     }
 
+    /// Every object that a server holds for others. Returns their numbers.
+    fn each_held(
+        &mut self,
+        store: &MetaStore,
+        tiers: &[Option<TierStore>; 3],
+        generation: Option<u32>,
+        held: Held,
+    ) -> Result<HashSet<Ino>, StartError> {
+        let total = held.records.len() as u64;
+        let mut known: HashSet<Ino> = held.without_record.iter().copied().collect();
+        for ino in held.without_record {
+            let what = "it has a map of places and no record: nobody can read it";
+            self.add_about(ino, Severity::Damage, what.to_owned(), false);
+        }
+        for (n, (ino, record)) in held.records.into_iter().enumerate() {
+            self.beat(n as u64, total, "objects")?;
+            known.insert(ino);
+            match record {
+                // What is left of it goes at the next start.
+                Ok(record) if record.gone.is_some() => {}
+                Ok(record) => {
+                    let size = (!record.live).then_some(record.size);
+                    self.one_object(store, tiers, generation, (ino, size))?;
+                }
+                Err(_) => {
+                    let what = "its record is damaged: reads give EIO";
+                    self.add_about(ino, Severity::Damage, what.to_owned(), false);
+                }
+            }
+        }
+        self.report.objects = total;
+        Ok(known)
+    }
+
+    /// Its size, unless its bytes know it better.
     fn one_object(
         &mut self,
         store: &MetaStore,
         tiers: &[Option<TierStore>; 3],
         generation: Option<u32>,
-        ino: Ino,
-        inode: &Inode,
+        (ino, size): (Ino, Option<u64>),
     ) -> Result<(), StartError> {
-        // Unlinked: its data may be gone already, and goes at the next mount.
-        if inode.nlink == 0 {
-            return Ok(());
-        }
         let stored = ds::load_record(store, ino).map_err(|e| StartError::Damaged(e.to_string()))?;
         let map = match stored {
             Some(Ok(record)) => {
@@ -248,7 +312,7 @@ impl Check<'_> {
         let mut lost = 0;
         let mut damaged = 0;
         for (sau, state) in map.iter() {
-            let bytes = u64::from(sau.bytes_within(inode.size));
+            let bytes = u64::from(sau.bytes_within(size.unwrap_or(u64::MAX)));
             if state.lost {
                 lost += bytes.max(1);
                 continue;
@@ -281,7 +345,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Objects that no inode has: left by a crash between the removal of a file and that of its data.
+    /// Objects that no inode has: left by a crash between the removal of a file and that of its data. On a server those without a
+    /// record: they are told of, and stay.
     fn strangers(&mut self, tiers: &[Option<TierStore>; 3], known: &HashSet<Ino>) -> Result<(), StartError> {
         for tier in tiers.iter().flatten() {
             let mut found = Vec::new();
@@ -296,6 +361,11 @@ impl Check<'_> {
             })
             .map_err(|e| StartError::Failed(format!("{}: {e}", tier.path().display())))?;
             for (ino, bytes) in found {
+                if self.report.server {
+                    let what = format!("object {ino} ({bytes} bytes) has no record here, and stays");
+                    self.add(Severity::Note, format!("{} tier", tier.tier()), what, false);
+                    continue;
+                }
                 let repaired = self.repair && tier.remove(ino).is_ok();
                 let place = format!("{} tier", tier.tier());
                 let what = format!("object {ino} ({bytes} bytes) belongs to no file");
@@ -327,4 +397,144 @@ fn memory_path(config: &Config, site: &Site) -> Option<PathBuf> {
 fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what a server holds for others is checked and stays, whatever its state says of names. Method: a server's stores in a temporary
+    //! directory, with an object that files elsewhere are made of; then the check, with repair, and what is left.
+    use super::*;
+    use crate::{
+        assemble::{
+            cluster_roles::first_records,
+            held::note_server,
+            stores::{Closing, Opening, Stores},
+        },
+        config::{Host, Settings},
+        control::ControlError,
+    };
+    use ds::{ObjectHint, OpenKind};
+    use kv::WriteSet;
+    use serve::data::Record;
+
+    struct Silent;
+
+    impl ProgressSink for Silent {
+        fn report(&mut self, _: Progress) -> Result<(), ControlError> {
+            Ok(())
+        }
+        fn deadline(&self) -> Option<std::time::Instant> {
+            None
+        }
+    }
+
+    struct Here {
+        root: tempfile::TempDir,
+        memory: tempfile::TempDir,
+    }
+
+    impl Here {
+        fn new() -> Here {
+            let root = tempfile::tempdir().unwrap();
+            std::fs::create_dir(root.path().join("state")).unwrap();
+            Here { root, memory: tempfile::tempdir_in("/dev/shm").unwrap() }
+        }
+        fn config(&self) -> Config {
+            let mut settings = Settings::defaults();
+            let mut set =
+                |name: &str, dir: &Path| settings.apply_flag(name, dir.to_str().unwrap(), "test").unwrap();
+            set("mount.state", &self.root.path().join("state"));
+            set("memory.dir", self.memory.path());
+            set("ssd.dir", &self.root.path().join("ssd"));
+            Config::resolve(&settings, &Host::detect(), Path::new("/mnt/onfs")).unwrap()
+        }
+        fn open(&self) -> Stores {
+            let mut made = None;
+            let mut first = first_records(&mut made);
+            let opening = Opening { owner_uid: 0, buffers: 0, first: &mut first };
+            let stores = Stores::open(&self.config(), opening, &mut |_| {}).unwrap();
+            stores.ds().release();
+            stores
+        }
+        fn close(&self, stores: Stores) {
+            let ds = stores.ds();
+            let Stores { store, mds, linked, tiers } = stores;
+            drop(tiers);
+            let state = self.root.path().join("state");
+            Closing { store, mds, ds, linked, state }.close(|| true).unwrap();
+        }
+        fn check(&self, repair: bool) -> FsckReport {
+            fsck(&self.config(), repair, &mut Silent).unwrap()
+        }
+        fn write(&self, ino: Ino, bytes: &[u8]) {
+            let stores = self.open();
+            // As the data service does before the first byte.
+            let record = Record { live: true, generation: 1, ..Record::default() };
+            let mut writes = WriteSet::new();
+            writes.put(&key::held(ino), record.encode().into());
+            stores.store.commit(writes).unwrap();
+            let ds = stores.ds();
+            let hint =
+                ObjectHint { size: 0, written: true, stale_live: false, memory_generation: 0, linked: None };
+            let object = ds.attach(ino, &hint).unwrap();
+            ds.open(&object, OpenKind { read: true, write: true });
+            assert_eq!(ds.write(&object, 0, bytes), Ok(bytes.len()));
+            ds.sync(&object).unwrap();
+            ds.close(&object, OpenKind { read: true, write: true });
+            drop((object, ds));
+            self.close(stores);
+        }
+        fn files_of_objects(&self) -> usize {
+            let files = walkdir::WalkDir::new(self.root.path().join("ssd")).into_iter().flatten();
+            files.filter(|file| file.file_type().is_file() && file.metadata().unwrap().len() > 1000).count()
+        }
+    }
+
+    fn lines(report: &FsckReport, severity: Severity) -> Vec<&str> {
+        report.findings.iter().filter(|f| f.severity == severity).map(|f| &f.what[..]).collect()
+    }
+
+    #[test]
+    fn regression_objects_of_a_data_server_are_no_strangers() {
+        let here = Here::new();
+        let ino = Ino::from_raw(1 << 40 | 7).unwrap();
+        here.write(ino, &[5; 5000]);
+        assert_eq!(here.files_of_objects(), 1);
+        let report = here.check(true);
+        assert_eq!((report.is_clean(), report.server, report.objects), (true, true, 1), "{report:?}");
+        assert!(report.findings.iter().all(|f| f.severity == Severity::Note && !f.repaired), "{report:?}");
+        assert_eq!(here.files_of_objects(), 1, "what files elsewhere are made of is not removed");
+
+        // Its record is gone: nobody here knows whether a file has it.
+        let stores = here.open();
+        note_server(&stores.store).unwrap();
+        let mut writes = WriteSet::new();
+        writes.delete(&key::held(ino));
+        writes.delete(&key::object(ino));
+        stores.store.commit(writes).unwrap();
+        here.close(stores);
+        let report = here.check(true);
+        assert!(lines(&report, Severity::Note).iter().any(|what| what.contains("has no record here")));
+        assert!(report.is_clean() && here.files_of_objects() == 1, "{report:?}");
+    }
+
+    #[test]
+    fn damage_of_objects_of_a_data_server_is_found() {
+        let here = Here::new();
+        let (ino, other) = (Ino::from_raw(1 << 40 | 7).unwrap(), Ino::from_raw(1 << 40 | 9).unwrap());
+        here.write(ino, &[5; 5000]);
+        let stores = here.open();
+        let mut writes = WriteSet::new();
+        writes.put(&key::held(other), vec![99].into());
+        stores.store.commit(writes).unwrap();
+        here.close(stores);
+        let mut files = walkdir::WalkDir::new(here.root.path().join("ssd")).into_iter().flatten();
+        let file = files.find(|f| f.file_type().is_file() && f.metadata().unwrap().len() == 5000);
+        std::fs::write(file.unwrap().path(), [6; 5000]).unwrap();
+        let report = here.check(true);
+        let damage = lines(&report, Severity::Damage).join("; ");
+        assert!(damage.contains("5000 bytes are lost") || damage.contains("bytes are lost"), "{damage}");
+        assert!(damage.contains("its record is damaged"), "{damage}");
+        assert!(!report.is_clean() && report.lost_bytes > 0);
+    }
 }

@@ -40,6 +40,11 @@ pub fn has_metadata(state: &Path) -> bool {
     }
 }
 
+/// Has it a part of names that several metadata servers share?
+pub(super) fn has_names(state: &Path) -> bool {
+    state.join(NAMES_DIR).is_dir()
+}
+
 fn store_options(config: &Config, buffers: u64, repair: bool) -> MetaStoreOptions {
     let left = config.mount.memory_budget.0.saturating_sub(buffers);
     MetaStoreOptions {

@@ -10,6 +10,7 @@ mod drain;
 mod fsck;
 mod gate;
 mod handler;
+mod held;
 mod link;
 mod listing;
 mod metadata;

@@ -125,7 +125,7 @@ pub(super) fn open_tiers(
         }
     }
     let [ssd, nearline] = devices;
-    let (memory, fresh) = open_memory(config, &common, mds, &mut site, note)?;
+    let (memory, fresh) = open_memory(config, &common, (store, mds), &mut site, note)?;
     if ssd.is_none() && nearline.is_none() && linked.is_none() {
         note("there is no SSD and no near-line tier: all data is in memory and is lost at a reboot");
     }
@@ -256,7 +256,7 @@ fn missing(tier: TierId, dir: &Path, last: &Path) -> String {
 fn open_memory(
     config: &Config,
     common: &Common,
-    mds: &Mds,
+    (meta, mds): (&MetaStore, &Mds),
     site: &mut Site,
     note: &mut dyn FnMut(&str),
 ) -> Result<((MemoryTier, TierStore), bool), StartError> {
@@ -271,12 +271,16 @@ fn open_memory(
     }
     let memory = MemoryTier::prepare(&options).map_err(of_store)?;
     let fresh = memory.state() == MemoryTierState::Fresh;
-    if fresh && site.memory_instance().is_some() && !site.memory_was_empty() {
+    let lost = fresh && site.memory_instance().is_some() && !site.memory_was_empty();
+    if lost {
         note(
             "the memory tier of the last mount is gone (a reboot?): what was only in it reads as EIO; onfs fsck lists it",
         );
     }
-    match settle_memory(&memory, common, mds, site) {
+    // Before the new memory is on record: a start that is cut short in between finds the loss again.
+    let told = if lost { serve::data::forget_life(meta) } else { Ok(()) };
+    let told = told.map_err(|error| StartError::Failed(format!("the metadata cannot be written: {error}")));
+    match told.and_then(|()| settle_memory(&memory, common, mds, site)) {
         Ok(store) => Ok(((memory, store), fresh)),
         Err(error) => {
             if fresh {

@@ -45,7 +45,7 @@ impl DataService {
         let object = the(asked.object.as_ref())?;
         let bytes = incoming.body();
         if bytes.is_empty() {
-            return Ok(Done::new(&asked::Written { bytes: 0 }));
+            return Ok(Done::new(&asked::Written { bytes: 0, life: self.life }));
         }
         let ino = proto::attr::ino(object.ino)?;
         let admitted = self.admit(Asker { server: asked.server, joined: asked.joined }, ino)?;
@@ -63,7 +63,7 @@ impl DataService {
         if asked.sync {
             self.make_safe(object)?;
         }
-        Ok(Done::new(&asked::Written { bytes: written as u32 }))
+        Ok(Done::new(&asked::Written { bytes: written as u32, life: self.life }))
     }
 
     fn admit(&self, asker: Asker, ino: Ino) -> Result<Option<Admitted<'_>>, No> {
@@ -77,7 +77,11 @@ impl DataService {
 
     pub(super) fn sync(&self, asked: &asked::Sync) -> Outcome {
         self.make_safe(the(asked.object.as_ref())?)?;
-        Ok(Done::new(&Nothing {}))
+        Ok(self.alive())
+    }
+
+    fn alive(&self) -> Done {
+        Done::new(&asked::Alive { life: self.life })
     }
 
     /// Where there is only memory that is another data server's to do (I-PRESS-5).
@@ -194,7 +198,7 @@ impl DataService {
             if mode == ds::AllocateMode::Zero {
                 length = length.min(there.size().saturating_sub(asked.offset));
                 if length == 0 {
-                    return Ok(Done::new(&Nothing {}));
+                    return Ok(self.alive());
                 }
                 self.begin(state, there, object, false)?;
                 self.note_size(state, there.ino(), there.size())?;
@@ -204,7 +208,7 @@ impl DataService {
                 self.changed_now(there.ino(), asked.offset, asked.offset.saturating_add(length));
             }
             allocated.map_err(|errno| self.or_without_room(errno))?;
-            Ok(Done::new(&Nothing {}))
+            Ok(self.alive())
         })
     }
 

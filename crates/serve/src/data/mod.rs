@@ -25,6 +25,7 @@ mod leaving;
 mod lending;
 mod lent;
 mod lent_record;
+mod life;
 mod mark;
 mod marks;
 mod objects;
@@ -42,5 +43,6 @@ mod usage;
 mod vouched;
 
 pub use first::{FirstRecords, first_record};
+pub use life::forget_life;
 pub use record::Record;
 pub use service::{DataOptions, DataService};

@@ -89,6 +89,8 @@ pub struct DataService {
     pub(super) held_up: HeldUp,
     workers: Workers,
     options: DataOptions,
+    /// Of its memory; what is answered says it.
+    pub(super) life: u64,
     pub(super) ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -99,6 +101,7 @@ impl DataService {
         first: Arc<FirstRecords>,
         options: DataOptions,
     ) -> io::Result<Arc<DataService>> {
+        let life = super::life::life(&store)?;
         let workers = Workers::start("data", options.bounds)?;
         let service = Arc::new_cyclic(|me| DataService {
             me: me.clone(),
@@ -117,6 +120,7 @@ impl DataService {
             held_up: HeldUp::new(options.bounds.threads + options.bounds.spare),
             workers,
             options,
+            life,
             ended: Arc::default(),
         });
         service.read_marks()?;

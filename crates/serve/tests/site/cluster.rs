@@ -184,6 +184,15 @@ impl Site {
         until("it reports", || self.service().nodes().measures().contains_key(&cluster::NodeId(node)));
     }
 
+    /// Its machine is started again in the middle of its work, and the journal is whole.
+    pub fn lose_memory_of_data(&mut self, n: usize) {
+        self.reporters[n] = None;
+        self.data[n].reboot();
+        self.report(n);
+        let node = self.data[n].node;
+        until("it reports", || self.service().nodes().measures().contains_key(&cluster::NodeId(node)));
+    }
+
     pub fn start_data(&mut self, n: usize) {
         self.data[n].start();
         self.report(n);

@@ -195,7 +195,8 @@ impl DataSite {
         options.shared_root = self.path("shared");
         options.known_instance = self.instance;
         let memory = MemoryTier::prepare(&options).unwrap();
-        if memory.state() == MemoryTierState::Fresh {
+        let fresh = memory.state() == MemoryTierState::Fresh;
+        if fresh {
             self.generation += 1;
             self.instance = Some(memory.instance());
         }
@@ -210,6 +211,9 @@ impl DataSite {
             DeviceTier { store, limit }
         });
         let store = self.state.open(&self.path("meta"));
+        if fresh {
+            serve::data::forget_life(&store).unwrap();
+        }
         let first = first_record(&store);
         let ds = DataServer::start(DsOptions {
             memory: Some((memory, memory_store)),
