@@ -56,6 +56,26 @@ impl Access {
         })
     }
 
+    /// As it is written down for the next daemon.
+    pub(crate) fn to_bits(self) -> u64 {
+        let all =
+            [self.read, self.write, self.truncate, self.exclusive, self.sync, self.direct, self.no_atime];
+        all.iter().enumerate().map(|(bit, set)| u64::from(*set) << bit).sum()
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Access {
+        let has = |bit: u32| bits >> bit & 1 != 0;
+        Access {
+            read: has(0),
+            write: has(1),
+            truncate: has(2),
+            exclusive: has(3),
+            sync: has(4),
+            direct: has(5),
+            no_atime: has(6),
+        }
+    }
+
     pub(crate) fn kind(self) -> OpenKind {
         OpenKind { read: self.read, write: self.write }
     }
@@ -110,6 +130,14 @@ mod tests {
         assert!(Access::from_flags(0o1 | 0o401_0000).unwrap().sync);
         assert!(!Access::from_flags(0o401_0000).unwrap().sync);
         assert!(!is_sync(0o2000));
+    }
+
+    /// Goal: an access is what it was for the next daemon, whose program may be another. Method: golden bits, and all of them.
+    #[test]
+    fn golden_access() {
+        let append_and_more = Access::from_flags(0o2 | 0o1_0000 | O_DIRECT).unwrap();
+        assert_eq!(append_and_more.to_bits(), 0b11_0011);
+        assert!((0..128).all(|bits| Access::from_bits(bits).to_bits() == bits));
     }
 
     /// Goal: each mode has its flags, NOFLUSH where nothing waits. Method: table.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use types::Errno;
+use types::{Errno, TierId};
 
 /// Has anybody beside this descriptor the file open or mapped? A write lease (fcntl(2), `F_SETLEASE`) that can be
 /// taken says no. Without such a question passthrough stays off.
@@ -15,8 +15,13 @@ pub type InUse = fn(BorrowedFd<'_>) -> Result<bool, Errno>;
 pub(crate) struct Registered {
     pub id: fuse::BackingId,
     pub file: Arc<dyn AsFd + Send + Sync>,
+    pub tier: TierId,
     /// Some open file uses it; else it lingers.
     pub active: bool,
     /// It was open for reading and writing, so it may be mapped for writing.
     pub writable: bool,
+    /// An earlier daemon told the kernel of it, which has that one's open file as long as it has this number.
+    pub inherited: bool,
+    /// Where it is written down for the next daemon.
+    pub place: Option<handover::Place>,
 }

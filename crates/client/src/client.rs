@@ -1,12 +1,14 @@
 //! The file system that the transport calls: what it is made of, its beginning and its end.
 
 use std::{
-    sync::{Arc, OnceLock, Weak},
+    collections::HashMap,
+    sync::{Arc, Once, OnceLock, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use ds::DataServer;
 use fuse::{Call, Capabilities, Filesystem, InitConfig, KernelInfo};
+use handover::Estate;
 use lease::Arbiter;
 use mds::Mds;
 use parking_lot::Mutex;
@@ -64,6 +66,8 @@ pub struct ClientOptions {
     pub listener: Option<Arc<dyn Listener>>,
     /// What `user.onfs.control` says: the path of the socket for commands.
     pub control_socket: Option<Vec<u8>>,
+    /// What outlives this process, of a guarded mount.
+    pub estate: Option<Arc<Estate>>,
     /// What holds where no directory says anything; the data server's settings say the same.
     pub policy: Policy,
 }
@@ -87,6 +91,7 @@ impl Default for ClientOptions {
             linked: None,
             listener: None,
             control_socket: None,
+            estate: None,
             policy: Policy::default(),
         }
     }
@@ -111,6 +116,8 @@ pub struct Client {
     pub(crate) lingering: Lingering,
     known: Known,
     pub(crate) metrics: Metrics,
+    /// Handles that an earlier daemon made, by the requests that made them: whether the kernel knows of them it says by asking again.
+    pub(crate) unanswered: Mutex<HashMap<u64, u64>>,
     /// Set by INIT: tells the kernel that what it has of an inode's attributes is old.
     attributes: OnceLock<fuse::Notifier>,
     /// Set by INIT when the kernel offers passthrough and it is wanted.
@@ -152,7 +159,7 @@ impl Client {
         let client = Arc::new_cyclic(|this: &Weak<Client>| Client {
             this: this.clone(),
             inodes: Arc::new(Inodes::new(mds.clone(), ds.clone(), options.linked.clone())),
-            files: Handles::new(),
+            files: Handles::after(options.estate.as_ref().map_or(0, |estate| estate.uses())),
             arbiter: Mutex::new(Arbiter::new(options.passthrough_budget)),
             versions: Versions::new(),
             pool,
@@ -164,6 +171,7 @@ impl Client {
             lingering: Lingering::default(),
             known: Known::new(),
             metrics: Metrics::new(),
+            unanswered: Mutex::default(),
             attributes: OnceLock::new(),
             backing: OnceLock::new(),
             direct_mmap: OnceLock::new(),
@@ -309,6 +317,9 @@ impl Filesystem for Client {
             | Capabilities::FLOCK_LOCKS
             | Capabilities::WRITEBACK_CACHE
             | Capabilities::AUTO_INVAL_DATA;
+        if self.options.estate.is_some() {
+            config.capabilities |= Capabilities::HAS_RESEND & kernel.capabilities;
+        }
         config.max_write = 1 << 20;
         config.max_readahead = READAHEAD;
         config.time_granularity_ns = 1;
@@ -320,14 +331,18 @@ impl Filesystem for Client {
             let _ = self.backing.set(kernel.backing.clone());
         }
         if kernel.can_prune() {
-            let notifier = kernel.notifier.clone();
-            self.known.attach(Box::new(move |nodes| notifier.prune(nodes)));
+            let (notifier, alone) = (kernel.notifier.clone(), self.alone(kernel));
+            self.known.attach(Box::new(move |nodes| {
+                alone();
+                notifier.prune(nodes)
+            }));
         }
         let _ = self.direct_mmap.set(config.capabilities.contains(Capabilities::DIRECT_IO_ALLOW_MMAP));
         let _ = self.attributes.set(kernel.notifier.clone());
-        let notifier = kernel.notifier.clone();
+        let (notifier, alone) = (kernel.notifier.clone(), self.alone(kernel));
         let this = self.this.clone();
         self.invalidator.attach(Box::new(move |ino, offset, len| {
+            alone();
             let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
             match notifier.inval_inode(ino, offset, len) {
                 Ok(()) => {
@@ -340,6 +355,10 @@ impl Filesystem for Client {
         }));
         tracing::debug!(capabilities = ?config.capabilities, "connected");
         Ok(())
+    }
+
+    fn resume(&self) -> Result<(), Errno> {
+        self.take_over()
     }
 
     fn dispatch(&self, call: Call) {
@@ -356,6 +375,21 @@ impl Filesystem for Client {
 }
 
 impl Client {
+    /// For a thread that only talks to the kernel, which may keep it when this process is killed: called there, it has it keep nothing
+    /// that the next daemon needs.
+    fn alone(&self, kernel: &KernelInfo) -> impl Fn() + Send + Sync + use<> {
+        let notifier = self.options.estate.is_some().then(|| kernel.notifier.clone());
+        let once = Once::new();
+        move || {
+            let Some(notifier) = &notifier else { return };
+            once.call_once(|| {
+                if let Err(error) = notifier.alone() {
+                    tracing::warn!(%error, "a thread shares its descriptors: a killed daemon may keep its locks for a while");
+                }
+            });
+        }
+    }
+
     /// Does what may lack space; if it does, once more after what was removed already has given its space back.
     pub(crate) fn with_room<T>(&self, attempt: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match attempt() {

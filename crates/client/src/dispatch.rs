@@ -4,6 +4,7 @@
 //! nothing before, and is served there from its beginning.
 
 use fuse::{Call, EntryOut, Operation};
+use handover::Scope;
 use types::{Errno, Ino};
 
 use crate::{
@@ -26,8 +27,13 @@ macro_rules! answer {
 }
 
 impl Client {
-    /// Longer than a function should be: it is the table of all operations, one arm each, and nothing else.
     pub(crate) fn serve(&self, call: Call, turn: Turn) {
+        let _scope = self.carry_out(call.header());
+        self.serve_one(call, turn);
+    }
+
+    /// Longer than a function should be: it is the table of all operations, one arm each, and nothing else.
+    fn serve_one(&self, call: Call, turn: Turn) {
         let header = *call.header();
         let at = match ino(header.node) {
             Ok(at) => at,
@@ -274,6 +280,7 @@ impl Client {
 
     /// Has the request served again on a worker.
     pub(crate) fn defer(&self, call: Call, op: Op) {
+        Scope::put_off();
         let label = Label { operation: op.name(), ino: call.header().node };
         match self.this() {
             Some(client) => self.pool.defer(label, move || client.serve(call, Turn::Worker)),

@@ -15,11 +15,15 @@ const SHARD_BITS: u32 = 4;
 const SHARDS: usize = 1 << SHARD_BITS;
 const INDEX_BITS: u32 = 28;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+/// Slots of a shard that handles of an earlier table may be in.
+const PUT_BACK_MAX: usize = 1 << 20;
 
 /// Handles to things of type `T`.
 pub(crate) struct Handles<T> {
     shards: [Mutex<Shard<T>>; SHARDS],
     next: AtomicUsize,
+    /// Every slot's uses count on from here.
+    uses: u32,
 }
 
 struct Shard<T> {
@@ -33,11 +37,48 @@ struct Slot<T> {
 }
 
 impl<T> Handles<T> {
+    #[cfg(test)]
     pub(crate) fn new() -> Handles<T> {
+        Handles::after(0)
+    }
+
+    /// None of its handles is one that had this number of uses or less, but for those that are put back.
+    pub(crate) fn after(uses: u32) -> Handles<T> {
         Handles {
             shards: std::array::from_fn(|_| Mutex::new(Shard { slots: Vec::new(), free: Vec::new() })),
             next: AtomicUsize::new(0),
+            uses,
         }
+    }
+
+    /// Handles that an earlier table gave out. Before any other; `false`, and not all are there, if one cannot be.
+    pub(crate) fn put_back(&self, handles: Vec<(u64, Arc<T>)>) -> bool {
+        let mut all = true;
+        for (handle, value) in handles {
+            let (which, index, uses) = decode(handle);
+            let mut shard = self.shards[which].lock();
+            if index >= PUT_BACK_MAX {
+                all = false;
+                continue;
+            }
+            while shard.slots.len() <= index {
+                shard.slots.push(Slot { uses: 0, held: None });
+            }
+            let slot = &mut shard.slots[index];
+            all &= slot.held.is_none();
+            (slot.uses, slot.held) = (uses, Some(value));
+        }
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.free =
+                (0..shard.slots.len()).filter(|n| shard.slots[*n].held.is_none()).map(|n| n as u32).collect();
+        }
+        all
+    }
+
+    /// How often the slot of a handle was used before, with it.
+    pub(crate) const fn uses_of(handle: u64) -> u32 {
+        decode(handle).2
     }
 
     /// `None` when the table is full, at 2^32 handles.
@@ -53,7 +94,7 @@ impl<T> Handles<T> {
             }
         };
         let slot = &mut shard.slots[index as usize];
-        slot.uses = slot.uses.wrapping_add(1);
+        slot.uses = slot.uses.max(self.uses).wrapping_add(1);
         slot.held = Some(value);
         Some(encode(which, index, slot.uses))
     }
@@ -136,6 +177,24 @@ mod tests {
         assert_eq!(table.len(), SHARDS);
         assert_eq!(table.drain().len(), SHARDS);
         assert_eq!(table.len(), 0);
+    }
+
+    /// Goal: handles of an earlier table stay, and none of them is given out again, closed or not. Method: a second table that
+    /// counts on.
+    #[test]
+    fn handles_outlive_the_table() {
+        let first = Handles::new();
+        let all: Vec<u64> = (0..100).map(|n| first.insert(Arc::new(n)).unwrap()).collect();
+        let kept: Vec<_> =
+            all.iter().step_by(3).map(|handle| (*handle, first.get(*handle).unwrap())).collect();
+        let next = Handles::after(1);
+        assert!(next.put_back(kept.clone()));
+        assert_eq!(next.len(), kept.len());
+        assert!(kept.iter().all(|(handle, value)| next.get(*handle).as_ref() == Some(value)));
+        let fresh: Vec<u64> = (0..200).map(|n| next.insert(Arc::new(n)).unwrap()).collect();
+        assert!(fresh.iter().all(|handle| !all.contains(handle)));
+        assert!(all.iter().skip(1).step_by(3).all(|handle| next.remove(*handle).is_none()));
+        assert!(!Handles::after(0).put_back(vec![(u64::MAX, Arc::new(0))]));
     }
 
     proptest! {

@@ -42,6 +42,7 @@ mod pool;
 mod purge;
 mod settling;
 mod statfs;
+mod succession;
 mod turn;
 mod versions;
 mod watch;

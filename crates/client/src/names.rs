@@ -90,7 +90,8 @@ impl Client {
     }
 
     pub(crate) fn mkdir(&self, header: &Header, at: Place<'_>, mode: u32, umask: u32) -> Answer<EntryOut> {
-        let attr = self.mds.mkdir(&caller(header, umask), at.parent, at.name, mode & types::MODE_MASK)?;
+        let made = self.mds.mkdir(&caller(header, umask), at.parent, at.name, mode & types::MODE_MASK);
+        let attr = made.or_else(|e| self.made_before(e, at.parent, at.name).map(|found| found.attr))?;
         self.settled_entry(attr)
     }
 
@@ -104,14 +105,16 @@ impl Client {
             target: None,
             for_write: false,
         };
-        let found = self.mds.create(&caller(header, node.umask), at.parent, at.name, &new)?;
+        let made = self.mds.create(&caller(header, node.umask), at.parent, at.name, &new);
+        let found = made.or_else(|e| self.made_before(e, at.parent, at.name))?;
         self.made(found)
     }
 
     pub(crate) fn symlink(&self, header: &Header, at: Place<'_>, target: &[u8]) -> Answer<EntryOut> {
         let new =
             NewNode { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: Some(target), for_write: false };
-        let found = self.mds.create(&caller(header, 0), at.parent, at.name, &new)?;
+        let made = self.mds.create(&caller(header, 0), at.parent, at.name, &new);
+        let found = made.or_else(|e| self.made_before(e, at.parent, at.name))?;
         self.made(found)
     }
 
@@ -121,25 +124,37 @@ impl Client {
         if let Some(inode) = self.inodes.get(existing) {
             inode.wait_for_lock(turn)?;
         }
-        let attr = self.mds.link(existing, at.parent, at.name)?;
+        let linked = self.mds.link(existing, at.parent, at.name);
+        let attr = linked.or_else(|e| self.made_before(e, at.parent, at.name).map(|found| found.attr))?;
         self.made(Found { attr, ..found })
     }
 
     pub(crate) fn unlink(&self, at: Place<'_>) -> Answer<()> {
         let is_used = |ino| self.inodes.may_be_open(ino) || self.ds.keeps(ino);
-        let unlinked = self.mds.unlink(at.parent, at.name, &is_used)?;
-        self.after_unlink(Some(unlinked));
-        Ok(())
+        match self.mds.unlink(at.parent, at.name, &is_used) {
+            Ok(unlinked) => {
+                self.after_unlink(Some(unlinked));
+                Ok(())
+            }
+            Err(error) => Client::done_before(error, Errno::ENOENT),
+        }
     }
 
     pub(crate) fn rmdir(&self, at: Place<'_>) -> Answer<()> {
-        self.mds.rmdir(at.parent, at.name)?;
+        let removed = self.mds.rmdir(at.parent, at.name);
         self.purger.wake();
-        Ok(())
+        removed.map(drop).or_else(|error| Client::done_before(error, Errno::ENOENT))
     }
 
     pub(crate) fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()> {
-        let renamed = self.mds.rename((from.parent, from.name), (to.parent, to.name), rename_mode(flags)?)?;
+        let mode = rename_mode(flags)?;
+        if matches!(mode, RenameMode::Exchange) && self.is_exchanged(from.parent, from.name)? {
+            return Ok(());
+        }
+        let renamed = match self.mds.rename((from.parent, from.name), (to.parent, to.name), mode) {
+            Ok(renamed) => renamed,
+            Err(error) => return Client::done_before(error, Errno::ENOENT),
+        };
         self.after_unlink(renamed.replaced);
         if self.policies.is_active() && from.parent != to.parent {
             // Both names: they may have been exchanged.

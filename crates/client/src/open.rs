@@ -7,12 +7,10 @@
 //! - Reads may pass us by, writes never do (the arbiter sees to that): quotas, synchronous writes and set-id bits
 //!   rely on it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use fuse::{EntryOut, Header, OpenOut};
+use handover::Scope;
 use lease::{Closed, Mode, OpenRequest};
 use mds::{FileMode, Found, NewNode, SetAttr, SetTime};
 use types::{Errno, FileKind, Ino, ProjectId, SAU_BYTES, TierId};
@@ -81,8 +79,8 @@ impl Client {
         };
         match self.mds.create(&caller(header, args.umask), at.parent, at.name, &new) {
             Ok(found) => self.created(&found, access),
-            // Made by somebody else since the kernel looked.
-            Err(Errno::EEXIST) if !access.exclusive => {
+            // Made by somebody else since the kernel looked, or by the daemon before this one for the same request.
+            Err(Errno::EEXIST) if !access.exclusive || Scope::comes_again() => {
                 let found = self.mds.lookup(at.parent, at.name)?;
                 let open = self.open(turn, found.attr.ino, args.flags, false)?;
                 // Its size may be another now. Nobody will close what is not answered.
@@ -116,7 +114,7 @@ impl Client {
         Ok(())
     }
 
-    fn close_handle(&self, handle: u64) {
+    pub(crate) fn close_handle(&self, handle: u64) {
         if let Some(file) = self.files.remove(handle) {
             self.close(&file);
         }
@@ -125,6 +123,7 @@ impl Client {
     /// Ends an open file: at RELEASE, or at the end of the mount.
     pub(crate) fn close(&self, file: &OpenFile) {
         let inode = &file.inode;
+        self.strike_opening(file);
         {
             let mut state = inode.lock();
             self.note_unseen_writes(inode.ino, file.access, file.mode);
@@ -157,8 +156,8 @@ impl Client {
 
     /// The last steps of every open. When they fail, or have to wait after all, the write that was begun ends.
     fn opened(&self, turn: Turn, inode: InodeRef, found: &Found, access: Access) -> Answer<OpenOut> {
-        let limit_seen = AtomicU64::new(self.mds.quota_changes());
-        let limited = AtomicBool::new(access.write && self.is_limited(found.attr.project));
+        let limit_seen = self.mds.quota_changes();
+        let limited = access.write && self.is_limited(found.attr.project);
         let waits = self.apply_policy(&inode, found.data.mode).at_close && access.write;
         self.ds.open(&inode.object, access.kind());
         let (mode, keep_cache, backing) =
@@ -168,10 +167,13 @@ impl Client {
         if due && mode == Mode::Passthrough {
             inode.was_read(Turn::Worker, self.now())?;
         }
-        let atime_due = AtomicBool::new(due && mode != Mode::Passthrough);
-        let file = Arc::new(OpenFile { inode, access, mode, limited, limit_seen, atime_due });
+        let file = Arc::new(OpenFile::new(inode, access, mode, (limited, limit_seen)));
+        file.atime_due.store(due && mode != Mode::Passthrough, Ordering::Relaxed);
         match self.files.insert(file.clone()) {
-            Some(fh) => Ok(OpenOut { fh, flags: open_flags(mode, keep_cache, waits), backing }),
+            Some(fh) => {
+                self.write_down_opening(fh, &file);
+                Ok(OpenOut { fh, flags: open_flags(mode, keep_cache, waits), backing })
+            }
             None => {
                 self.close(&file);
                 Err(Errno::EMFILE.into())
@@ -276,7 +278,7 @@ impl Client {
     }
 
     /// Before and after an open file whose writes go by the page cache of a kernel that does not look there.
-    fn note_unseen_writes(&self, ino: Ino, access: Access, mode: Mode) {
+    pub(crate) fn note_unseen_writes(&self, ino: Ino, access: Access, mode: Mode) {
         if access.write && mode == Mode::Direct && !self.kernel_maps_direct_files() {
             self.versions.changed(ino);
         }

@@ -42,12 +42,15 @@ impl Client {
             return false;
         }
         let registered = match self.ds.passthrough_file(&inode.object) {
-            Some((_, file)) => backing.open(file.as_fd()).map(|id| (id, file)),
+            Some((tier, file)) => backing.open(file.as_fd()).map(|id| (id, tier, file)),
             None => Err(Errno::EBUSY),
         };
         match registered {
-            Ok((id, file)) => {
-                state.registered = Some(Registered { id, file, active: true, writable: false });
+            Ok((id, tier, file)) => {
+                let (active, writable, inherited, place) = (true, false, false, None);
+                let mut registered = Registered { id, file, tier, active, writable, inherited, place };
+                self.write_down_backing(inode.ino, tier, &mut registered);
+                state.registered = Some(registered);
                 true
             }
             Err(error) => {
@@ -65,6 +68,7 @@ impl Client {
         self.versions.changed(inode.ino);
         self.ds.begin_mapped_writes(&inode.object)?;
         registered.writable = true;
+        self.write_down_stores(registered.tier, registered);
         // It has times that no store would change.
         self.forget_attributes(inode.ino);
         Ok(())
@@ -80,6 +84,7 @@ impl Client {
     pub(crate) fn linger(&self, inode: &InodeRef, state: &mut State) {
         if let Some(registered) = &mut state.registered {
             registered.active = false;
+            self.make_own(inode.ino, registered);
             // Once: it may be opened and closed often while it is mapped.
             if !std::mem::replace(&mut state.looked_at, true) {
                 self.lingering.add(inode.another());
@@ -156,7 +161,7 @@ impl Client {
             tracing::error!(ino = ino.get(), %error, "writes through a mapping were not copied to slower tiers");
         }
         if !in_use {
-            state.registered = None;
+            state.registered.take().iter().for_each(|registered| self.strike_backing(registered));
             self.ds.end_passthrough(&inode.object);
             self.arbiter.lock().end_passthrough(ino);
             // Who forgot it meanwhile found nothing to forget.

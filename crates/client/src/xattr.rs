@@ -105,7 +105,14 @@ impl Client {
             Some(_) => return Err(Errno::EPERM.into()),
         }
         let how = SetXattr { mode: xattr_mode(args.flags)?, kill_sgid: args.acl_kill_sgid };
-        self.mds.setxattr(ino, args.name, args.value, how)?;
+        let had =
+            matches!(how.mode, XattrMode::Create).then(|| self.had_xattr(ino, args.name)).transpose()?;
+        if let Err(error) = self.mds.setxattr(ino, args.name, args.value, how) {
+            let made_it = had == Some(false) && Client::done_before(error, Errno::EEXIST).is_ok();
+            if !made_it {
+                return Err(error.into());
+            }
+        }
         if args.name == CAPABILITY
             && let Some(inode) = self.inodes.get(ino)
         {
@@ -116,7 +123,13 @@ impl Client {
 
     pub(crate) fn removexattr(&self, turn: Turn, caller_uid: u32, ino: Ino, name: &[u8]) -> Answer<()> {
         match Own::from_name(name) {
-            None => Ok(self.mds.removexattr(ino, name)?),
+            None => {
+                let had = self.had_xattr(ino, name)?;
+                match self.mds.removexattr(ino, name) {
+                    Err(error) if had => Client::done_before(error, Errno::ENODATA),
+                    removed => Ok(removed?),
+                }
+            }
             Some(Some(Own::Pin)) => self.set_pin(turn, ino, b""),
             Some(Some(Own::Mode)) => self.set_mode(turn, caller_uid, ino, b""),
             Some(Some(Own::Sync)) => self.set_close_sync(turn, caller_uid, ino, b""),

@@ -147,6 +147,10 @@ macro_rules! opcodes {
         pub(crate) mod op {
             $(pub(crate) const $name: u32 = $number;)*
 
+            pub(crate) const fn is_answered(opcode: u32) -> bool {
+                !matches!(opcode, FORGET | BATCH_FORGET | INTERRUPT)
+            }
+
             /// As people call it.
             pub(crate) const fn name(opcode: u32) -> &'static str {
                 match opcode { $($name => $word,)* _ => "other" }
@@ -241,6 +245,8 @@ pub(crate) const MINOR_OF_PRUNE: u32 = 45;
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
 pub(crate) const NOTIFY_DELETE: i32 = 6;
+/// The kernel sends again what was read and not answered (Linux 6.9).
+pub(crate) const NOTIFY_RESEND: i32 = 7;
 pub(crate) const NOTIFY_PRUNE: i32 = 9;
 
 /// `_IOR(229, 0, u32)`, `_IOW(229, 1, BackingMap)`, `_IOW(229, 2, u32)`.

@@ -27,8 +27,18 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// `len` is rounded up to whole pages.
     pub(crate) fn new(len: usize) -> io::Result<Mapping> {
+        Mapping::with(len, 0)
+    }
+
+    /// All of its pages are there from the beginning.
+    pub(crate) fn populated(len: usize) -> io::Result<Mapping> {
+        Mapping::with(len, libc::MAP_POPULATE)
+    }
+
+    fn with(len: usize, also: i32) -> io::Result<Mapping> {
         let len = len.max(1).next_multiple_of(PAGE);
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | also);
         // SAFETY: a new anonymous mapping touches no memory that exists.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
         if start == libc::MAP_FAILED {
@@ -72,18 +82,22 @@ impl Drop for Mapping {
 pub(crate) struct Pool {
     buffer_bytes: usize,
     keep: usize,
+    /// Buffers whose pages are there: the kernel does not give a page to a process that is being killed, and would end the request
+    /// that it copies there with an error.
+    populated: bool,
     idle: Mutex<Vec<Mapping>>,
 }
 
 impl Pool {
-    pub(crate) fn new(buffer_bytes: usize, keep: usize) -> Arc<Pool> {
-        Arc::new(Pool { buffer_bytes, keep, idle: Mutex::new(Vec::with_capacity(keep)) })
+    pub(crate) fn new(buffer_bytes: usize, keep: usize, populated: bool) -> Arc<Pool> {
+        Arc::new(Pool { buffer_bytes, keep, populated, idle: Mutex::new(Vec::with_capacity(keep)) })
     }
 
     pub(crate) fn take(self: &Arc<Pool>) -> io::Result<Pooled> {
         let idle = self.idle.lock().pop();
         let mapping = match idle {
             Some(mapping) => mapping,
+            None if self.populated => Mapping::populated(self.buffer_bytes)?,
             None => Mapping::new(self.buffer_bytes)?,
         };
         Ok(Pooled { mapping: Some(mapping), pool: Arc::clone(self) })

@@ -18,6 +18,7 @@ use crate::{
     operation::{Header, Lock, Operation},
     queue::RingSlot,
     reply::{self, AttrOut, EntryOut, OpenOut, StatfsOut},
+    under_way::UnderWay,
 };
 
 /// What INIT agreed on that a call needs.
@@ -36,6 +37,7 @@ pub(crate) struct DeviceSlot {
     pub(crate) buffer: Pooled,
     /// Where the request ends.
     pub(crate) end: usize,
+    pub(crate) _counted: UnderWay,
 }
 
 pub(crate) enum Slot {
@@ -284,7 +286,7 @@ impl Call {
     }
 
     fn wants_answer(&self) -> bool {
-        !matches!(self.header.opcode, op::FORGET | op::BATCH_FORGET | op::INTERRUPT)
+        op::is_answered(self.header.opcode)
     }
 
     /// Runs `fill` on the first `max` bytes of the answer's buffer.

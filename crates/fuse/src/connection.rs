@@ -43,6 +43,14 @@ impl Connection {
         }
     }
 
+    pub(crate) fn numbered(number: u32) -> Connection {
+        Connection(number)
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
     /// As in the names of files about devices.
     pub(crate) fn device(self) -> String {
         format!("0:{}", self.0)

@@ -5,7 +5,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -19,6 +19,7 @@ use crate::{
     call::{Agreed, Call, DeviceSlot, Slot},
     device::Device,
     queue::RingQueue,
+    under_way::UnderWay,
 };
 
 pub(crate) struct Core {
@@ -28,6 +29,10 @@ pub(crate) struct Core {
     pub(crate) stopping: AtomicBool,
     /// See [`Core::abandon`].
     abandoned: AtomicBool,
+    /// See [`Core::leave`].
+    leaving: AtomicBool,
+    /// Requests of /dev/fuse that are not answered yet, but for parked ones.
+    under_way: Arc<AtomicUsize>,
     pub(crate) queues: Vec<Arc<RingQueue>>,
     life: Mutex<Life>,
     ended: Condvar,
@@ -52,6 +57,8 @@ impl Core {
             agreed,
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            under_way: Arc::default(),
             queues,
             life: Mutex::new(Life::default()),
             ended: Condvar::new(),
@@ -105,6 +112,19 @@ impl Core {
         self.ended.notify_all();
     }
 
+    /// From now on no request is begun: threads that read one leave it. Waits until what was begun is answered; whether it is.
+    pub(crate) fn leave(&self, patience: Duration) -> bool {
+        self.leaving.store(true, Ordering::SeqCst);
+        let deadline = Instant::now() + patience;
+        while self.under_way.load(Ordering::SeqCst) > 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        true
+    }
+
     /// Gives a call to the file system. One that panics has its call dropped, which answers EIO.
     pub(crate) fn dispatch(&self, call: Call) {
         if call.header().opcode == op::DESTROY {
@@ -148,9 +168,17 @@ impl Core {
         let len = device.read(&mut buffer.bytes_mut()[REQUEST_AT..])?;
         let end = REQUEST_AT + len;
         let wire: Option<abi::InHeader> = abi::read(&buffer.bytes()[REQUEST_AT..end]);
+        let counted = UnderWay::new(&self.under_way);
+        if self.leaving.load(Ordering::SeqCst) && wire.is_some_and(|wire| op::is_answered(wire.opcode)) {
+            drop((counted, buffer));
+            // The kernel has it, and gives it to the next process. There is nothing more to do for this thread.
+            loop {
+                std::thread::park();
+            }
+        }
         match wire {
             Some(wire) if wire.len as usize == len => {
-                let slot = DeviceSlot { device: Arc::clone(device), buffer, end };
+                let slot = DeviceSlot { device: Arc::clone(device), buffer, end, _counted: counted };
                 self.dispatch(Call::new(&wire, self.agreed, Slot::Device(slot)));
             }
             _ => tracing::error!(len, "a request with a damaged header"),

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -47,6 +47,27 @@ impl Device {
 
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Has the kernel send again what was read and not answered, before all that waits.
+    pub(crate) fn resend(&self) -> io::Result<()> {
+        self.answer(0, abi::NOTIFY_RESEND, &[])
+    }
+
+    /// See [`Notifier::alone`].
+    fn alone(&self) -> io::Result<()> {
+        let own = self.raw().cast_unsigned();
+        // SAFETY: no pointers; only the table of descriptors of the calling thread changes, which from then on is its own.
+        let done = unsafe {
+            let mut done = libc::unshare(libc::CLONE_FILES) == 0;
+            done = done && (own == 0 || libc::close_range(0, own - 1, 0) == 0);
+            done && libc::close_range(own + 1, u32::MAX, 0) == 0
+        };
+        if done { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// One whole request.
@@ -146,6 +167,13 @@ impl Notifier {
         let out = abi::NotifyPrune { count, padding: 0, spare: 0 };
         let list: Vec<u8> = nodes.iter().flat_map(|node| node.to_ne_bytes()).collect();
         self.send(abi::NOTIFY_PRUNE, &[abi::bytes_of(&out), &list])
+    }
+
+    /// Gives the calling thread a table of descriptors of its own, with the connection alone in it. For a thread that does nothing but
+    /// call this: the kernel may keep it, even of a killed process, until somebody answers a request; the locks of that
+    /// process must not stay with it.
+    pub fn alone(&self) -> Result<(), Errno> {
+        self.device.alone().map_err(Errno::from)
     }
 
     fn entry(&self, parent: u64, name: &[u8], flags: u32) -> Result<(), Errno> {

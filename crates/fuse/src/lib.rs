@@ -29,9 +29,12 @@ mod mount;
 mod operation;
 mod options;
 mod queue;
+mod record;
 mod reply;
+mod resume;
 mod ring;
 mod session;
+mod under_way;
 
 pub use call::Call;
 pub use data::Data;
@@ -60,6 +63,11 @@ pub const fn operation_name(opcode: u32) -> &'static str {
 pub trait Filesystem: Send + Sync + 'static {
     /// Before the first request: what is below, and what we want of it. An error ends the mount.
     fn init(&self, kernel: &KernelInfo, config: &mut InitConfig) -> Result<(), Errno>;
+
+    /// After `init`, before the first request, where an earlier process served: takes over what the kernel believes.
+    fn resume(&self) -> Result<(), Errno> {
+        Ok(())
+    }
 
     /// One request, on a thread of the transport. What can be answered without waiting is best answered here;
     /// anything else is moved to another thread, since the requests behind it on this CPU wait meanwhile (and

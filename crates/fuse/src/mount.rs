@@ -49,6 +49,13 @@ pub enum MountError {
     NoInit,
     #[error("FUSE over io_uring was asked for but cannot be had: {0}")]
     NoRing(String),
+    #[error(
+        "a guarded mount needs a kernel that sends again what a dead daemon did not answer (Linux 6.9 and later do): mount \
+         without --guard"
+    )]
+    NoResend,
+    #[error("this program does without {0}, which the mount was made with: it has to be mounted anew")]
+    OtherTerms(String),
     #[error("the file system refused to start: {0}")]
     Refused(types::Errno),
     #[error("cannot set up the session: {0}")]
@@ -311,6 +318,11 @@ fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
 }
 
 impl MountPoint {
+    /// Mounted by an earlier process of the same user.
+    pub(crate) fn resumed(path: PathBuf, connection: Connection) -> MountPoint {
+        MountPoint { path, connection, by_helper: !is_root() }
+    }
+
     /// `lazy`: out of sight at once, gone when its last user is. What is not ours stays where it is.
     pub(crate) fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
         match self.connection.place(&self.path) {

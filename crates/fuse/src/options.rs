@@ -57,6 +57,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// Bytes that one READ or WRITE carries at most; 4 KiB to 1 MiB (Linux allows more after a sysctl).
     pub max_transfer: u32,
+    /// The connection is to outlive the process: /dev/fuse with one descriptor, which another process can go on with.
+    pub guarded: bool,
     /// What the kernel offers and is not used, as if it did not offer it. For tests.
     pub withhold: Capabilities,
 }
@@ -75,6 +77,7 @@ impl MountOptions {
             queue_depth: 8,
             threads: 0,
             max_transfer: 1 << 20,
+            guarded: false,
             withhold: Capabilities::empty(),
         }
     }

@@ -36,6 +36,17 @@ pub struct OpenOut {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BackingId(pub(crate) i32);
 
+impl BackingId {
+    /// One that an earlier process of the same connection had.
+    pub fn from_raw(number: u32) -> Option<BackingId> {
+        i32::try_from(number).ok().filter(|number| *number > 0).map(BackingId)
+    }
+
+    pub fn raw(self) -> u32 {
+        self.0.cast_unsigned()
+    }
+}
+
 /// In units of `block_size`, as in statvfs(3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatfsOut {

@@ -19,6 +19,7 @@ use crate::{
     mount::{self, MountError, MountPoint, UnmountError},
     options::{MountOptions, TransportChoice, TransportKind, TransportReport},
     queue::{RingQueue, possible_cpus},
+    record::Record,
     ring::{self, RingThread},
 };
 
@@ -27,17 +28,19 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One mounted file system. Dropping it unmounts, lazily, what is still mounted.
 pub struct Session {
-    core: Arc<Core>,
-    point: MountPoint,
-    device: Arc<Device>,
-    transport: TransportReport,
-    buffer_bytes: u64,
+    pub(crate) core: Arc<Core>,
+    pub(crate) point: MountPoint,
+    pub(crate) device: Arc<Device>,
+    pub(crate) transport: TransportReport,
+    pub(crate) buffer_bytes: u64,
+    pub(crate) record: Record,
 }
 
 impl Session {
     /// Mounts and starts serving. Requests are answered from when this returns, by threads of the session.
     pub fn mount<F: Filesystem>(options: &MountOptions, filesystem: Arc<F>) -> Result<Session, MountError> {
         let wish = match options.transport {
+            _ if options.guarded => Err("it is guarded".to_owned()),
             TransportChoice::Device => Err("/dev/fuse was asked for".to_owned()),
             TransportChoice::Auto | TransportChoice::IoUring => device::enable_ring(),
         };
@@ -49,15 +52,13 @@ impl Session {
         let starting =
             Starting { options, filesystem, device: Arc::clone(&device), connection: point.connection };
         match starting.start(wish) {
-            Ok((core, transport)) => {
+            Ok((core, transport, record)) => {
                 tracing::info!(transport = %transport.kind, reason = transport.reason, path = %point.path.display(), "mounted");
                 let buffer_bytes = match transport.kind {
                     TransportKind::IoUring => core.queues.iter().map(|queue| queue.buffer_bytes()).sum(),
-                    TransportKind::Device => {
-                        options.thread_count() as u64 * (core.agreed.payload + PAGE) as u64
-                    }
+                    TransportKind::Device => device_buffers(options, &core),
                 };
-                Ok(Session { core, point, device, transport, buffer_bytes })
+                Ok(Session { core, point, device, transport, buffer_bytes, record })
             }
             Err(error) => {
                 if let Err(left) = point.unmount(true) {
@@ -146,9 +147,12 @@ struct Starting<'a, F> {
 
 impl<F: Filesystem> Starting<'_, F> {
     /// The rings are made before INIT is answered: once we have said that we use them, the kernel waits for them.
-    fn start(self, wish: Result<(), String>) -> Result<(Arc<Core>, TransportReport), MountError> {
+    fn start(self, wish: Result<(), String>) -> Result<(Arc<Core>, TransportReport, Record), MountError> {
         let (unique, request) = self.read_init()?;
         let offered = init::offered(&request);
+        if self.options.guarded && !offered.contains(Capabilities::HAS_RESEND) {
+            return Err(MountError::NoResend);
+        }
         let mut ring = wish.and_then(|()| {
             let missing = || "the kernel does not offer it for this mount".to_owned();
             offered.contains(Capabilities::OVER_IO_URING).then_some(()).ok_or_else(missing)
@@ -179,7 +183,12 @@ impl<F: Filesystem> Starting<'_, F> {
             Ok(()) => TransportReport { kind: TransportKind::IoUring, reason: None },
             Err(reason) => TransportReport { kind: TransportKind::Device, reason: Some(reason) },
         };
-        self.spawn_device_threads(&core, transport.kind)?;
+        match transport.kind {
+            TransportKind::IoUring => self.spawn_device_thread(&core)?,
+            TransportKind::Device => {
+                spawn_device_threads((&core, &self.device, self.connection), self.options)?;
+            }
+        }
         if config.max_readahead > request.max_readahead && mount::is_root() {
             let set = mount::raise_readahead(self.connection, config.max_readahead);
             tracing::debug!(bytes = set, "readahead");
@@ -188,7 +197,17 @@ impl<F: Filesystem> Starting<'_, F> {
         if let (TransportChoice::IoUring, Some(reason)) = (self.options.transport, &transport.reason) {
             return Err(MountError::NoRing(reason.clone()));
         }
-        Ok((core, transport))
+        let record = Record {
+            connection: self.connection.number(),
+            minor: answer.minor,
+            payload: core.agreed.payload as u32,
+            capabilities: Capabilities::from_bits_retain(
+                u64::from(answer.flags2) << 32 | u64::from(answer.flags),
+            ),
+            block_size: core.agreed.block_size,
+            max_readahead: answer.max_readahead,
+        };
+        Ok((core, transport, record))
     }
 
     fn ask_filesystem(
@@ -263,31 +282,50 @@ impl<F: Filesystem> Starting<'_, F> {
         Ok(rings)
     }
 
-    /// With io_uring one thread takes what still comes through /dev/fuse; else each has a channel of its own.
-    fn spawn_device_threads(&self, core: &Arc<Core>, kind: TransportKind) -> Result<(), MountError> {
-        let threads = match kind {
-            TransportKind::IoUring => 1,
-            TransportKind::Device => self.options.thread_count(),
-        };
-        let pool = Pool::new(core.agreed.payload + PAGE, threads * 2);
-        for id in 0..threads {
-            let device = if id == 0 {
-                Arc::clone(&self.device)
-            } else {
-                self.device.clone_channel().map_or_else(|_| Arc::clone(&self.device), Arc::new)
-            };
-            let (presence, pool, connection) = (core.enter(), Arc::clone(&pool), self.connection);
-            let core = Arc::clone(core);
-            spawn(format!("fuse-dev-{id}"), presence, move || {
-                if let Err(error) = core.serve_device(&device, &pool) {
-                    tracing::error!(%error, "/dev/fuse cannot be read: the connection is ended");
-                    end(connection, &device);
-                }
-            })
-            .map_err(MountError::Setup)?;
-        }
-        Ok(())
+    /// With io_uring one thread takes what still comes through /dev/fuse.
+    fn spawn_device_thread(&self, core: &Arc<Core>) -> Result<(), MountError> {
+        let pool = Pool::new(core.agreed.payload + PAGE, 2, false);
+        spawn_device_thread(0, (core, Arc::clone(&self.device), self.connection), &pool)
     }
+}
+
+/// Each has a channel of its own, unless another process is to go on with the connection: what is read of a channel ends with the channel.
+pub(crate) fn spawn_device_threads(
+    (core, device, connection): (&Arc<Core>, &Arc<Device>, Connection),
+    options: &MountOptions,
+) -> Result<(), MountError> {
+    let threads = options.thread_count();
+    let pool = Pool::new(core.agreed.payload + PAGE, threads * 2, options.guarded);
+    for id in 0..threads {
+        let channel = if id == 0 || options.guarded {
+            Arc::clone(device)
+        } else {
+            device.clone_channel().map_or_else(|_| Arc::clone(device), Arc::new)
+        };
+        spawn_device_thread(id, (core, channel, connection), &pool)?;
+    }
+    Ok(())
+}
+
+fn spawn_device_thread(
+    id: usize,
+    (core, device, connection): (&Arc<Core>, Arc<Device>, Connection),
+    pool: &Arc<Pool>,
+) -> Result<(), MountError> {
+    let (presence, pool) = (core.enter(), Arc::clone(pool));
+    let core = Arc::clone(core);
+    spawn(format!("fuse-dev-{id}"), presence, move || {
+        if let Err(error) = core.serve_device(&device, &pool) {
+            tracing::error!(%error, "/dev/fuse cannot be read: the connection is ended");
+            end(connection, &device);
+        }
+    })
+    .map_err(MountError::Setup)
+}
+
+/// Address space of the buffers that idle threads have.
+pub(crate) fn device_buffers(options: &MountOptions, core: &Core) -> u64 {
+    options.thread_count() as u64 * (core.agreed.payload + PAGE) as u64
 }
 
 /// Ring threads that wait for the word to begin.

@@ -177,6 +177,29 @@ impl Arbiter {
         grant
     }
 
+    /// An object is read in place, or lingers so, since before a start.
+    pub fn resume_passthrough(&mut self, ino: Ino, tier: TierId, bytes: u64) {
+        let state = self.inodes.entry(ino).or_default();
+        if state.pinned.is_none() {
+            state.pinned = Some((tier, bytes));
+            self.pinned[tier.index()] += bytes;
+        }
+    }
+
+    /// An open file of before a start, with the mode that the kernel was told. Of its pages nothing is known.
+    pub fn resume(&mut self, ino: Ino, mode: Mode, write: bool) {
+        let state = self.inodes.entry(ino).or_default();
+        match mode {
+            Mode::Passthrough | Mode::PassthroughDirect => state.passthrough += 1,
+            Mode::Cached => state.cached += 1,
+            Mode::Direct => {
+                state.direct += 1;
+                state.direct_writers += u32::from(write);
+            }
+        }
+        state.writers += u32::from(write);
+    }
+
     /// `mode` and `write` as they were at the open; `version` of the bytes now. `None`: there is no such open.
     pub fn close(&mut self, ino: Ino, mode: Mode, write: bool, version: u64) -> Option<Closed> {
         let state = self.inodes.get_mut(&ino)?;

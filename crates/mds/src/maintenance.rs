@@ -26,6 +26,11 @@ pub struct Usage {
 }
 
 impl Mds {
+    /// From now on who refers to what is written down there, too, and what stands there already holds. Before the first operation.
+    pub fn keep_references(&self, estate: &std::sync::Arc<handover::Estate>) {
+        self.orphans.keep(estate);
+    }
+
     /// The kernel got `n` more references to `ino`.
     pub fn hold(&self, ino: Ino, n: u64) {
         self.orphans.hold(ino, n);

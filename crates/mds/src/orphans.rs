@@ -6,9 +6,13 @@
 
 use std::{
     collections::{HashSet, VecDeque, hash_map::Entry},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
+use handover::{Estate, Place};
 use parking_lot::Mutex;
 use types::{Attr, Errno, Ino, NumberMap, Slot};
 
@@ -23,12 +27,27 @@ struct References {
     orphan: bool,
     /// It is purged already, and was this. Few: the kernel lets go of it soon.
     gone: Option<Box<Attr>>,
+    /// Where it is written down for the next process.
+    place: Option<Place>,
+}
+
+impl References {
+    fn write_down(&mut self, estate: &Estate, ino: Ino) {
+        match self.place {
+            Some(place) => estate.references.set(place, 1, self.count),
+            None => self.place = estate.references.add([ino.get(), self.count]),
+        }
+        if self.place.is_none() {
+            estate.set_incomplete();
+        }
+    }
 }
 
 pub(crate) struct Orphans {
     references: Box<[Mutex<NumberMap<Ino, References>>]>,
     queue: Mutex<Queue>,
     next_shard: AtomicUsize,
+    estate: OnceLock<Arc<Estate>>,
 }
 
 struct Queue {
@@ -62,6 +81,31 @@ impl Orphans {
             references: (0..SHARDS).map(|_| Mutex::default()).collect(),
             queue: Mutex::new(Queue { ready: VecDeque::new(), overflowed: false }),
             next_shard: AtomicUsize::new(0),
+            estate: OnceLock::new(),
+        }
+    }
+
+    /// See [`crate::Mds::keep_references`].
+    pub(crate) fn keep(&self, estate: &Arc<Estate>) {
+        for (place, [number, count]) in estate.references.records() {
+            let Some(ino) = Ino::from_raw(number).filter(|_| count > 0) else {
+                estate.references.remove(place);
+                continue;
+            };
+            match self.shard(ino).lock().entry(ino) {
+                Entry::Vacant(entry) => {
+                    entry.insert(References { count, place: Some(place), ..References::default() });
+                }
+                // Written down twice: more is safe.
+                Entry::Occupied(mut entry) => {
+                    entry.get_mut().count += count;
+                    entry.get_mut().write_down(estate, ino);
+                    estate.references.remove(place);
+                }
+            }
+        }
+        if self.estate.set(Arc::clone(estate)).is_err() {
+            tracing::error!("references are written down already");
         }
     }
 
@@ -71,7 +115,13 @@ impl Orphans {
     }
 
     pub(crate) fn hold(&self, ino: Ino, n: u64) {
-        self.shard(ino).lock().entry(ino).or_default().count += n;
+        let mut shard = self.shard(ino).lock();
+        let references = shard.entry(ino).or_default();
+        references.count += n;
+        if let Some(estate) = self.estate.get() {
+            references.write_down(estate, ino);
+            (0..n).for_each(|_| estate.held(ino.get()));
+        }
     }
 
     pub(crate) fn release(&self, ino: Ino, n: u64) {
@@ -79,6 +129,12 @@ impl Orphans {
         let Entry::Occupied(mut entry) = shard.entry(ino) else { return };
         let references = entry.get_mut();
         references.count = references.count.saturating_sub(n);
+        if let (Some(estate), Some(place)) = (self.estate.get(), references.place) {
+            match references.count {
+                0 => estate.references.remove(place),
+                count => estate.references.set(place, 1, count),
+            }
+        }
         if references.count == 0 {
             let orphan = references.orphan;
             entry.remove();
@@ -102,7 +158,7 @@ impl Orphans {
 
     /// An inode without a name is about to be made; the first reference will be added by who asked for it.
     pub(crate) fn expect(&self, ino: Ino) {
-        self.shard(ino).lock().insert(ino, References { count: 0, orphan: true, gone: None });
+        self.shard(ino).lock().insert(ino, References { orphan: true, ..References::default() });
     }
 
     /// It was not made.

@@ -47,6 +47,8 @@ pub enum Command {
     Mount(MountArgs),
     /// Make all data safe, then unmount
     Umount(UmountArgs),
+    /// Have another program go on with a guarded mount, under the programs that use it
+    Upgrade(UpgradeArgs),
     /// Show tiers, thresholds, rates, dirty bytes and movements of a mount, a whole cluster, or list the mounts
     Status(StatusArgs),
     /// Show what the servers of a cluster do now, and for which clients, the busiest first
@@ -175,6 +177,9 @@ pub struct ConfigArgs {
     /// How requests come from the kernel
     #[arg(long, value_name = "auto|io-uring|dev")]
     pub transport: Option<String>,
+    /// Keep the mount, and what programs have open, when the daemon ends unexpectedly or is upgraded
+    #[arg(long)]
+    pub guard: bool,
     /// Mount options, as in fstab: kernel flags, or settings such as memory=2GiB and policy.write_behind=5s
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
@@ -193,6 +198,9 @@ pub struct MountArgs {
     /// This process is the daemon that `mount` started
     #[arg(long, hide = true)]
     pub daemon_child: bool,
+    /// A guardian started it
+    #[arg(long, hide = true, requires = "daemon_child")]
+    pub guarded: bool,
     /// A cluster, by its metadata servers: HOST[:PORT][,HOST[:PORT]...]:/ [default: tiers of this machine]; then an existing directory
     #[arg(value_name = "CLUSTER:/] [MOUNTPOINT", num_args = 1..=2, required = true)]
     pub places: Vec<PathBuf>,
@@ -225,6 +233,20 @@ pub struct UmountArgs {
     pub timeout: Option<Span>,
     /// Where it is mounted
     pub mountpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct UpgradeArgs {
+    /// The program that goes on [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// Give up waiting for it after this time; it goes on all the same
+    #[arg(long, value_name = "TIME", default_value = "5min")]
+    pub timeout: Span,
+    /// Where it is mounted, or any path on it
+    pub mountpoint: PathBuf,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Args, Debug)]

@@ -14,6 +14,7 @@ pub mod daemon;
 pub mod demo;
 pub mod docs;
 pub mod exit;
+pub mod guard;
 pub mod holders;
 pub mod locate;
 pub mod monitor;

@@ -9,13 +9,13 @@ use std::{
     os::unix::{ffi::OsStringExt, fs::MetadataExt},
     path::{Path, PathBuf},
     sync::mpsc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::io::Errno;
 
 use crate::{
-    control::{Client, FileRef},
+    control::{CallError, Client, FileRef},
     exit::{Exit, Failure, Outcome, system_text},
     mounts,
 };
@@ -25,6 +25,8 @@ pub const CONTROL_XATTR: &str = "user.onfs.control";
 
 /// A file system that does not answer a look within this time is called hung.
 const LOOK_DEADLINE: Duration = Duration::from_secs(20);
+/// How long a daemon that serves may take to listen for commands.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
 const SOCKET_PATH_MAX: usize = 4096;
 
 /// A path on ONFS.
@@ -53,7 +55,17 @@ pub fn locate(path: &Path) -> Outcome<Located> {
 
 /// Connects to the daemon of a located path.
 pub fn connect(socket: &Path) -> Outcome<Client> {
-    Client::connect(socket).map_err(|error| {
+    let end = Instant::now() + LISTEN_PATIENCE;
+    let connected = loop {
+        match Client::connect(socket) {
+            // It serves, or another one begins to in its place, and does not listen yet.
+            Err(CallError::NotRunning(_)) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            connected => break connected,
+        }
+    };
+    connected.map_err(|error| {
         Failure::new(Exit::NotOnfs, format!("{}: {error}", socket.display()))
             .hint("is the daemon running? a mount that it left behind goes away with: onfs umount MOUNTPOINT")
     })

@@ -1,6 +1,6 @@
 //! What the daemon supervises: a mounted file system, whatever it is built of.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     control::{ControlError, ControlHandler, MoveReport, ProgressSink},
@@ -44,6 +44,12 @@ pub trait MountedFs: Send + Sync {
 
     /// Ends the session at once: users of open files get ENOTCONN. What was acknowledged stays.
     fn abort(&self);
+
+    /// Begins no more requests, for another process that goes on with the mount, and waits for those that were begun; whether all are
+    /// answered. There is no way back.
+    fn leave(&self, _patience: Duration) -> bool {
+        true
+    }
 
     /// Returns when the session has ended, whoever ended it.
     fn wait(&self);

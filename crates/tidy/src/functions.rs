@@ -13,7 +13,7 @@ use crate::{
 const LINES_UNDER: usize = 70;
 /// Functions that may have more, each with the reason why a cut would hide something.
 const EXCUSED: &[(&str, &str, &str)] = &[
-    ("crates/client/src/dispatch.rs", "serve", "one match, an arm of few lines for each kind of request"),
+    ("crates/client/src/dispatch.rs", "serve_one", "one match, an arm of few lines for each kind of request"),
     ("crates/fuse/examples/nullfs/fs.rs", "dispatch", "the same, for the null file system"),
     ("crates/remote/src/kernel.rs", "serve", "the same, for a mount of a cluster"),
     (
@@ -124,6 +124,6 @@ mod tests {
     #[test]
     fn the_limit_holds_but_for_the_named() {
         assert_eq!(allowed("crates/x/src/a.rs", "load"), LINES_UNDER - 1);
-        assert_eq!(allowed("crates/client/src/dispatch.rs", "serve"), usize::MAX);
+        assert_eq!(allowed("crates/client/src/dispatch.rs", "serve_one"), usize::MAX);
     }
 }

@@ -26,7 +26,7 @@ const LAYERS: [&[&str]; 5] = [
         "proto",
         "lease",
     ],
-    &["net", "kv", "store", "fuse", "backend", "bucket", "pg"],
+    &["net", "kv", "store", "fuse", "backend", "bucket", "pg", "handover"],
     &["mds", "ds", "linked", "client", "serve", "remote", "coord", "monitor"],
     &["onfs"],
 ];

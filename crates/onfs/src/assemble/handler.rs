@@ -120,8 +120,8 @@ impl ControlHandler for Handler {
             Request::Scrub { action } => scrub::scrub(&parts.ds, action, progress),
             Request::MemoryShow {} => Ok(Response::Memory(report::memory(&parts, None))),
             Request::MemorySet { bytes } => ask.memory_set(bytes, progress),
-            Request::Unmount { .. } => {
-                Err(ControlError::new(ErrorCode::BadRequest, "the daemon itself unmounts"))
+            Request::Unmount { .. } | Request::Upgrade { .. } => {
+                Err(ControlError::new(ErrorCode::BadRequest, "the daemon does that itself"))
             }
         }
     }

@@ -48,13 +48,14 @@ use std::{
 
 use client::{Client, ClientOptions};
 use ds::DataServer;
-use fuse::{Capabilities, MountOptions, Session, TransportChoice};
+use fuse::{Capabilities, MountError, MountOptions, Session, TransportChoice};
 
 use linked::Linked;
 use mds::Mds;
 
 use crate::{
     config::{Config, MountConfig, Transport},
+    guard::Ward,
     running::{Running, StartError},
 };
 use handler::Handler;
@@ -75,6 +76,8 @@ pub struct StartContext<'a> {
     pub owner_uid: u32,
     /// Something that the user should read: what is not possible, what was recovered.
     pub note: &'a mut dyn FnMut(&str),
+    /// Of a guarded mount: what the daemon before left, and who keeps it.
+    pub ward: Option<Arc<Ward>>,
 }
 
 /// Opens the stores, recovers, mounts at `config.mount.mountpoint` (type `fuse`, subtype `onfs`) and serves. Returns
@@ -84,6 +87,12 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
     let opening =
         Opening { owner_uid: context.owner_uid, buffers: options.buffer_bytes(), first: &mut first_record };
     let stores = Stores::open(config, opening, context.note)?;
+    if let Some(ward) = &context.ward
+        && let Err(error) = succeed(ward, &stores.mds)
+    {
+        stores.give_up();
+        return Err(error);
+    }
     let Stores { mds, linked, .. } = &stores;
     let ds = stores.ds();
     let (ears, heard) = Ears::new(config.plan.history);
@@ -92,6 +101,7 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
         known_max,
         linked: linked.clone(),
         listener: Some(ears.clone()),
+        estate: context.ward.as_ref().map(|ward| ward.estate().clone()),
         control_socket: Some(context.control_socket.as_os_str().as_encoded_bytes().to_vec()),
         ..client_options(config)
     };
@@ -114,8 +124,13 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
             return Err(error);
         }
     };
-    let session = match Session::mount(&options, client.clone()) {
+    let session = match begin_session(&options, &client, context.ward.as_deref()) {
         Ok(session) => session,
+        Err(error) if context.ward.as_ref().is_some_and(|ward| ward.resumes()) => {
+            // As after a kill: what is open stays written down for another attempt.
+            std::mem::forget((upward, client, ds, stores));
+            return Err(of_mount(error));
+        }
         Err(error) => {
             upward.shutdown();
             client.shutdown();
@@ -126,9 +141,35 @@ pub fn start(config: &Config, context: StartContext<'_>) -> Result<Running, Star
     };
     let (config, began) = (config.clone(), Instant::now());
     let Stores { store, mds, linked, .. } = stores;
-    let parts = Parts { store, mds, ds, client, linked, upward, session, config, began };
+    let parts = Parts { store, mds, ds, client, linked, upward, session, config, began, ward: context.ward };
     let fs = Arc::new(Mounted::new(parts));
     Ok(Running { handler: Arc::new(Handler::new(fs.clone())), fs })
+}
+
+/// What the daemon before wrote down of the kernel's references holds from now on.
+fn succeed(ward: &Ward, mds: &Mds) -> Result<(), StartError> {
+    if !ward.takes_epoch(mds.epoch()) {
+        let why = "somebody else had the state since the daemon before ended: the mount cannot go on with it";
+        return Err(StartError::Damaged(why.to_owned()));
+    }
+    mds.keep_references(ward.estate());
+    Ok(())
+}
+
+/// A new mount, or the one that another daemon served.
+fn begin_session(
+    options: &MountOptions,
+    client: &Arc<Client>,
+    ward: Option<&Ward>,
+) -> Result<Session, MountError> {
+    let Some(ward) = ward else { return Session::mount(options, client.clone()) };
+    if let Some(device) = ward.take_device() {
+        let record = ward.estate().session().unwrap_or_default();
+        return Session::resume(options, client.clone(), device, &record);
+    }
+    let session = Session::mount(options, client.clone())?;
+    ward.keep(session.device(), &session.record()).map_err(MountError::Setup)?;
+    Ok(session)
 }
 
 /// What the configuration says of the requests.
@@ -182,6 +223,7 @@ fn mount_options(config: &MountConfig) -> MountOptions {
         Transport::Dev => TransportChoice::Device,
     };
     options.threads = config.threads as usize;
+    options.guarded = config.guard;
     // With many CPUs the buffers would take all of the budget: fewer, then smaller ones.
     options.fit_buffers(config.memory_budget.0 / 4);
     if config.older_kernel {

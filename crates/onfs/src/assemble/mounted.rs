@@ -74,6 +74,10 @@ impl MountedFs for Mounted {
         }
     }
 
+    fn leave(&self, patience: Duration) -> bool {
+        self.parts().is_ok_and(|parts| parts.session.leave(patience))
+    }
+
     fn wait(&self) {
         if let Ok(parts) = self.parts() {
             parts.session.run();
@@ -93,6 +97,11 @@ impl MountedFs for Mounted {
         sample.add(Id::FuseWritten, &[], stats.written_bytes);
         sample.add(Id::FuseOverdue, &[], stats.overdue);
         sample.add(Id::OpenFiles, &[], stats.open_files);
+        if let Some(guard) = parts.ward.as_ref().map(|ward| ward.report()) {
+            sample.add(Id::GuardStarts, &["unexpected-end"], u64::from(guard.restarts));
+            sample.add(Id::GuardStarts, &["upgrade"], u64::from(guard.upgrades));
+            sample.add_real(Id::GuardHeld, &[], guard.last_held_ms.unwrap_or_default() as f64 / 1000.0);
+        }
     }
 
     fn troubles(&self) -> Vec<String> {

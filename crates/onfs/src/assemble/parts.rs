@@ -11,7 +11,7 @@ use mds::Mds;
 use types::Errno;
 
 use super::upward::Upward;
-use crate::{config::Config, control::ControlError};
+use crate::{config::Config, control::ControlError, guard::Ward};
 
 pub(crate) struct Parts {
     pub store: Arc<MetaStore>,
@@ -23,6 +23,8 @@ pub(crate) struct Parts {
     pub session: Session,
     pub config: Config,
     pub began: Instant,
+    /// Of a guarded mount.
+    pub ward: Option<Arc<Ward>>,
 }
 
 /// Of a file system's own error, for messages of commands.

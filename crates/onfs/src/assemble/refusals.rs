@@ -60,6 +60,8 @@ pub(super) fn of_mount(error: MountError) -> StartError {
         | MountError::KernelTooOld { .. }
         | MountError::NoInit
         | MountError::NoRing(_)
+        | MountError::NoResend
+        | MountError::OtherTerms(_)
         | MountError::Refused(_)
         | MountError::Setup(_) => StartError::Failed(text),
     }

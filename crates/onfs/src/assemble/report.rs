@@ -83,6 +83,7 @@ pub(super) fn status(parts: &Parts, shown: &dyn Fn(Ino) -> bool) -> StatusReport
             database,
         },
         link,
+        guard: parts.ward.as_ref().map(|ward| ward.report()),
         warnings,
     }
 }

@@ -28,6 +28,7 @@ mod stage;
 mod top;
 mod tree;
 mod umount;
+mod upgrade;
 
 use crate::{
     args::{Cli, Command},
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Mount(args) => mount::mount(&args),
         Command::Umount(args) => umount::umount(&args),
+        Command::Upgrade(args) => upgrade::upgrade(&args),
         Command::Status(args) => inspect::status(&args),
         Command::Top(args) => top::top(&args),
         Command::File(args) => inspect::file(&args),

@@ -1,6 +1,6 @@
 //! `onfs mount` and `mount.onfs`.
 
-use std::{io::Write, path::Path};
+use std::{io::Write, path::Path, sync::Arc};
 
 use super::settings::{resolve, settings, wrong};
 use crate::{
@@ -9,6 +9,7 @@ use crate::{
     config::{Config, Entry, Host, MountConfig, REMOTE_SECTIONS, RemoteConfig, Settings},
     daemon::{self, Duty, Ready},
     exit::{Failure, Outcome, system_text},
+    guard::{self, Guarded, Ward},
     locate,
     mount_call::HelperCall,
     render::{self, units::bytes},
@@ -17,7 +18,13 @@ use crate::{
 pub fn mount(args: &MountArgs) -> Outcome {
     if args.daemon_child || args.foreground {
         let ready = if args.daemon_child { Ready::Parent } else { Ready::Foreground };
-        let ended = prepared(args).and_then(|(_, wanted)| wanted.serve(ready));
+        let ended = prepared(args).and_then(|(settings, wanted)| match wanted.guarded(&settings) {
+            Some(guarded) if !args.guarded => guard::guard(&guarded, ready),
+            guarded => {
+                let ward = guarded.map(|_| Ward::from_guardian()).transpose()?;
+                wanted.serve(ready, ward)
+            }
+        });
         return ended.map_err(|failure| ready.failed(failure));
     }
     let (settings, wanted) = prepared(args)?;
@@ -53,21 +60,29 @@ impl Wanted {
         }
     }
 
-    fn serve(&self, ready: Ready) -> Outcome {
+    fn guarded<'a>(&'a self, settings: &'a Settings) -> Option<Guarded<'a>> {
+        let Wanted::Own(config) = self else { return None };
+        let (mount, log) = (&config.mount, &config.log);
+        config.mount.guard.then_some(Guarded { settings, mount, log })
+    }
+
+    fn serve(&self, ready: Ready, ward: Option<Arc<Ward>>) -> Outcome {
         let purpose = format!("mounted at {}", self.mount().mountpoint.display());
         match self {
             Wanted::Own(config) => {
                 let start = |context: StartContext<'_>| assemble::start(config, context);
                 let unprivileged = unprivileged(config);
                 let (mount, monitor, log) = (&config.mount, &config.monitor, &config.log);
-                let duty = Duty { mount, monitor, log, mounts: true, purpose, unprivileged, start: &start };
+                let start = &start;
+                let duty = Duty { mount, monitor, log, mounts: true, purpose, unprivileged, start, ward };
                 daemon::run(&duty, ready)
             }
             Wanted::Cluster(config) => {
                 let start = |context: StartContext<'_>| assemble::start_remote(config, context);
                 let unprivileged = others_shut_out(config.mount.allow_other);
                 let (mount, monitor, log) = (&config.mount, &config.monitor, &config.log);
-                let duty = Duty { mount, monitor, log, mounts: true, purpose, unprivileged, start: &start };
+                let start = &start;
+                let duty = Duty { mount, monitor, log, mounts: true, purpose, unprivileged, start, ward };
                 daemon::run(&duty, ready)
             }
         }
@@ -82,7 +97,9 @@ fn prepared(args: &MountArgs) -> Outcome<(Settings, Wanted)> {
     if let Some(source) = source {
         settings.apply_flag("mount.source", source, source).map_err(|error| wrong(&[error]))?;
     }
-    let mountpoint = locate::absolute(place).map_err(|error| {
+    // What is mounted there already would be asked, and only this process can answer.
+    let absolute = if args.guarded { Ok(place.to_owned()) } else { locate::absolute(place) };
+    let mountpoint = absolute.map_err(|error| {
         let place = place.display();
         let message = format!("{place}: {}", system_text(&error));
         match error.raw_os_error() {
@@ -94,6 +111,11 @@ fn prepared(args: &MountArgs) -> Outcome<(Settings, Wanted)> {
     let remote = RemoteConfig::resolve(&settings, &host, &mountpoint).map_err(|error| wrong(&[error]))?;
     if let Some(remote) = remote {
         RemoteConfig::refuse_flags(&settings).map_err(|error| wrong(&[error]))?;
+        if remote.mount.guard {
+            return Err(Failure::usage(
+                "mount.guard: a mount of a cluster cannot be guarded: leave --guard out",
+            ));
+        }
         return Ok((settings, Wanted::Cluster(Box::new(remote))));
     }
     let config = resolve(&settings, &host, &mountpoint)?;

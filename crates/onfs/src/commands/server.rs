@@ -57,6 +57,7 @@ fn serve(config: &ServerConfig, ready: Ready) -> Outcome {
         purpose: format!("serving as node {} of a cluster", config.node.id),
         unprivileged: Vec::new(),
         start: &start,
+        ward: None,
     };
     daemon::run(&duty, ready)
 }

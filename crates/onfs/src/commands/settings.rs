@@ -89,6 +89,7 @@ fn assignments(args: &ConfigArgs) -> Outcome<Vec<Assignment>> {
     };
     own("memory.size", args.memory.clone(), "--memory");
     own("mount.memory_budget", args.memory_budget.clone(), "--memory-budget");
+    own("mount.guard", args.guard.then(|| "on".to_owned()), "--guard");
     own("mount.transport", args.transport.clone(), "--transport");
     own("metadata.engine", args.metadata_engine.clone(), "--metadata-engine");
     own("metadata.url", args.metadata_url.clone(), "--metadata-url");

@@ -45,6 +45,8 @@ pub struct MountConfig {
     pub mountpoint: PathBuf,
     pub state: PathBuf,
     pub transport: Transport,
+    /// A guardian keeps the mount when the daemon ends.
+    pub guard: bool,
     /// Use it where it can be had.
     pub passthrough: bool,
     pub allow_other: bool,
@@ -185,6 +187,7 @@ impl Config {
         };
         check_directories(&config)?;
         check_mode(&config)?;
+        check_guard(&config)?;
         Ok(config)
     }
 }
@@ -208,6 +211,7 @@ pub(super) fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Resu
         mountpoint: mountpoint.to_owned(),
         state,
         transport,
+        guard: reader.word("mount", "guard")? == "on",
         passthrough: reader.word("mount", "passthrough")? == "auto",
         older_kernel: reader.word("mount", "kernel_features")? == "6.1",
         allow_other: match reader.word("mount", "allow_other")? {
@@ -350,6 +354,24 @@ fn mode(reader: &Reader<'_>) -> Result<Mode, ConfigError> {
             Err(ConfigError::new(&transient.origin, message))
         }
         (_, mode) => Ok(mode),
+    }
+}
+
+/// What nobody could go on with.
+fn check_guard(config: &Config) -> Result<(), ConfigError> {
+    let refused = |why| Err(ConfigError::new("mount.guard", why));
+    match config {
+        _ if !config.mount.guard => Ok(()),
+        Config { link: Some(_), .. } => {
+            refused("a mount with a linked directory cannot be guarded yet: mount it without --guard")
+        }
+        Config { mount: MountConfig { transport: Transport::IoUring, .. }, .. } => {
+            refused("a guarded mount is served over /dev/fuse: leave --transport io-uring out, or --guard")
+        }
+        Config { mount: MountConfig { older_kernel: true, .. }, .. } => {
+            refused("it needs what Linux 6.9 has: leave mount.kernel_features or --guard out")
+        }
+        _ => Ok(()),
     }
 }
 

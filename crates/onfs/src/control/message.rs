@@ -169,6 +169,10 @@ pub enum Request {
     Unmount {
         lazy: bool,
     },
+    /// Hand the mount over to this program. There is no answer but a refusal: the daemon ends, and the next one is asked how it went.
+    Upgrade {
+        program: String,
+    },
 }
 
 /// Of the pass over all checksums.
@@ -226,6 +230,7 @@ impl Request {
             Request::MemoryShow {} => "memory show",
             Request::MemorySet { .. } => "memory set",
             Request::Unmount { .. } => "unmount",
+            Request::Upgrade { .. } => "upgrade",
         }
     }
 
@@ -237,7 +242,8 @@ impl Request {
             | Request::MemorySet { .. }
             | Request::FlushAll { .. }
             | Request::LinkAccept { .. }
-            | Request::Unmount { .. } => true,
+            | Request::Unmount { .. }
+            | Request::Upgrade { .. } => true,
             Request::Scrub { action } => !matches!(action, ScrubAction::Show),
             Request::Status {}
             | Request::File { .. }
@@ -305,7 +311,8 @@ impl Request {
             | Request::Scrub { .. }
             | Request::MemoryShow {}
             | Request::MemorySet { .. }
-            | Request::Unmount { .. } => &[],
+            | Request::Unmount { .. }
+            | Request::Upgrade { .. } => &[],
         }
     }
 }

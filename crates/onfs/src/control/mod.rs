@@ -45,8 +45,9 @@ pub use message::{
     Unit, VERSION,
 };
 pub use report::{
-    BudgetReport, Coolness, DatabaseReport, DirPolicyReport, FileOutcome, FileReport, MemoryReport,
-    MetadataReport, MoveReport, Movement, QuotaReport, ScrubReport, StatusReport, TierReport, TierResidency,
+    BudgetReport, Coolness, DatabaseReport, DirPolicyReport, FileOutcome, FileReport, GuardReport,
+    MemoryReport, MetadataReport, MoveReport, Movement, QuotaReport, ScrubReport, StatusReport, TierReport,
+    TierResidency,
 };
 pub use server::{Server, ServerOptions};
 pub use socket::SOCKET_NAME;

@@ -38,8 +38,32 @@ pub struct StatusReport {
     /// Of a mount whose near-line is a linked directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkReport>,
+    /// Of a guarded mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardReport>,
     /// What the operator should look at.
     pub warnings: Vec<String>,
+}
+
+/// Who keeps the mount when the daemon ends, and what became of the daemons before.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct GuardReport {
+    /// The guardian's process.
+    pub guardian: u32,
+    /// The first daemon of the mount is 1.
+    pub number: u32,
+    /// Daemons that ended unexpectedly.
+    pub restarts: u32,
+    pub upgrades: u32,
+    /// Why the one before ended: `upgrade`, or how it was ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_why: Option<String>,
+    /// How long requests waited then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_held_ms: Option<u64>,
+    /// Why the last upgrade came to nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_upgrade: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

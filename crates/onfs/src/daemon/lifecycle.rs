@@ -12,6 +12,7 @@ use crate::{
     control::{
         ControlError, ControlHandler, ErrorCode, MoveReport, Peer, Progress, ProgressSink, Request, Response,
     },
+    guard::Ward,
     holders::{HolderList, holders, mounts_below},
     mounts,
     running::{Running, UnmountError},
@@ -20,12 +21,16 @@ use crate::{
 /// How long the answer to a lazy unmount waits for the daemon's end, which open files may keep off for ever.
 const LAZY_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long requests that were begun may take before another daemon takes over.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Stands before the file system's own handler and does what concerns the whole daemon.
 pub struct Lifecycle {
     running: Running,
     /// The number of the mount: its path may be another's after it was detached.
     mount_id: Option<u64>,
     stop_deadline: Duration,
+    ward: Option<Arc<Ward>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -39,11 +44,16 @@ struct State {
 
 impl Lifecycle {
     /// To be called when it has just been mounted, if it has a mount point.
-    pub fn new(running: Running, mountpoint: Option<&Path>, stop_deadline: Duration) -> Arc<Lifecycle> {
+    pub fn new(
+        running: Running,
+        mountpoint: Option<&Path>,
+        stop_deadline: Duration,
+        ward: Option<Arc<Ward>>,
+    ) -> Arc<Lifecycle> {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let mount_id =
             mountpoint.and_then(|place| mounts::onfs_at(place).ok().flatten()).map(|mount| mount.id);
-        Arc::new(Lifecycle { running, mount_id, stop_deadline, state, changed })
+        Arc::new(Lifecycle { running, mount_id, stop_deadline, ward, state, changed })
     }
 
     /// Waits until the session has ended, then writes down what is left. The answer to an unmount command waits for
@@ -137,6 +147,34 @@ impl Lifecycle {
         Ok(report)
     }
 
+    /// Makes room for another daemon under the same mount. Returns only if nothing came of it.
+    fn hand_over(&self, program: &str) -> ControlError {
+        let Some(ward) = &self.ward else {
+            let why = "this mount has no guardian: unmount, and mount again with --guard";
+            return ControlError::new(ErrorCode::BadRequest, why);
+        };
+        if std::mem::replace(&mut self.state.lock().stopping, true) {
+            return ControlError::new(ErrorCode::Busy, "it is being unmounted, or upgraded, already");
+        }
+        let refused = match ward.prepare(program) {
+            Ok(version) => {
+                tracing::info!(program, version, "the mount is handed over");
+                let since = Ward::now_ns();
+                if !self.running.fs.leave(LEAVE_PATIENCE) {
+                    tracing::warn!("some requests take long: the next daemon begins them again");
+                }
+                if let Err(error) = ward.leaves(since) {
+                    tracing::error!(%error, "the guardian was not told of the hand-over");
+                }
+                // All that was answered is in the journal; the rest is the next daemon's.
+                std::process::exit(0);
+            }
+            Err(why) => ControlError::new(ErrorCode::Failed, why),
+        };
+        self.state.lock().stopping = false;
+        refused
+    }
+
     fn holders(&self) -> String {
         let all = mounts::mounts().unwrap_or_default();
         let Some(mount) = self.mount_id.and_then(|id| all.iter().find(|m| m.id == id)) else {
@@ -157,6 +195,10 @@ impl ControlHandler for Lifecycle {
         if let Request::Unmount { lazy } = request {
             tracing::info!(pid = peer.pid, uid = peer.uid, lazy, "unmounting by command");
             return self.unmount(lazy, progress).map(Response::Moved);
+        }
+        if let Request::Upgrade { program } = request {
+            tracing::info!(pid = peer.pid, uid = peer.uid, "an upgrade by command");
+            return Err(self.hand_over(&program));
         }
         self.running.handler.handle(peer, request, progress)
     }

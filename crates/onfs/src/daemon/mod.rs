@@ -14,6 +14,8 @@ mod supervisor;
 
 pub use launch::{Child, launch};
 pub use lifecycle::Lifecycle;
+pub use log::Log;
 pub use ready::{Message, Ready};
 pub use run::{Duty, run};
+pub use state::prepare as prepare_state;
 pub use state::{StateLock, prepare};

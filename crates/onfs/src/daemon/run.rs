@@ -22,6 +22,7 @@ use crate::{
     config::{LogConfig, MonitorConfig, MountConfig},
     control::{Limits, SOCKET_NAME, Server, ServerOptions},
     exit::{Exit, Failure, Outcome},
+    guard::Ward,
     locate::{self, Health},
     monitor::Monitor,
     mounts,
@@ -50,11 +51,18 @@ pub struct Duty<'a> {
     /// What an ordinary user does without.
     pub unprivileged: Vec<String>,
     pub start: Start<'a>,
+    /// Of a guarded mount.
+    pub ward: Option<Arc<Ward>>,
 }
 
 impl Duty<'_> {
     fn mountpoint(&self) -> Option<&Path> {
         self.mounts.then_some(self.mount.mountpoint.as_path())
+    }
+
+    /// Where something is about to be mounted.
+    fn new_mountpoint(&self) -> Option<&Path> {
+        self.mountpoint().filter(|_| !self.ward.as_ref().is_some_and(|ward| ward.resumes()))
     }
 }
 
@@ -62,7 +70,7 @@ impl Duty<'_> {
 pub fn run(duty: &Duty<'_>, ready: Ready) -> Outcome {
     let state = &duty.mount.state;
     // Before anything is created.
-    if let Some(mountpoint) = duty.mountpoint()
+    if let Some(mountpoint) = duty.new_mountpoint()
         && locate::health(mountpoint) == Health::Alive
     {
         living_mountpoint(mountpoint)?;
@@ -81,7 +89,7 @@ pub fn run(duty: &Duty<'_>, ready: Ready) -> Outcome {
         tracing::warn!("{text}");
         ready.note(text);
     };
-    duty.mountpoint().map_or(Ok(()), |mountpoint| clear_mountpoint(mountpoint, &note))?;
+    duty.new_mountpoint().map_or(Ok(()), |mountpoint| clear_mountpoint(mountpoint, &note))?;
     raise_open_files();
     if !rustix::process::geteuid().is_root() {
         duty.unprivileged.iter().for_each(|text| note(text));
@@ -98,9 +106,11 @@ pub fn run(duty: &Duty<'_>, ready: Ready) -> Outcome {
     if ready == Ready::Parent {
         log.take_standard_error();
     }
+    duty.ward.iter().for_each(|ward| ward.serves());
     ready.ready();
 
     let result = life.run();
+    duty.ward.iter().for_each(|ward| ward.ended());
     signals.close();
     drop(monitor);
     server.stop(ANSWER_PATIENCE);
@@ -121,9 +131,11 @@ struct Started {
 fn start_all(duty: &Duty<'_>, note: &dyn Fn(&str)) -> Outcome<Started> {
     let socket = duty.mount.state.join(SOCKET_NAME);
     let owner_uid = rustix::process::getuid().as_raw();
-    let context = StartContext { control_socket: &socket, owner_uid, note: &mut |text| note(text) };
+    let ward = duty.ward.clone();
+    let context = StartContext { control_socket: &socket, owner_uid, note: &mut |text| note(text), ward };
     let running = (duty.start)(context).map_err(of_start)?;
-    let life = Lifecycle::new(running.clone(), duty.mountpoint(), duty.mount.stop_deadline);
+    let ward = duty.ward.clone();
+    let life = Lifecycle::new(running.clone(), duty.mountpoint(), duty.mount.stop_deadline, ward);
     let options =
         ServerOptions { socket, open_to_all: duty.mount.allow_other, owner_uid, limits: Limits::default() };
     let server = Server::start(options, life.clone())

@@ -145,6 +145,8 @@ metrics! {
     AheadBytes: Gauge, "onfs_client_ahead_bytes", [], "Bytes that are asked for ahead or there";
     BackWrites: Counter, "onfs_client_back_writes_total", [], "Small writes that were kept back for a moment, to be sent together";
     BackRequests: Counter, "onfs_client_back_requests_total", [], "Pieces in which they were sent";
+    GuardStarts: Counter, "onfs_guard_starts_total", ["why"], "Of a guarded mount: daemons that went on in place of one before, since it was mounted; why is unexpected-end or upgrade";
+    GuardHeld: Gauge, "onfs_guard_held_seconds", [], "So long requests waited for this daemon after the one before; 0 for the first";
     BackBytes: Gauge, "onfs_client_back_bytes", [], "Bytes that are kept back now: what is lost if the mount is killed";
     BackLost: Counter, "onfs_client_back_lost_bytes_total", [], "Bytes that were kept back and could not be sent; programs were told by fsync or close";
     MappedFiles: Gauge, "onfs_client_mapped_files", [], "Files of which the kernel has pages for mappings";

@@ -5,7 +5,7 @@ use super::{
     table::{Align, Table, pairs},
     units::{bar, bytes, count, files, rate, span},
 };
-use crate::control::{Movement, StatusReport, TierReport};
+use crate::control::{GuardReport, Movement, StatusReport, TierReport};
 
 const MOVEMENTS_SHOWN: usize = 20;
 
@@ -79,10 +79,29 @@ fn head(s: &StatusReport) -> String {
         let place = format!("{} at {}, namespace {}", d.database, d.hosts, d.namespace);
         rows.push(("database", place + &trouble));
     }
+    if let Some(guard) = &s.guard {
+        rows.push(("guarded", guarded(guard)));
+    }
     if s.queued_files > 0 {
         rows.push(("queued", format!("{} by commands that did not wait", files(s.queued_files))));
     }
     pairs(&rows)
+}
+
+fn guarded(guard: &GuardReport) -> String {
+    let times = |n: u32| if n == 1 { "once".to_owned() } else { format!("{n} times") };
+    let mut out = format!("by pid {}, restarted {}", guard.guardian, times(guard.restarts));
+    out.push_str(&format!(", upgraded {}", times(guard.upgrades)));
+    if let Some(why) = &guard.last_why {
+        out.push_str(&format!(
+            "; the last time: {why}, requests waited {} ms",
+            guard.last_held_ms.unwrap_or(0)
+        ));
+    }
+    if let Some(why) = &guard.failed_upgrade {
+        out.push_str(&format!("; an upgrade failed: {why}"));
+    }
+    out
 }
 
 fn reason(what: &str, why: &str) -> String {

@@ -103,6 +103,7 @@ impl Site {
     pub fn mount(&mut self) {
         let mut notes = Vec::new();
         let context = StartContext {
+            ward: None,
             control_socket: &self.dir.path().join("socket"),
             owner_uid: rustix::process::getuid().as_raw(),
             note: &mut |text| notes.push(text.to_owned()),
