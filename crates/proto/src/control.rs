@@ -5,6 +5,7 @@ use prost::Message;
 use crate::{
     Bad, Head, Method, Nothing, Request, SessionId,
     attr::Attr,
+    copies::CopyWord,
     metadata::{known, text},
     slots::Run,
 };
@@ -193,6 +194,12 @@ pub struct NodeReport {
     /// What names its state directory: 16 random bytes. Empty: it does not say.
     #[prost(bytes = "vec", tag = "346")]
     pub state: Vec<u8>,
+    /// Which of its lives this is, to all metadata servers the same. 0: it takes part in no second copies.
+    #[prost(fixed64, tag = "70")]
+    pub life: u64,
+    /// Of objects with two copies.
+    #[prost(message, repeated, tag = "71")]
+    pub copy_words: Vec<CopyWord>,
 }
 
 /// As `cluster::pressure::Stand`, in bytes.
@@ -395,6 +402,7 @@ impl Request for NodeReport {
         if !matches!(self.state.len(), 0 | STATE_BYTES) {
             return Err(Bad::Range("state"));
         }
+        crate::copies::words(&self.copy_words)?;
         self.addresses.iter().try_for_each(|address| text("address", address, ADDRESS_MAX))
     }
 }

@@ -55,7 +55,7 @@ impl DataService {
 
     pub(super) fn copies(&self, after: u64) -> Done {
         let judged = |(ino, mark): (Ino, Mark)| Judged {
-            object: Some(Object { ino: ino.get(), generation: mark.generation }),
+            object: Some(Object { ino: ino.get(), generation: mark.generation, view: None }),
             attempt: mark.attempt,
             counts: false,
         };
