@@ -16,6 +16,9 @@ use crate::{
 /// In the generation of a layout whose stripes have two copies, and of their objects.
 pub const TWOFOLD: u32 = 1 << 31;
 
+/// In a view's number, above the count of views: how often both copies were lost, and one went on with what outlived it.
+pub const REVIVED: u32 = 32;
+
 /// Objects of one question about leave.
 pub const LEFT_OUT_MAX: usize = 256;
 

@@ -24,9 +24,9 @@ use proto::{
 };
 use serve::metadata::MetadataOptions;
 use site::{
-    ask,
+    ask, client_to,
     cluster::{META, Session, Site, options},
-    client_to, until,
+    until,
 };
 use types::{Errno, Ino};
 use wire::{
@@ -82,7 +82,13 @@ impl File {
     }
 
     /// Asks one of them once. `None`: no answer.
-    fn once<R: Request>(&self, node: u64, request: &R, body: &[u8], most: u32) -> Option<site::Asked<R::Answer>> {
+    fn once<R: Request>(
+        &self,
+        node: u64,
+        request: &R,
+        body: &[u8],
+        most: u32,
+    ) -> Option<site::Asked<R::Answer>> {
         let call = Call {
             body: Body::new(body.to_vec()),
             answer_bytes_max: most,
@@ -210,7 +216,8 @@ fn both_have_what_is_written_and_either_answers() {
     }
     assert_eq!(session.attr(file.ino).unwrap().size, MIB + 10);
     let name = b"user.onfs.layout".to_vec();
-    let shown = ask(&session.meta, &GetXattr { head: session.head(), ino: file.ino, name }, &[], 4096).unwrap().1;
+    let shown =
+        ask(&session.meta, &GetXattr { head: session.head(), ino: file.ino, name }, &[], 4096).unwrap().1;
     let shown = String::from_utf8(shown).unwrap();
     assert!(shown.contains(&format!("seconds={second}:")), "{shown}");
     // It is removed at both.
@@ -295,7 +302,11 @@ fn what_was_synced_outlives_both() {
         site.report(n);
     }
     assert_eq!(file.read(false, 0, 4 << 20), pattern(1, MIB));
-    assert_eq!((before.number >> 32, file.view().number >> 32), (0, 1), "it is said that something may be lost");
+    assert_eq!(
+        (before.number >> 32, file.view().number >> 32),
+        (0, 1),
+        "it is said that something may be lost"
+    );
     file.wait_until_whole(0);
     assert_eq!(file.read(true, 0, 4 << 20), pattern(1, MIB));
 }

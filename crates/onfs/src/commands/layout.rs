@@ -87,7 +87,8 @@ pub fn layout(args: &LayoutArgs) -> Outcome {
 
 /// The words that are given.
 fn wish(args: &LayoutArgs) -> Option<String> {
-    let words = [("stripes", &args.stripes), ("unit", &args.unit), ("local", &args.local), ("copies", &args.copies)];
+    let words =
+        [("stripes", &args.stripes), ("unit", &args.unit), ("local", &args.local), ("copies", &args.copies)];
     let words: Vec<String> =
         words.iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?))).collect();
     (!words.is_empty()).then(|| words.join(" "))

@@ -19,7 +19,7 @@ fn the(object: Option<&asked::Object>) -> Result<&asked::Object, No> {
 impl DataService {
     pub(super) fn read(&self, asked: &asked::Read, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
-        if let Some(replica) = self.replica(object)? {
+        if let Some(replica) = self.asked_replica(object)? {
             return self.read_copy(&replica, asked, incoming);
         }
         if self.is_nothing(object)? {
@@ -56,7 +56,7 @@ impl DataService {
         if incoming.body().is_empty() {
             return Ok(Done::new(&asked::Written { bytes: 0 }));
         }
-        if let Some(replica) = self.replica(object)? {
+        if let Some(replica) = self.asked_replica(object)? {
             return self.write_copy(&replica, asked, incoming);
         }
         let bytes = incoming.body();
@@ -87,7 +87,7 @@ impl DataService {
     }
 
     pub(super) fn sync(&self, asked: &asked::Sync, incoming: &Incoming) -> Outcome {
-        if let Some(replica) = self.replica(the(asked.object.as_ref())?)? {
+        if let Some(replica) = self.asked_replica(the(asked.object.as_ref())?)? {
             return self.sync_copy(&replica, incoming);
         }
         self.make_safe(the(asked.object.as_ref())?)?;
@@ -149,7 +149,7 @@ impl DataService {
         if asked.size > i64::MAX as u64 {
             return Err(Errno::EFBIG.into());
         }
-        if let Some(replica) = self.replica(object)? {
+        if let Some(replica) = self.asked_replica(object)? {
             return self.truncate_copy(&replica, asked, incoming);
         }
         let begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
@@ -187,7 +187,7 @@ impl DataService {
 
     pub(super) fn allocate(&self, asked: &asked::Allocate, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
-        if let Some(replica) = self.replica(object)? {
+        if let Some(replica) = self.asked_replica(object)? {
             return self.allocate_copy(&replica, asked, incoming);
         }
         let ino = proto::attr::ino(object.ino)?;
@@ -225,7 +225,7 @@ impl DataService {
 
     pub(super) fn seek(&self, asked: &asked::Seek, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
-        match self.replica(object)? {
+        match self.asked_replica(object)? {
             Some(replica) => self.seek_copy(&replica, asked, incoming),
             None => self.seek_here(asked, object),
         }
@@ -253,7 +253,7 @@ impl DataService {
 
     pub(super) fn set_time(&self, asked: &asked::SetTime, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
-        if let Some(replica) = self.replica(object)? {
+        if let Some(replica) = self.asked_replica(object)? {
             return self.set_time_copy(&replica, asked, incoming);
         }
         let time = asked.mtime.ok_or(Bad::Missing("time"))?.try_into()?;

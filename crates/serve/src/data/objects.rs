@@ -30,7 +30,7 @@ impl DataService {
     }
 
     fn attr(&self, object: &asked::Object) -> Result<asked::ObjectAttr, No> {
-        match self.replica(object)? {
+        match self.asked_replica(object)? {
             Some(replica) => self.attr_copy(&replica),
             None => self.attr_here(object),
         }

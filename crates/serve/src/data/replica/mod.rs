@@ -9,6 +9,7 @@
 //! - I-TWO-3: a change that has begun goes on to its end, or to a view in which it is somebody else's, whoever waits for it. Until then the session for
 //!   which it is made has something under way here (I-DATA-5).
 //! - I-TWO-4: who could not store what the other one has stored leaves the object to that one, and answers nobody meanwhile.
+//! - I-TWO-5: who asks by a view of before both copies were lost gets no answer, but that there is another one.
 //!
 //! What is known of a view is kept as long as the process lives: an older one that comes late must not be taken for the newest. The lock of one object is
 //! taken before that of the peers, and nothing is waited for under either.

@@ -19,7 +19,7 @@ use net::{Credentials, Queue};
 use parking_lot::Mutex;
 use proto::{
     control::{NodeReport, NodeReported},
-    copies::{TWOFOLD, View},
+    copies::{REVIVED, TWOFOLD, View},
     data::Object,
 };
 use types::{Errno, Ino};
@@ -198,6 +198,17 @@ impl DataService {
             self.replicas.is_busy(&replica);
         }
         Ok(Some(replica))
+    }
+
+    /// The same for who reads and writes: after both copies were lost whoever asks by a view of before has to learn of that first (I-TWO-5).
+    pub(in crate::data) fn asked_replica(&self, object: &Object) -> Result<Option<Arc<Replica>>, No> {
+        let replica = self.replica(object)?;
+        if let (Some(replica), Some(view)) = (&replica, object.view)
+            && replica.state.lock().number() >> REVIVED != view.number >> REVIVED
+        {
+            return Err(No(Box::new(proto::fault::other_view())));
+        }
+        Ok(replica)
     }
 
     pub(super) fn length_of(&self, object: &Object) -> Result<u64, No> {

@@ -145,7 +145,7 @@ impl DataService {
     fn left_out(&self, by: Member, objects: &[Object]) {
         let mut known = Vec::new();
         for object in objects {
-            if !object.view.is_some_and(|view| view.check().is_ok()) {
+            if object.view.is_none_or(|view| view.check().is_err()) {
                 continue;
             }
             if let Ok(Some(replica)) = self.replica(object) {
