@@ -5,7 +5,7 @@
 use prost::{Enumeration, Message};
 use types::Errno;
 
-use crate::{BATCH_MAX, Bad, Nothing, attr::Time, copies::View};
+use crate::{BATCH_MAX, Bad, Nothing, attr::Time, views::View};
 
 /// Bytes of one read or write: a frame's body.
 pub const BYTES_MAX: u32 = 4 << 20;

@@ -8,8 +8,8 @@ use types::SAU_BYTES;
 
 use crate::{
     Bad,
-    copies::{Member, TWOFOLD, View},
     data::Object,
+    views::{Member, TWOFOLD, View},
 };
 
 /// Data servers of one file at most.
@@ -105,7 +105,7 @@ impl Layout {
     pub fn twofold(unit: u64, members: &[(Member, Option<Member>)]) -> Layout {
         let view = |(primary, second): &(Member, Option<Member>)| {
             let second =
-                second.map(|member| crate::copies::Second { member, since: 1, counts: true, kept: false });
+                second.map(|member| crate::views::Second { member, since: 1, counts: true, kept: false });
             View { number: 1, primary: *primary, since: 1, second }
         };
         Layout {

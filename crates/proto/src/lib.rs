@@ -39,6 +39,7 @@ pub mod spread;
 pub mod tail;
 pub mod taking_out;
 pub mod untouched;
+mod views;
 pub mod watch;
 pub mod writes;
 

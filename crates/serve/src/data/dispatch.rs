@@ -9,6 +9,16 @@ use super::DataService;
 use crate::answer::{Done, No, Outcome};
 
 impl DataService {
+    /// Asked by another server for what has two copies.
+    pub(super) fn is_of_copies(&self, incoming: &Incoming) -> bool {
+        let by_server = incoming.peer().roles.has(Roles::DS);
+        match Method::from_number(incoming.header.method) {
+            Some(Method::StoreCopy | Method::CopyDone | Method::AskLeave | Method::KnowView) => true,
+            Some(Method::Sync) => by_server,
+            Some(_) | None => false,
+        }
+    }
+
     #[expect(clippy::wildcard_enum_match_arm, reason = "one service's methods, of many")]
     pub(super) fn carry_out(&self, incoming: &mut Incoming) -> Outcome {
         let meta = &incoming.meta;
@@ -76,13 +86,6 @@ fn is_among_servers(method: Method) -> bool {
             | Method::KnowView
             | Method::DropCopies
     )
-}
-
-/// Asked by another server for what has two copies.
-pub(super) fn is_of_copies(method: Method, incoming: &Incoming) -> bool {
-    let of_copies =
-        matches!(method, Method::StoreCopy | Method::CopyDone | Method::AskLeave | Method::KnowView);
-    of_copies || method == Method::Sync && incoming.peer().roles.has(Roles::DS)
 }
 
 fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {

@@ -13,7 +13,6 @@ use namespace::key;
 use net::{Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex};
 use proto::{
-    Method,
     control::{NodeReport, NodeReported},
     data as asked,
 };
@@ -23,7 +22,6 @@ use super::{
     Record,
     admission::Admission,
     attempt::Arriving,
-    dispatch::is_of_copies,
     first::FirstRecords,
     followed::Leaving,
     lent::Lending,
@@ -523,9 +521,7 @@ impl Handler for DataService {
     fn asked(&self, incoming: Incoming, reply: Reply) {
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
-            let asked = Method::from_number(incoming.header.method);
-            let among = asked.is_some_and(|method| is_of_copies(method, &incoming));
-            let workers = if among { &self.among } else { &self.workers };
+            let workers = if self.is_of_copies(&incoming) { &self.among } else { &self.workers };
             workers.take(me, incoming, reply);
         }
     }

@@ -1,6 +1,6 @@
 //! Objects of which this data server has one of two copies: the machine of [`cluster::replica::copy`] with sockets, threads and devices.
 //!
-//! - [`object`] one object: requests in, what is to be done out; [`change`] what is done to its bytes.
+//! - [`object`] one object: requests in, what is to be done out; [`change`] what is done to its bytes, and [`applying`] doing it here; [`known`] by which view.
 //! - [`asked`] what clients and the metadata server ask; [`second`] what the other data server asks; [`peers`] asking that one, and leave to answer.
 //! - [`registry`] all of them; [`tick`] what is due by itself; [`words`] what the metadata server is told.
 //!
@@ -14,8 +14,10 @@
 //! What is known of a view is kept as long as the process lives: an older one that comes late must not be taken for the newest. The lock of one object is
 //! taken before that of the peers, and nothing is waited for under either.
 
+mod applying;
 mod asked;
 mod change;
+mod known;
 mod object;
 mod peers;
 mod registry;

@@ -19,7 +19,6 @@ use net::{Credentials, Queue};
 use parking_lot::Mutex;
 use proto::{
     control::{NodeReport, NodeReported},
-    copies::{REVIVED, TWOFOLD, View},
     data::Object,
 };
 use types::{Errno, Ino};
@@ -29,11 +28,7 @@ use super::{
     peers::{Peers, Question},
     words::Words,
 };
-use crate::{
-    answer::No,
-    data::{DataService, source::Pace},
-    views,
-};
+use crate::{answer::No, data::source::Pace};
 
 /// A slow device or a loaded machine is not taken for one that is gone.
 const SENT: Patience = Patience {
@@ -169,52 +164,5 @@ impl Registry {
                 tracing::error!("a thread that works for second copies ended with a panic");
             }
         }
-    }
-}
-
-/// It has two copies, or is to have them; then it names a view.
-pub(in crate::data) fn view_of(object: &Object) -> Result<Option<View>, No> {
-    match (object.generation & TWOFOLD != 0, object.view) {
-        (false, None) => Ok(None),
-        (true, Some(view)) => Ok(Some(view)),
-        // Of a client that knows nothing of views, or that mixes things up.
-        (true, None) | (false, Some(_)) => Err(Errno::EINVAL.into()),
-    }
-}
-
-impl DataService {
-    /// The object, which knows the view that is named by now. `None`: there is one copy of it.
-    pub(in crate::data) fn replica(&self, object: &Object) -> Result<Option<Arc<Replica>>, No> {
-        let Some(view) = view_of(object)? else { return Ok(None) };
-        let replica = self.replicas.get_or_make(object)?;
-        let world = self.replicas.world();
-        let view = views::view(&view);
-        if replica.state.lock().number() < view.number {
-            let length = if view.primary == world.me { self.length_of(&replica.object)? } else { 0 };
-            let mut state = replica.state.lock();
-            state.adopt(&view, length, &world, replica.ino);
-            state.pump(&world, &replica);
-            drop(state);
-            self.replicas.is_busy(&replica);
-        }
-        Ok(Some(replica))
-    }
-
-    /// The same for who reads and writes: after both copies were lost whoever asks by a view of before has to learn of that first (I-TWO-5).
-    pub(in crate::data) fn asked_replica(&self, object: &Object) -> Result<Option<Arc<Replica>>, No> {
-        let replica = self.replica(object)?;
-        if let (Some(replica), Some(view)) = (&replica, object.view)
-            && replica.state.lock().number() >> REVIVED != view.number >> REVIVED
-        {
-            return Err(No(Box::new(proto::fault::other_view())));
-        }
-        Ok(replica)
-    }
-
-    pub(super) fn length_of(&self, object: &Object) -> Result<u64, No> {
-        if self.is_nothing(object)? {
-            return Ok(0);
-        }
-        self.shared(object, |_, there| Ok(there.size()))
     }
 }
