@@ -5,6 +5,7 @@ use prost::Message;
 use crate::{
     Bad, Head, Method, Nothing, Request, SessionId,
     attr::Attr,
+    copies::CopyWord,
     metadata::{known, text},
     slots::Run,
 };
@@ -193,6 +194,18 @@ pub struct NodeReport {
     /// What names its state directory: 16 random bytes. Empty: it does not say.
     #[prost(bytes = "vec", tag = "346")]
     pub state: Vec<u8>,
+    /// Which of its lives this is, to all metadata servers the same. 0: it takes part in no second copies.
+    #[prost(fixed64, tag = "70")]
+    pub life: u64,
+    /// Of objects with two copies.
+    #[prost(message, repeated, tag = "71")]
+    pub copy_words: Vec<CopyWord>,
+    /// Of the map by which it was told of other data servers last.
+    #[prost(uint64, tag = "72")]
+    pub peers_epoch: u64,
+    /// Bytes that it sent to new second copies since it was started.
+    #[prost(uint64, tag = "73")]
+    pub copied: u64,
 }
 
 /// As `cluster::pressure::Stand`, in bytes.
@@ -268,6 +281,18 @@ pub struct NodeReported {
     /// Who answers, where there are several metadata servers. 0: there is one.
     #[prost(uint64, tag = "25")]
     pub server: u64,
+    /// All data servers, if the asker takes part in second copies and was told of them by an older map.
+    #[prost(message, repeated, tag = "70")]
+    pub peers: Vec<Peer>,
+}
+
+/// A data server, and where it is reached.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Peer {
+    #[prost(uint64, tag = "1")]
+    pub node: u64,
+    #[prost(string, repeated, tag = "2")]
+    pub addresses: Vec<String>,
 }
 
 /// Which sessions are there, by the numbers as which they came. There are 4096 at most.
@@ -398,6 +423,7 @@ impl Request for NodeReport {
         if !matches!(self.state.len(), 0 | STATE_BYTES) {
             return Err(Bad::Range("state"));
         }
+        crate::copies::words(&self.copy_words)?;
         self.addresses.iter().try_for_each(|address| text("address", address, ADDRESS_MAX))
     }
 }

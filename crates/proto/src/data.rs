@@ -5,13 +5,14 @@
 use prost::{Enumeration, Message};
 use types::Errno;
 
-use crate::{BATCH_MAX, Bad, Nothing, attr::Time};
+use crate::{BATCH_MAX, Bad, Nothing, attr::Time, views::View};
 
 /// Bytes of one read or write: a frame's body.
 pub const BYTES_MAX: u32 = 4 << 20;
 
 fn object(of: Option<&Object>) -> Result<(), Bad> {
     let object = of.ok_or(Bad::Missing("object"))?;
+    object.view.map_or(Ok(()), |view| view.check())?;
     crate::attr::ino(object.ino).map(|_| ())
 }
 
@@ -53,6 +54,9 @@ pub struct Object {
     /// Of the file's layout.
     #[prost(uint32, tag = "2")]
     pub generation: u32,
+    /// Of one with two copies: by which it is asked for.
+    #[prost(message, optional, tag = "70")]
+    pub view: Option<View>,
 }
 
 /// The bytes are in the answer's body, short only at the object's end; what was never written is empty.

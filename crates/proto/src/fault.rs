@@ -30,6 +30,12 @@ pub enum Reason {
     Moved = 30,
     /// The directory is spread: who asks learns over which parts, and asks those. With `EREMOTE`; nothing was done.
     Spread = 36,
+    /// By the view that was named whoever is asked does not answer: [`crate::copies::FindView`] says the newest. With `ESTALE`, and
+    /// [`Retry::Elsewhere`]; of a change it is not known whether it was carried out, and it is asked for again.
+    OtherView = 70,
+    /// It is the second of that view and cannot answer this read, or not this request at all: the primary is to be asked by the same view. With
+    /// `EAGAIN`, and [`Retry::Elsewhere`].
+    AskPrimary = 71,
     /// The object is about to go to another data server, which takes as long as it takes; this one sees to it that it ends. With `EAGAIN`.
     Leaving = 220,
     /// The number of this data server stands for another state directory: it is not the one that it says. With `EEXIST`.
@@ -74,6 +80,16 @@ pub fn bare(answers_known: bool) -> Fault {
 /// The object is elsewhere: whoever wants it asks for the file's layout.
 pub fn moved() -> Fault {
     fault(Errno::ESTALE, Retry::Elsewhere, Reason::Moved, "the object is on another data server")
+}
+
+/// The one asked does not answer by the view that was named.
+pub fn other_view() -> Fault {
+    fault(Errno::ESTALE, Retry::Elsewhere, Reason::OtherView, "another view of the object is the newest")
+}
+
+/// Of two that have an object the primary is to be asked.
+pub fn ask_primary() -> Fault {
+    fault(Errno::EAGAIN, Retry::Elsewhere, Reason::AskPrimary, "the primary is to be asked")
 }
 
 /// The directory is spread: whoever is asked about is a part of it.

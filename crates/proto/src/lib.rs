@@ -7,7 +7,7 @@
 //! - [`head`] who asks, and which of his operations it is; [`attr`] attributes; [`layout`] where a file's data are;
 //!   [`fault`] answers that say no.
 //! - [`control`], [`metadata`], [`closing`], [`untouched`], [`spread`], [`writes`], [`locks`], [`data`], [`watch`] the messages, [`owners`] and [`circles`] those among metadata servers,
-//!   [`moving`] those about stripes that move, [`lending`] those on one machine; [`meter`] counts requests.
+//!   [`moving`] those about stripes that move, [`copies`] those about stripes with two copies, [`lending`] those on one machine; [`meter`] counts requests.
 //!
 //! It knows no socket and no server, and believes no length.
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod attr;
 pub mod circles;
 pub mod closing;
 pub mod control;
+pub mod copies;
 pub mod data;
 pub mod fault;
 pub mod head;
@@ -38,6 +39,7 @@ pub mod spread;
 pub mod tail;
 pub mod taking_out;
 pub mod untouched;
+mod views;
 pub mod watch;
 pub mod writes;
 

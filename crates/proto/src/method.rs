@@ -66,6 +66,13 @@ methods! {
     Bare = 56,
     LockWaits = 60,
     RefuseLock = 61,
+    // Objects on two data servers: the first is a client's, of the metadata server; the others are data servers'.
+    FindView = 70,
+    StoreCopy = 71,
+    CopyDone = 72,
+    AskLeave = 73,
+    KnowView = 74,
+    DropCopies = 75,
     // Metadata: 100 to 199.
     Lookup = 100,
     GetAttr = 101,
@@ -137,6 +144,8 @@ impl Method {
     /// The connection that it belongs on.
     pub const fn lane(self) -> Lane {
         match self.number() {
+            70 => Lane::Metadata,
+            71..79 => Lane::Data,
             0..100 => Lane::Control,
             100..200 => Lane::Metadata,
             _ => Lane::Data,

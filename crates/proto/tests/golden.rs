@@ -12,6 +12,7 @@ use proto::{
     circles::*,
     closing::{CLOSINGS_MAX, CloseMany, Closing},
     control::*,
+    copies::*,
     data::{self, AllocateMode, Object, ObjectAttr, Whence},
     decode,
     leases::*,
@@ -64,7 +65,7 @@ fn attr() -> Option<Attr> {
 }
 
 fn layout() -> Option<Layout> {
-    Some(Layout { generation: 1, unit: 4 << 20, stripes: vec![3, 1], moved: vec![] })
+    Some(Layout { generation: 1, unit: 4 << 20, stripes: vec![3, 1], moved: vec![], views: vec![] })
 }
 
 fn caller() -> Option<Caller> {
@@ -72,7 +73,7 @@ fn caller() -> Option<Caller> {
 }
 
 fn object() -> Object {
-    Object { ino: 9, generation: 1 }
+    Object { ino: 9, generation: 1, view: None }
 }
 
 fn name() -> Vec<u8> {
@@ -119,6 +120,10 @@ fn report() -> NodeReport {
         roster: 10,
         pressure: None,
         state: Vec::new(),
+        life: 0,
+        copy_words: Vec::new(),
+        peers_epoch: 0,
+        copied: 0,
     }
 }
 
@@ -179,13 +184,17 @@ fn watch() -> Vec<Golden> {
         clients: vec![client],
         nodes: vec![node],
         trouble: "t".into(),
+        ..ClusterNow::default()
     };
+    let of_copies =
+        ClusterNow { copies_lacking: 1, views_changed: 2, copies_lost: 3, ..ClusterNow::default() };
     let counted = Counted { node: 1, incarnation: 2, at_us: 3, metadata, data, waiting: 4, clients };
     vec![
         ("counters", Counters {}.encode_to_vec()),
         ("counted", counted.encode_to_vec()),
         ("cluster-status", ClusterStatus {}.encode_to_vec()),
         ("cluster-now", cluster.encode_to_vec()),
+        ("cluster-now-of-copies", of_copies.encode_to_vec()),
     ]
 }
 
@@ -599,7 +608,7 @@ fn moving() -> Vec<Golden> {
     let pull = Pull {
         attempt,
         from: object,
-        to: Some(Object { ino: 1 << 33 | 9, generation: 2 }),
+        to: Some(Object { ino: 1 << 33 | 9, generation: 2, view: None }),
         source: 5,
         addresses: vec!["h:7401".into()],
         freeze_ms: 3000,
@@ -657,8 +666,59 @@ fn moving() -> Vec<Golden> {
     ]
 }
 
+fn view() -> View {
+    let second = Second { member: Member { node: 3, life: 8 }, since: 2, counts: true, kept: true };
+    View { number: 2, primary: Member { node: 2, life: 7 }, since: 1, second: Some(second) }
+}
+
+fn two_copies() -> Vec<Golden> {
+    let member = view().primary;
+    let object = Some(Object { view: Some(view()), ..object() });
+    let several = vec![object.unwrap()];
+    let layout = Layout::twofold(4 << 20, &[(member, Some(Member { node: 3, life: 8 })), (member, None)]);
+    assert_eq!(layout.check(), Ok(()));
+    let word = CopyWord { object, silent: Some(member) };
+    let report =
+        NodeReport { node: 2, life: 9, copy_words: vec![word], peers_epoch: 3, ..NodeReport::default() };
+    let peers = vec![Peer { node: 3, addresses: vec!["h:1".into()] }];
+    let store = StoreCopy {
+        object,
+        serial: 1,
+        from: 2,
+        to: 3,
+        done: 4,
+        length: 5,
+        change: Change::Cut.into(),
+        size: 6,
+        mtime: time(4),
+    };
+    vec![
+        (
+            "find-view",
+            FindView { head: head(), ino: 9, stripe: 1, view: 2, silent: Some(member) }.encode_to_vec(),
+        ),
+        ("view-found", ViewFound { layout: Some(layout) }.encode_to_vec()),
+        ("store-copy", store.encode_to_vec()),
+        ("copy-stored", CopyStored { stored: true, unable: true, newer: Some(view()) }.encode_to_vec()),
+        ("copy-done", CopyDone { object, done: 4 }.encode_to_vec()),
+        (
+            "ask-leave",
+            AskLeave { by: Some(member), of: Some(member), knows: several.clone() }.encode_to_vec(),
+        ),
+        ("leave", Leave { granted: true, left_out: several.clone() }.encode_to_vec()),
+        ("know-view", KnowView { object, asks: true }.encode_to_vec()),
+        ("view-known", ViewKnown { number: 2, goes_on: true, kept: true }.encode_to_vec()),
+        ("drop-copies", DropCopies { objects: several }.encode_to_vec()),
+        ("node-report-of-two-copies", report.encode_to_vec()),
+        ("node-reported-with-peers", NodeReported { peers, ..NodeReported::default() }.encode_to_vec()),
+        ("read-by-a-view", data::Read { object, offset: 1, length: 2 }.encode_to_vec()),
+        ("other-view", proto::fault::other_view().encode_to_vec()),
+        ("ask-primary", proto::fault::ask_primary().encode_to_vec()),
+    ]
+}
+
 fn lending() -> Vec<Golden> {
-    let object = Some(Object { ino: 9, generation: 4 });
+    let object = Some(Object { ino: 9, generation: 4, view: None });
     vec![
         ("lend", Lend { object }.encode_to_vec()),
         ("lent", Lent { ticket: vec![7; 16] }.encode_to_vec()),
@@ -688,7 +748,7 @@ fn circles() -> Vec<Golden> {
 
 fn all() -> Vec<Golden> {
     let first = [control(), owners(), tails(), watch(), names(), files(), locks(), bytes()].concat();
-    [first, moving(), leases(), lending(), circles()].concat()
+    [first, moving(), leases(), lending(), circles(), two_copies()].concat()
 }
 
 /// A change of any of these bytes is a change of the wire.
@@ -814,6 +874,12 @@ fn take(method: Method, meta: &[u8]) -> Result<(), Bad> {
         Method::Lend => check::<Lend>(meta),
         Method::StoreTo => check::<StoreTo>(meta),
         Method::Coolest => check::<Coolest>(meta),
+        Method::FindView => check::<FindView>(meta),
+        Method::StoreCopy => check::<StoreCopy>(meta),
+        Method::CopyDone => check::<CopyDone>(meta),
+        Method::AskLeave => check::<AskLeave>(meta),
+        Method::KnowView => check::<KnowView>(meta),
+        Method::DropCopies => check::<DropCopies>(meta),
     }
 }
 
@@ -853,6 +919,9 @@ fn no_bytes_make_a_decoder_panic() {
             let _ = Kept::decode(bytes);
             let _ = Entries::decode(bytes);
             let _ = Opened::decode(bytes).map(|opened| opened.layout.map(|layout| layout.check()));
+            let _ = CopyStored::decode(bytes);
+            let _ = proto::copies::Leave::decode(bytes);
+            let _ = ViewFound::decode(bytes).map(|found| found.layout.map(|layout| layout.check()));
             let _ = Attr::decode(bytes).map(types::Attr::try_from);
             let _ = Changes::decode(bytes).map(namespace::SetAttr::try_from);
             let _ = proto::Reason::of(&proto::fault::read(bytes));
@@ -918,7 +987,9 @@ fn what_is_beyond_a_bound_is_refused() {
         Err(Bad::Range("inode number"))
     );
     for stripes in [vec![], vec![0], vec![1, 2, 1], vec![1; 65]] {
-        assert!(Layout { generation: 1, unit: 4 << 20, stripes, moved: vec![] }.check().is_err());
+        assert!(
+            Layout { generation: 1, unit: 4 << 20, stripes, moved: vec![], views: vec![] }.check().is_err()
+        );
     }
     let many = Judge { copies: vec![Judged::default(); BATCH_MAX] };
     assert_eq!(many.check(), too_long("copies", BATCH_MAX, BATCH_MAX / 2));
@@ -941,7 +1012,7 @@ fn lists_fit_into_frames() {
     let closing = Closing { opening: u64::MAX, ino: u64::MAX, atime: time(i64::MIN) };
     let batch = CloseMany { head: head(), closings: vec![closing; CLOSINGS_MAX] };
     assert!(batch.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
-    let object = Some(Object { ino: u64::MAX, generation: u32::MAX });
+    let object = Some(Object { ino: u64::MAX, generation: u32::MAX, view: None });
     let recorded = data::Recorded { object, mtime: time(i64::MIN) };
     let batch = data::Settle { objects: vec![recorded; BATCH_MAX / 2] };
     assert!(batch.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
@@ -983,6 +1054,15 @@ fn lists_fit_into_frames() {
     let range = Range { from: u64::MAX, to: u64::MAX };
     let changes = ChangedRanges { ranges: vec![range; RANGES_MAX], size: u64::MAX, mtime: time(i64::MIN) };
     assert!(changes.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
+    let most = Member { node: u64::MAX, life: u64::MAX };
+    let second = Second { member: most, since: u64::MAX, counts: true, kept: true };
+    let view = View { number: u64::MAX, primary: most, since: u64::MAX, second: Some(second) };
+    let twofold = Object { ino: u64::MAX, generation: u32::MAX, view: Some(view) };
+    let leave = Leave { granted: true, left_out: vec![twofold; LEFT_OUT_MAX] };
+    assert!(leave.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
+    let word = CopyWord { object: Some(twofold), silent: Some(most) };
+    let words = NodeReport { copy_words: vec![word; BATCH_MAX / 4], ..report() };
+    assert!(words.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);
     let copy = Judged { object, attempt: u64::MAX, counts: true };
     let copies = Judge { copies: vec![copy; BATCH_MAX / 2] };
     assert!(copies.encoded_len() <= wire::frame::Limits::DEFAULT.meta as usize);

@@ -19,6 +19,7 @@ use crate::{
     keys::{entry, inode},
     names::{Place, attr_of},
     openings::{OpenFile, Placed},
+    revived::Unsynced,
 };
 
 /// Access times are renewed when older than this, as with the kernel's relatime.
@@ -190,6 +191,7 @@ impl Remote {
             small_writes: AtomicU32::new(0),
             answered: self.openings.answered(attr.ino),
             late_error: Mutex::default(),
+            unsynced: Unsynced::default(),
             run: Mutex::default(),
             asked_to_keep: Mutex::new(Some(Instant::now())),
             lost: AtomicBool::new(false),

@@ -13,7 +13,7 @@ use cluster::striping::Striped;
 use parking_lot::Mutex;
 use types::{Errno, Ino, Timestamp};
 
-use crate::{access::Access, answered::Answered, pages::Run};
+use crate::{access::Access, answered::Answered, pages::Run, revived::Unsynced};
 
 /// A data server has made safe by itself what was written before this, however busy it is.
 const LEFT_LASTS: Duration = Duration::from_secs(120);
@@ -61,6 +61,8 @@ pub struct OpenFile {
     pub(crate) answered: Arc<Mutex<Answered>>,
     /// What was answered and lost, until an `fsync` or a close says so.
     pub(crate) late_error: Mutex<Option<Errno>>,
+    /// Of a file with two copies.
+    pub(crate) unsynced: Unsynced,
     /// How it is read.
     pub(crate) run: Mutex<Run>,
     /// When it was asked last whether its bytes may be kept.

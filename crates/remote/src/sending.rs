@@ -27,12 +27,13 @@ use wire::{
 use crate::{
     Remote,
     access::{is_append, is_sync},
+    answered::Where,
     caching::Changing,
     held::Source,
     line::{Asking, Line},
     openings::{OpenFile, Placed},
     reading::{asking, object},
-    writing::WriteHow,
+    writing::{WriteHow, place_of},
 };
 
 /// Where a write goes that can go at once.
@@ -51,6 +52,9 @@ struct Sent {
     call: Call,
     changing: Changing<Arc<Remote>>,
     handle: u64,
+    file: Arc<OpenFile>,
+    /// Its stripe, and where that is.
+    at: (usize, Where),
     offset: u64,
     bytes: Bytes,
     line: Arc<Line>,
@@ -92,7 +96,8 @@ impl Remote {
         };
         let ask = asking.call(Instant::now() + self.options.longest);
         let begun = line.begin();
-        let sent = Sent { remote, call, changing, handle, offset, bytes, line, asking, begun, request };
+        let at = (part.stripe, place_of(&file, &placed, part.stripe));
+        let sent = Sent { remote, call, changing, handle, file, at, offset, bytes, line, asking, begun, request };
         // What is not taken comes back by this way.
         let sent = Arc::new(Mutex::new(Some(sent)));
         let answered = sent.clone();
@@ -124,7 +129,7 @@ impl Remote {
         {
             return None;
         }
-        let placed = self.begun_write(&file)?;
+        let placed = self.begun_write(&file).filter(|placed| !placed.layout.is_twofold())?;
         let mut parts = placed.striped.parts(args.offset, len);
         let (Some(part), None) = (parts.next(), parts.next()) else { return None };
         if self.nodes.lacks_any(&placed.layout.stripes) {
@@ -144,12 +149,14 @@ impl Sent {
         let done = answer.ok().filter(|answered| answered.header.verdict == Verdict::Done);
         self.line.end(&self.asking, self.begun, done.as_ref().ok_or(Errno::EAGAIN));
         let written = done.and_then(|done| data::Written::decode(done.meta.as_slice()).ok());
-        if written.is_none_or(|written| (written.bytes as usize) < self.bytes.len()) {
+        let Some(written) = written.filter(|written| written.bytes as usize >= self.bytes.len()) else {
             return self.again();
-        }
+        };
+        let (stripe, place) = self.at;
+        self.remote.note_answers(&self.file, |answered| answered.wrote(stripe, place, written.life, false));
         let (offset, len) = (self.offset, self.bytes.len());
         self.changing.ended::<()>(&Ok(()));
-        drop((self.changing, self.asking, self.bytes));
+        drop((self.changing, self.asking, self.bytes, self.file));
         self.remote.answer_written(self.call, Some(offset..offset + len as u64), Ok(len));
     }
 

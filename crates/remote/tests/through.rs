@@ -334,7 +334,7 @@ fn only_who_came_to_the_socket_gets_a_descriptor_once() {
     run.write("t", &pattern(5));
     let ino = run.b.lookup(Place { dir: Ino::ROOT, name: b"t" }).unwrap().ino;
     let data = &run.site.data[0];
-    let lend_of = |generation| Lend { object: Some(Object { ino: ino.get(), generation }) };
+    let lend_of = |generation| Lend { object: Some(Object { ino: ino.get(), generation, view: None }) };
     let far = client_as(as_client(902), data.address(), 1, Lane::Data);
     assert_eq!(ask(&far, &lend_of(1), &[], 0).unwrap_err().errno, Errno::EPERM.raw());
     assert_eq!(

@@ -18,7 +18,7 @@ use site::{DataSite, ask, deadline, ino, until};
 use types::Errno;
 
 fn object(n: u64) -> Object {
-    Object { ino: ino(n).get(), generation: 1 }
+    Object { ino: ino(n).get(), generation: 1, view: None }
 }
 
 fn write(client: &Client, n: u64, offset: u64, bytes: &[u8]) {

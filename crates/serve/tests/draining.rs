@@ -239,7 +239,7 @@ fn followed(client: &Client, object: Object, attempt: u64) -> Result<(), Fault> 
 fn a_freeze_ends_by_itself_and_its_copy_does_not_count() {
     let site = DataSite::started(1);
     let client = site.client();
-    let object = Object { ino: ino(7).get(), generation: 1 };
+    let object = Object { ino: ino(7).get(), generation: 1, view: None };
     let write = Write { object: Some(object), offset: 0, sync: false, joined: 0, server: 0 };
     ask(&client, &write, b"before", 0).unwrap();
     followed(&client, object, 5).unwrap();
@@ -273,7 +273,7 @@ fn a_freeze_ends_by_itself_and_its_copy_does_not_count() {
 #[test]
 fn what_was_handed_over_is_never_written_again() {
     let mut site = DataSite::started(1);
-    let object = Object { ino: ino(8).get(), generation: 1 };
+    let object = Object { ino: ino(8).get(), generation: 1, view: None };
     let write = Write { object: Some(object), offset: 0, sync: false, joined: 0, server: 0 };
     let client = site.client();
     ask(&client, &write, b"bytes", 0).unwrap();
@@ -304,7 +304,7 @@ fn what_was_handed_over_is_never_written_again() {
 fn regression_who_asks_in_the_moment_of_a_hand_over_is_told_the_truth() {
     let site = DataSite::started(1);
     for n in 0..30 {
-        let object = Object { ino: ino(100 + n).get(), generation: 1 };
+        let object = Object { ino: ino(100 + n).get(), generation: 1, view: None };
         let write = Write { object: Some(object), offset: 0, sync: false, joined: 0, server: 0 };
         let client = site.client();
         ask(&client, &write, b"bytes", 0).unwrap();
@@ -461,7 +461,7 @@ fn what_has_moved_outlives_power_cuts() {
     assert_eq!(back.stripes, [node; 2]);
     assert!(session.read(ino, &back, bytes.len() as u64) == bytes);
     // Who has the first layout finds neither of the two there.
-    let old = Object { ino, generation: 1 };
+    let old = Object { ino, generation: 1, view: None };
     let read = Read { object: Some(old), offset: 0, length: 10 };
     for data in &site.data {
         assert_eq!(Reason::of(&ask(&data.client(), &read, &[], 10).unwrap_err()), Reason::Moved);

@@ -46,7 +46,7 @@ fn gets_the_lock(session: &Session) {
 
 /// As a session that came by this number; why not.
 fn write(data: &DataSite, joined: u64) -> Result<(), Reason> {
-    let object = Some(Object { ino: 1 << 20, generation: 1 });
+    let object = Some(Object { ino: 1 << 20, generation: 1, view: None });
     let write = Write { object, offset: 0, sync: false, joined, server: 0 };
     ask_once(&data.client(), &write, b"bytes", 0).map(drop).map_err(|fault| Reason::of(&fault))
 }
@@ -171,7 +171,7 @@ fn renew(session: &Routed<'_>, n: usize) {
 
 /// As the session came there, in the name of a metadata server.
 fn write_in_name(data: &DataSite, (n, joined): (usize, u64), ino: u64) -> Result<(), Reason> {
-    let object = Some(Object { ino, generation: 1 });
+    let object = Some(Object { ino, generation: 1, view: None });
     let write = Write { object, offset: 0, sync: false, joined, server: Several::node(n) };
     ask_once(&data.client(), &write, b"bytes", 0).map(drop).map_err(|fault| Reason::of(&fault))
 }

@@ -35,7 +35,7 @@ use wire::{
 const LOST: Result<Answered, Failure> = Err(Failure::Unknown(Cause::Lost));
 
 fn object(n: u64) -> Option<Object> {
-    Some(Object { ino: ino(n).get(), generation: 1 })
+    Some(Object { ino: ino(n).get(), generation: 1, view: None })
 }
 
 fn client_of(instance: Instance, address: &Address) -> Client {

@@ -127,7 +127,7 @@ fn ranges_of_appends_are_given_once() {
 }
 
 fn objects(site: &Site, ino: u64) -> usize {
-    let asked = Attrs { objects: vec![Object { ino, generation: 1 }] };
+    let asked = Attrs { objects: vec![Object { ino, generation: 1, view: None }] };
     let known = |data: &&site::DataSite| ask(&data.client(), &asked, &[], 0).unwrap().0.attrs[0].known;
     site.data.iter().filter(|data| data.is_running()).filter(known).count()
 }

@@ -20,7 +20,7 @@ use types::Errno;
 use wire::schema::Lane;
 
 const NODE: u64 = 1;
-const OBJECT: Object = Object { ino: 1 << 40 | 7, generation: 1 };
+const OBJECT: Object = Object { ino: 1 << 40 | 7, generation: 1, view: None };
 
 fn begin(site: &Site, data: &DataSite, state: u8) -> Reporter {
     let about = NodeReport {

@@ -233,7 +233,7 @@ fn one_process_has_both_roles_and_one_store() {
         let ino = ask(&meta, &create, &[], 0).unwrap().0.attr.unwrap().ino;
         let layout = ask(&meta, &BeginWrite { head, ino, opening }, &[], 0).unwrap().0.layout.unwrap();
         assert_eq!(layout.stripes, [META]);
-        let object = Some(Object { ino, generation: 1 });
+        let object = Some(Object { ino, generation: 1, view: None });
         ask(&bytes, &Write { object, offset: 3, sync: true, joined: 0, server: 0 }, b"bytes", 0).unwrap();
         ask(&meta, &Close { head, opening, atime: None, ino: 0 }, &[], 0).unwrap();
         ino
@@ -243,7 +243,7 @@ fn one_process_has_both_roles_and_one_store() {
     let references = vec![Reference { ino: goes, count: 1 }];
     ask(&meta, &Forget { head, references }, &[], 0).unwrap();
     until("it is purged", || ask(&meta, &GetAttr { head, ino: goes }, &[], 0).is_err());
-    let object = Some(Object { ino: stays, generation: 1 });
+    let object = Some(Object { ino: stays, generation: 1, view: None });
     let read = Read { object, offset: 0, length: 100 };
     assert_eq!(ask(&bytes, &read, &[], 100).unwrap().1, b"\0\0\0bytes");
     // What both keep in the store does not disturb the check.

@@ -84,7 +84,7 @@ fn requests_are_counted_by_role_and_by_client() {
         let lookup = Lookup { head, dir: 1, name: b"none".to_vec() };
         assert_eq!(ask(&names, &lookup, &[], 0).unwrap_err().errno, Errno::ENOENT.raw());
     }
-    let object = Some(Object { ino: 1 << 40 | 7, generation: 1 });
+    let object = Some(Object { ino: 1 << 40 | 7, generation: 1, view: None });
     let bytes = client(one, Lane::Data);
     ask(&bytes, &Write { object, offset: 0, sync: false, joined: 0, server: 0 }, &[1; BYTES], 0).unwrap();
 

@@ -32,6 +32,7 @@ const ATTEMPTS_MAX: usize = 16;
 impl DataService {
     /// With which it asks other data servers. Without them it takes nothing from any.
     pub fn set_credentials(&self, credentials: Credentials) {
+        self.replicas.set_credentials(credentials.clone());
         // Once is enough: they are the process's.
         let _ = self.arriving.credentials.set(credentials);
     }
@@ -55,7 +56,7 @@ impl DataService {
 
     pub(super) fn copies(&self, after: u64) -> Done {
         let judged = |(ino, mark): (Ino, Mark)| Judged {
-            object: Some(Object { ino: ino.get(), generation: mark.generation }),
+            object: Some(Object { ino: ino.get(), generation: mark.generation, view: None }),
             attempt: mark.attempt,
             counts: false,
         };

@@ -13,12 +13,10 @@ use namespace::key;
 use net::{Handler, Incoming, Reply};
 use parking_lot::{Condvar, Mutex};
 use proto::{
-    Method, Request,
     control::{NodeReport, NodeReported},
     data as asked,
 };
 use types::{Errno, Ino, Timestamp};
-use wire::handshake::Roles;
 
 use super::{
     Record,
@@ -31,12 +29,13 @@ use super::{
     pressure::Pressed,
     record::refused,
     removed::Removed,
+    replica::Registry,
     table::{Held, State, Table},
     under_way::UnderWay,
     vouched::Vouched,
 };
 use crate::{
-    answer::{Done, No, Outcome},
+    answer::{No, Outcome},
     workers::{Bounds, Serve, Workers},
 };
 
@@ -57,6 +56,8 @@ pub struct DataOptions {
     pub patience: Duration,
     /// Where there is only memory a closed object goes to another data server after so long. `None`: it stays.
     pub leave_after: Option<Duration>,
+    /// Bytes a second at which second copies are made anew.
+    pub copy_rate: u64,
 }
 
 impl Default for DataOptions {
@@ -67,6 +68,7 @@ impl Default for DataOptions {
             objects_max: 65_536,
             patience: Duration::from_secs(20),
             leave_after: Some(Duration::from_secs(30)),
+            copy_rate: super::source::BYTES_PER_SECOND,
         }
     }
 }
@@ -87,7 +89,11 @@ pub struct DataService {
     pub(super) lending: Lending,
     pub(super) pressed: Pressed,
     pub(super) held_up: HeldUp,
+    /// Objects with two copies.
+    pub(super) replicas: Registry,
     workers: Workers,
+    /// Of what data servers ask each other about those: who waits for another one there must not keep it from being answered here.
+    among: Workers,
     options: DataOptions,
     /// Of its memory; what is answered says it.
     pub(super) life: u64,
@@ -103,6 +109,8 @@ impl DataService {
     ) -> io::Result<Arc<DataService>> {
         let life = super::life::life(&store)?;
         let workers = Workers::start("data", options.bounds)?;
+        let among = Workers::start("copies-asked", options.bounds)?;
+        let replicas = Registry::new(options.copy_rate)?;
         let service = Arc::new_cyclic(|me| DataService {
             me: me.clone(),
             ds,
@@ -118,13 +126,16 @@ impl DataService {
             lending: Lending::default(),
             pressed: Pressed::new(options.patience, options.leave_after),
             held_up: HeldUp::new(options.bounds.threads + options.bounds.spare),
+            replicas,
             workers,
+            among,
             options,
             life,
             ended: Arc::default(),
         });
         service.read_marks()?;
         service.start_lending()?;
+        service.start_copies()?;
         let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
         std::thread::Builder::new().name("data-idle".into()).spawn(move || close_idle(&weak, &ended))?;
         Ok(service)
@@ -134,6 +145,8 @@ impl DataService {
     pub fn shutdown(&self) {
         self.end();
         self.workers.shutdown();
+        self.among.shutdown();
+        self.replicas.shutdown();
         self.end_copying();
         for held in self.table.all() {
             if let Err(error) = self.leave(&held, true) {
@@ -146,6 +159,8 @@ impl DataService {
     pub fn abandon(&self) {
         self.end();
         self.workers.shutdown();
+        self.among.shutdown();
+        self.replicas.shutdown();
         self.end_copying();
     }
 
@@ -188,12 +203,14 @@ impl DataService {
         about.busy = super::space::busy(&tiers, about.waiting, self.options.bounds.threads);
         about.copies = self.copies_unjudged();
         about.pressure = Some(self.pressure());
+        self.replicas.report(about);
         (about.refuses, about.roster) = (true, self.admission.kept(server));
     }
 
     /// The report that was sent at `sent` was answered. True: there is something new that the next report says to be known.
     pub(crate) fn reported(&self, sent: Instant, reported: &NodeReported) -> bool {
         self.vouched.taken();
+        self.replicas.reported(reported);
         self.admission.heard(sent, reported)
     }
 
@@ -451,6 +468,11 @@ impl DataService {
     pub(super) fn remove(&self, ino: Ino) -> Result<(), No> {
         // First: who has not begun by now does not begin any more.
         self.removed.add(ino);
+        self.replicas.forget(ino);
+        self.remove_held(ino)
+    }
+
+    pub(super) fn remove_held(&self, ino: Ino) -> Result<(), No> {
         self.leaving.forget(ino);
         self.pressed.gone(ino);
         loop {
@@ -489,68 +511,6 @@ impl DataService {
         self.first.pending.lock().remove(&ino);
         Ok(())
     }
-
-    #[expect(clippy::wildcard_enum_match_arm, reason = "one service's methods, of many")]
-    fn carry_out(&self, incoming: &mut Incoming) -> Outcome {
-        let meta = &incoming.meta;
-        let Some(method) = Method::from_number(incoming.header.method) else {
-            return Err(Errno::ENOSYS.into());
-        };
-        let roles = incoming.peer().roles;
-        if is_among_servers(method) && !roles.has(Roles::MDS) && !roles.has(Roles::DS) {
-            return Err(Errno::EPERM.into());
-        }
-        self.vouched.may_answer()?;
-        match method {
-            Method::Pull => self.pull(&decode(meta)?),
-            Method::Follow => self.follow(&decode(meta)?),
-            Method::Changed => self.changed(&decode(meta)?),
-            Method::HandOver => self.hand_over(&decode(meta)?),
-            Method::Copies => {
-                let proto::moving::Copies { after } = decode(meta)?;
-                Ok(self.copies(after))
-            }
-            Method::Judge => self.judge(&decode(meta)?),
-            Method::Lend => self.lend(&decode(meta)?, incoming),
-            Method::StoreTo => self.store_to(&decode(meta)?, incoming),
-            Method::Coolest => self.coolest(&decode(meta)?),
-            Method::Read => self.read(&decode(meta)?, incoming),
-            Method::Write => self.write(&decode(meta)?, incoming),
-            Method::Sync => self.sync(&decode(meta)?),
-            Method::Truncate => self.truncate(&decode(meta)?, incoming),
-            Method::Allocate => self.allocate(&decode(meta)?, incoming),
-            Method::Seek => self.seek(&decode(meta)?),
-            Method::Attrs => self.attrs(&decode(meta)?),
-            Method::Remove => self.remove_all(&decode(meta)?, incoming),
-            Method::Stat => {
-                let _: asked::Stat = decode(meta)?;
-                let (total, free) = self.space();
-                Ok(Done::new(&asked::DataSpace { total, free }))
-            }
-            Method::Settle => self.settle_all(&decode(meta)?),
-            Method::SetTime => self.set_time(&decode(meta)?, incoming),
-            // The metadata service's.
-            _ => Err(Errno::ENOSYS.into()),
-        }
-    }
-}
-
-/// Not for clients.
-fn is_among_servers(method: Method) -> bool {
-    matches!(
-        method,
-        Method::Pull
-            | Method::Follow
-            | Method::Changed
-            | Method::HandOver
-            | Method::Copies
-            | Method::Judge
-            | Method::Coolest
-    )
-}
-
-pub(super) fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {
-    Ok(proto::decode(meta)?)
 }
 
 /// Another layout's object under the same name is not the one that is asked for.
@@ -571,7 +531,8 @@ impl Handler for DataService {
     fn asked(&self, incoming: Incoming, reply: Reply) {
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
-            self.workers.take(me, incoming, reply);
+            let workers = if self.is_of_copies(&incoming) { &self.among } else { &self.workers };
+            workers.take(me, incoming, reply);
         }
     }
 }

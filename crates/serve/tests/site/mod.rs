@@ -5,6 +5,7 @@
 pub mod cluster;
 #[path = "../../../mds/tests/common_engine/mod.rs"]
 mod common_engine;
+pub mod cuts;
 #[path = "../../../kv/tests/support/fault_disk.rs"]
 mod fault_disk;
 pub mod several;
@@ -41,7 +42,7 @@ pub fn credentials(node: u64) -> Credentials {
         node,
         // Those of servers, which report and hand slots over; nothing else asks for them.
         roles: Roles::DS.and(Roles::MDS),
-        build: "test".into(),
+        build: cuts::build_of(node),
         versions: Versions::OURS,
         takes: Window { requests: 64, bytes: 64 << 20 },
     };
@@ -136,7 +137,8 @@ struct Running {
     ds: Arc<DataServer>,
     store: Arc<MetaStore>,
     service: Arc<DataService>,
-    server: Server,
+    /// None: it is being killed.
+    server: Option<Server>,
 }
 
 /// One data server.
@@ -153,6 +155,8 @@ pub struct DataSite {
     pub options: DataOptions,
     /// Stays over restarts.
     pub address: Option<Address>,
+    /// Others are told that it is there.
+    pub shown: Option<Address>,
     /// It also listens at a Unix socket for clients on its machine.
     pub near: bool,
     running: Option<Running>,
@@ -171,6 +175,7 @@ impl DataSite {
             faults: Faults::armed(),
             options: DataOptions { idle: Duration::from_millis(200), ..DataOptions::default() },
             address: None,
+            shown: None,
             near: false,
             running: None,
         }
@@ -257,11 +262,13 @@ impl DataSite {
             server.also_at(&self.near_socket(), service.clone()).unwrap();
         }
         self.address = Some(server.address());
-        self.running = Some(Running { ds, store, service, server });
+        self.running = Some(Running { ds, store, service, server: Some(server) });
     }
 
     /// Ends without settling or flushing anything, as a kill does.
     pub fn kill(&mut self) {
+        // Or it would answer that it is dead.
+        drop(self.running.as_mut().unwrap().server.take());
         self.state.kill();
         self.stop();
     }
@@ -306,6 +313,11 @@ impl DataSite {
 
     pub fn address(&self) -> &Address {
         self.address.as_ref().unwrap()
+    }
+
+    /// Where others reach it.
+    pub fn shown(&self) -> &Address {
+        self.shown.as_ref().unwrap_or_else(|| self.address())
     }
 
     pub fn data_server(&self) -> &Arc<DataServer> {
