@@ -202,7 +202,9 @@ fn a_data_server_that_hangs_is_waited_for_once() {
 
 #[test]
 fn one_process_has_both_roles_and_one_store() {
-    let data = DataSite::started(META);
+    let mut data = DataSite::new(META);
+    data.make_names();
+    data.start();
     let store = data.store().clone();
     let mds = Arc::new(Mds::new(store.clone(), MdsOptions::default()).unwrap());
     let service = MetadataService::start(mds.clone(), store.clone(), credentials(META), options()).unwrap();

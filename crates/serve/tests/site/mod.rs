@@ -193,6 +193,13 @@ impl DataSite {
         path
     }
 
+    /// Before its first start: its store is one of names, too.
+    pub fn make_names(&self) {
+        let store = self.state.open(&self.path("meta"));
+        drop(mds::Mds::new(store.clone(), mds::MdsOptions::default()).unwrap());
+        store.close().unwrap();
+    }
+
     pub fn start(&mut self) {
         let uuid = FsUuid([7; 16]);
         let mut options = MemoryTierOptions::new(self.path("memory"), self.memory, uuid);
