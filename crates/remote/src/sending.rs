@@ -97,7 +97,8 @@ impl Remote {
         let ask = asking.call(Instant::now() + self.options.longest);
         let begun = line.begin();
         let at = (part.stripe, place_of(&file, &placed, part.stripe));
-        let sent = Sent { remote, call, changing, handle, file, at, offset, bytes, line, asking, begun, request };
+        let sent =
+            Sent { remote, call, changing, handle, file, at, offset, bytes, line, asking, begun, request };
         // What is not taken comes back by this way.
         let sent = Arc::new(Mutex::new(Some(sent)));
         let answered = sent.clone();

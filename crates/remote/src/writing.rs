@@ -142,9 +142,9 @@ impl Remote {
         let answers = self.ask_stripes(file, placed, askings, self.sync_waits())?;
         let mut done = Ok(());
         for (stripe, answered) in answers.into_iter().enumerate() {
-            match answered.and_then(|from| {
-                data::Alive::decode(from.answered.meta.as_slice()).map_err(|_| Errno::EIO)
-            }) {
+            match answered
+                .and_then(|from| data::Alive::decode(from.answered.meta.as_slice()).map_err(|_| Errno::EIO))
+            {
                 Ok(data::Alive { life }) => self.note_answers(file, |answered| {
                     answered.synced(stripe, place_of(file, placed, stripe), life, until)
                 }),

@@ -211,7 +211,7 @@ impl DataService {
         incoming: &mut Incoming,
     ) -> Outcome {
         self.primary_of(replica)?;
-        let bytes = Bytes::from(incoming.take_body());
+        let bytes = Bytes::from_owner(incoming.take_body());
         let len = bytes.len() as u64;
         let to = write.offset.checked_add(len).filter(|to| *to <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
         let asker = Asker { server: write.server, joined: write.joined };

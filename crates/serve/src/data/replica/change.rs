@@ -87,7 +87,7 @@ impl Change {
         }
         match Kind::try_from(message.change).map_err(|_| Errno::EINVAL)? {
             Kind::Bytes => {
-                let bytes = Bytes::from(incoming.take_body());
+                let bytes = Bytes::from_owner(incoming.take_body());
                 if bytes.len() as u64 > to - from {
                     return Err(Errno::EINVAL.into());
                 }
