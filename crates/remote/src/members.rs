@@ -31,10 +31,8 @@ const PIECE_SHIFT: u32 = 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Members {
     pub primary: u64,
-    /// It counts.
+    /// If it counts.
     pub second: Option<u64>,
-    /// 0: the file has one copy, and its data servers know nothing of views.
-    pub view: u64,
 }
 
 /// What is asked.

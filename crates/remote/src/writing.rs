@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::striping::Part;
-use net::Answered;
 use prost::Message;
 use proto::{
     attr::Changes,
@@ -24,6 +23,7 @@ use crate::{
     landed::Landed,
     openings::{OpenFile, Placed},
     reading::{asking, object},
+    stripes::{FromStripe, ToStripe, What},
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -124,11 +124,13 @@ impl Remote {
     }
 
     fn sync_placed(&self, file: &OpenFile, placed: &Placed) -> Result<(), Errno> {
-        let askings = placed.layout.stripes.iter().enumerate().map(|(stripe, node)| {
+        let askings = (0..placed.layout.stripes.len()).map(|stripe| {
             let request = data::Sync { object: Some(object(file, placed, stripe)) };
-            Ok((*node, asking(&request, Body::default(), 0)?))
+            let asking = asking(&request, Body::default(), 0)?;
+            Ok(ToStripe { stripe, what: What::Slow, asking })
         });
-        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
+        let askings = askings.collect::<Result<_, Errno>>()?;
+        let answers = self.ask_stripes(file, placed, askings, self.sync_waits())?;
         answers.into_iter().try_for_each(|answered| answered.map(drop))
     }
 
@@ -167,12 +169,13 @@ impl Remote {
             let request = data::Write { object, offset: part.object_offset, sync, joined, server };
             let from = (part.offset - offset) as usize;
             let body = Body::new(bytes.slice(from..from + part.len as usize));
-            Ok((placed.layout.stripes[part.stripe], asking(&request, body, 0)?))
+            let what = if sync { What::Slow } else { What::Change };
+            Ok(ToStripe { stripe: part.stripe, what, asking: asking(&request, body, 0)? })
         });
         let waits = if sync { self.sync_waits() } else { self.waits() };
-        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, waits)?;
-        let decoded = |answered: Answered| {
-            data::Written::decode(answered.meta.as_slice())
+        let answers = self.ask_stripes(file, placed, askings.collect::<Result<_, Errno>>()?, waits)?;
+        let decoded = |from: FromStripe| {
+            data::Written::decode(from.answered.meta.as_slice())
                 .map(|done| u64::from(done.bytes))
                 .map_err(|_| Errno::EIO)
         };

@@ -5,7 +5,7 @@ use super::*;
 
 const PRIMARY: u64 = 7;
 const SECOND: u64 = 9;
-const TWO: Members = Members { primary: PRIMARY, second: Some(SECOND), view: 3 };
+const TWO: Members = Members { primary: PRIMARY, second: Some(SECOND) };
 const READ: Kind = Kind::Read { offset: 0, own: 0 };
 
 fn ends(now: Instant) -> Ends {
