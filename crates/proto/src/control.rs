@@ -200,6 +200,9 @@ pub struct NodeReport {
     /// Of objects with two copies.
     #[prost(message, repeated, tag = "71")]
     pub copy_words: Vec<CopyWord>,
+    /// Of the map by which it was told of other data servers last.
+    #[prost(uint64, tag = "72")]
+    pub peers_epoch: u64,
 }
 
 /// As `cluster::pressure::Stand`, in bytes.
@@ -272,6 +275,18 @@ pub struct NodeReported {
     /// Who answers, where there are several metadata servers. 0: there is one.
     #[prost(uint64, tag = "25")]
     pub server: u64,
+    /// All data servers, if the asker takes part in second copies and was told of them by an older map.
+    #[prost(message, repeated, tag = "70")]
+    pub peers: Vec<Peer>,
+}
+
+/// A data server, and where it is reached.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Peer {
+    #[prost(uint64, tag = "1")]
+    pub node: u64,
+    #[prost(string, repeated, tag = "2")]
+    pub addresses: Vec<String>,
 }
 
 /// Which sessions are there, by the numbers as which they came. There are 4096 at most.

@@ -114,6 +114,7 @@ fn report() -> NodeReport {
         state: Vec::new(),
         life: 0,
         copy_words: Vec::new(),
+        peers_epoch: 0,
     }
 }
 
@@ -658,7 +659,9 @@ fn two_copies() -> Vec<Golden> {
     let layout = Layout::twofold(4 << 20, &[(member, Some(Member { node: 3, life: 8 })), (member, None)]);
     assert_eq!(layout.check(), Ok(()));
     let word = CopyWord { object, silent: Some(member) };
-    let report = NodeReport { node: 2, life: 9, copy_words: vec![word], ..NodeReport::default() };
+    let report =
+        NodeReport { node: 2, life: 9, copy_words: vec![word], peers_epoch: 3, ..NodeReport::default() };
+    let peers = vec![Peer { node: 3, addresses: vec!["h:1".into()] }];
     let store = StoreCopy {
         object,
         serial: 1,
@@ -688,6 +691,7 @@ fn two_copies() -> Vec<Golden> {
         ("view-known", ViewKnown { number: 2, goes_on: true, kept: true }.encode_to_vec()),
         ("drop-copies", DropCopies { objects: several }.encode_to_vec()),
         ("node-report-of-two-copies", report.encode_to_vec()),
+        ("node-reported-with-peers", NodeReported { peers, ..NodeReported::default() }.encode_to_vec()),
         ("read-by-a-view", data::Read { object, offset: 1, length: 2 }.encode_to_vec()),
         ("other-view", proto::fault::other_view().encode_to_vec()),
         ("ask-primary", proto::fault::ask_primary().encode_to_vec()),
