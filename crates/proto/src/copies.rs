@@ -16,6 +16,9 @@ use crate::{
 /// In the generation of a layout whose stripes have two copies, and of their objects.
 pub const TWOFOLD: u32 = 1 << 31;
 
+/// In a view's number, above what is counted by changes.
+pub const REVIVALS_SHIFT: u32 = 32;
+
 /// Objects of one question about leave.
 pub const LEFT_OUT_MAX: usize = 256;
 
@@ -71,6 +74,11 @@ impl View {
             return Err(Bad::Range("view"));
         }
         Ok(())
+    }
+
+    /// How often both members had been lost, and it went on from what their devices had.
+    pub fn revivals(&self) -> u64 {
+        self.number >> REVIVALS_SHIFT
     }
 
     /// Who may be asked for bytes, the primary first.

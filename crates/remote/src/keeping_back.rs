@@ -324,7 +324,11 @@ impl Remote {
             for ((stripe, offset, bytes), answered) in parts.into_iter().zip(answers) {
                 let done = data::Written::decode(answered?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?.bytes;
                 match bytes.len().checked_sub(done as usize) {
-                    Some(0) => {}
+                    Some(0) => {
+                        if let Some(view) = placed.layout.views.get(stripe) {
+                            file.unsynced.wrote(stripe, view);
+                        }
+                    }
                     // What stopped it is said when it is asked for the rest.
                     Some(_) if done > 0 => {
                         left.push((stripe, offset + u64::from(done), bytes.slice(done as usize..)));

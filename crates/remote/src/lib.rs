@@ -60,6 +60,7 @@ mod recovery;
 mod references;
 mod remote;
 mod renewing;
+mod revived;
 mod routing;
 mod session;
 mod shape;

@@ -10,6 +10,7 @@ use cluster::striping::Part;
 use prost::Message;
 use proto::{
     attr::Changes,
+    copies::View,
     data::{self, BYTES_MAX},
     metadata,
 };
@@ -118,9 +119,15 @@ impl Remote {
     pub fn fsync(&self, file: &OpenFile) -> Result<(), Errno> {
         self.settle_back(file)?;
         if let Ok(placed) = self.placed(file)? {
-            self.where_it_is(file, placed, &mut |placed| self.sync_placed(file, placed))?;
+            let syncing = self.begin_sync(file);
+            let synced = self.where_it_is(file, placed, &mut |placed| {
+                self.sync_placed(file, placed)?;
+                Ok(placed.layout.views.iter().map(View::revivals).collect())
+            });
+            self.end_sync(syncing, synced)?;
         }
-        self.sync_metadata(file)
+        self.sync_metadata(file)?;
+        file.late_error.lock().take().map_or(Ok(()), Err)
     }
 
     fn sync_placed(&self, file: &OpenFile, placed: &Placed) -> Result<(), Errno> {
@@ -184,6 +191,9 @@ impl Remote {
         for (part, done) in lacking.iter().zip(&done) {
             if done.is_ok_and(|bytes| bytes >= part.len) {
                 landed.has(part);
+                if let Some(view) = placed.layout.views.get(part.stripe) {
+                    file.unsynced.wrote(part.stripe, view);
+                }
             }
         }
         // A part was to go to where its stripe is not any more: what is lacking is written again.
