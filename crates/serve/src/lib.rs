@@ -19,6 +19,7 @@ pub mod reporting;
 pub mod services;
 mod standing;
 mod states;
+mod views;
 mod waking;
 mod watching;
 pub mod workers;

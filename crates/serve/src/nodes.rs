@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use proto::{
     Request,
-    control::{NodeReport, Pressure},
+    control::{NodeReport, Peer, Pressure},
     moving::StandingKind,
 };
 use wire::{
@@ -34,6 +34,9 @@ use crate::{answer::No, standing::Standing, waking::Waking};
 
 /// How long a connection to a data server is waited for.
 const CONNECTING_MAX: Duration = Duration::from_millis(300);
+
+/// In one answer.
+const PEERS_MAX: usize = 256;
 
 struct Known {
     report: NodeReport,
@@ -342,6 +345,21 @@ impl Nodes {
             tuning,
         };
         Client::of(self.instance, target)
+    }
+
+    /// The life in which each data server was heard of last, and whether it is there; without those that take part in no second copies.
+    pub(crate) fn lives(&self) -> BTreeMap<u64, (u64, bool)> {
+        let state = self.state.lock();
+        let with = state.nodes.iter().filter(|(_, known)| known.report.life != 0);
+        with.map(|(node, known)| (*node, (known.report.life, !self.is_away(known)))).collect()
+    }
+
+    /// Where data servers are, for each other.
+    pub(crate) fn peers(&self) -> Vec<Peer> {
+        let state = self.state.lock();
+        let peer =
+            |(node, known): (&u64, &Known)| Peer { node: *node, addresses: known.report.addresses.clone() };
+        state.nodes.iter().take(PEERS_MAX).map(peer).collect()
     }
 
     /// Just started, and not all data servers of the map have reported.

@@ -12,6 +12,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -58,12 +59,12 @@ struct State {
 /// See the module's page.
 #[derive(Default)]
 pub(super) struct Admission {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 /// A change of a session's that has begun, until it is dropped.
-pub(super) struct Admitted<'a> {
-    of: &'a Admission,
+pub(super) struct Admitted {
+    of: Arc<Mutex<State>>,
     asker: Asker,
     ino: Ino,
 }
@@ -105,7 +106,7 @@ impl State {
 
 impl Admission {
     /// To be called before an object changes.
-    pub(super) fn begin(&self, asker: Asker, ino: Ino) -> Result<Option<Admitted<'_>>, No> {
+    pub(super) fn begin(&self, asker: Asker, ino: Ino) -> Result<Option<Admitted>, No> {
         let (Asker { server, joined }, slot) = (asker, ino.ugsd().slot());
         if joined == 0 {
             return Ok(None);
@@ -142,7 +143,8 @@ impl Admission {
             }
         }
         *state.under_way.entry((asker, ino)).or_default() += 1;
-        Ok(Some(Admitted { of: self, asker, ino }))
+        drop(state);
+        Ok(Some(Admitted { of: self.state.clone(), asker, ino }))
     }
 
     /// A report that was sent at `sent` was answered. True: with another roster.
@@ -180,9 +182,9 @@ impl Admission {
     }
 }
 
-impl Drop for Admitted<'_> {
+impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut state = self.of.state.lock();
+        let mut state = self.of.lock();
         let at = (self.asker, self.ino);
         if let Some(count) = state.under_way.get_mut(&at) {
             *count -= 1;
@@ -217,7 +219,7 @@ mod tests {
         })
     }
 
-    fn begin(admission: &Admission, joined: u64) -> Result<Option<Admitted<'_>>, No> {
+    fn begin(admission: &Admission, joined: u64) -> Result<Option<Admitted>, No> {
         admission.begin(Asker { server: 0, joined }, Ino::ROOT)
     }
 
@@ -225,7 +227,7 @@ mod tests {
         NodeReported { map_epoch: 1, again_ms: 1, lease_ms: 60_000, roster, ..NodeReported::default() }
     }
 
-    fn reason(of: Result<Option<Admitted<'_>>, No>) -> Option<Reason> {
+    fn reason(of: Result<Option<Admitted>, No>) -> Option<Reason> {
         of.err().map(|no| Reason::of(&no.0))
     }
 

@@ -32,6 +32,7 @@ const ATTEMPTS_MAX: usize = 16;
 impl DataService {
     /// With which it asks other data servers. Without them it takes nothing from any.
     pub fn set_credentials(&self, credentials: Credentials) {
+        self.replicas.set_credentials(credentials.clone());
         // Once is enough: they are the process's.
         let _ = self.arriving.credentials.set(credentials);
     }

@@ -19,6 +19,9 @@ fn the(object: Option<&asked::Object>) -> Result<&asked::Object, No> {
 impl DataService {
     pub(super) fn read(&self, asked: &asked::Read, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
+        if let Some(replica) = self.replica(object)? {
+            return self.read_copy(&replica, asked, incoming);
+        }
         if self.is_nothing(object)? {
             return Ok(Done::new(&asked::ReadDone { size: 0 }));
         }
@@ -26,6 +29,15 @@ impl DataService {
             // Whoever copies it is still there.
             self.leaving.asked(proto::attr::ino(object.ino)?);
         }
+        self.read_here(object, asked, incoming)
+    }
+
+    pub(super) fn read_here(
+        &self,
+        object: &asked::Object,
+        asked: &asked::Read,
+        incoming: &Incoming,
+    ) -> Outcome {
         self.shared(object, |_, object| {
             let size = object.size();
             let there = size.saturating_sub(asked.offset);
@@ -39,12 +51,15 @@ impl DataService {
         })
     }
 
-    pub(super) fn write(&self, asked: &asked::Write, incoming: &Incoming) -> Outcome {
+    pub(super) fn write(&self, asked: &asked::Write, incoming: &mut Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
-        let bytes = incoming.body();
-        if bytes.is_empty() {
+        if incoming.body().is_empty() {
             return Ok(Done::new(&asked::Written { bytes: 0 }));
         }
+        if let Some(replica) = self.replica(object)? {
+            return self.write_copy(&replica, asked, incoming);
+        }
+        let bytes = incoming.body();
         let ino = proto::attr::ino(object.ino)?;
         let admitted = self.admit(Asker { server: asked.server, joined: asked.joined }, ino)?;
         let begun = self.under_way.begin(incoming, ino)?;
@@ -62,7 +77,7 @@ impl DataService {
         Ok(Done::new(&asked::Written { bytes: written as u32 }))
     }
 
-    fn admit(&self, asker: Asker, ino: Ino) -> Result<Option<Admitted<'_>>, No> {
+    pub(super) fn admit(&self, asker: Asker, ino: Ino) -> Result<Option<Admitted>, No> {
         let admitted = self.admission.begin(asker, ino);
         if admitted.as_ref().is_err_and(|no| Reason::of(&no.0) == Reason::WrongOwner) {
             // Whose the slot is was not heard yet, by one of us.
@@ -71,13 +86,16 @@ impl DataService {
         admitted
     }
 
-    pub(super) fn sync(&self, asked: &asked::Sync) -> Outcome {
+    pub(super) fn sync(&self, asked: &asked::Sync, incoming: &Incoming) -> Outcome {
+        if let Some(replica) = self.replica(the(asked.object.as_ref())?)? {
+            return self.sync_copy(&replica, incoming);
+        }
         self.make_safe(the(asked.object.as_ref())?)?;
         Ok(Done::new(&Nothing {}))
     }
 
     /// Where there is only memory that is another data server's to do (I-PRESS-5).
-    fn make_safe(&self, object: &asked::Object) -> Result<(), No> {
+    pub(super) fn make_safe(&self, object: &asked::Object) -> Result<(), No> {
         if self.is_safe() {
             let full = |no: No| if no.errno() == Errno::ENOSPC { self.without_room() } else { no };
             return self.make_durable(object).map_err(full);
@@ -95,7 +113,7 @@ impl DataService {
     }
 
     /// It was never written, or it was removed.
-    fn is_nothing(&self, object: &asked::Object) -> Result<bool, No> {
+    pub(super) fn is_nothing(&self, object: &asked::Object) -> Result<bool, No> {
         let ino = proto::attr::ino(object.ino)?;
         Ok(self.table.get(ino).is_none() && self.load(ino)?.is_none())
     }
@@ -130,6 +148,9 @@ impl DataService {
         let object = the(asked.object.as_ref())?;
         if asked.size > i64::MAX as u64 {
             return Err(Errno::EFBIG.into());
+        }
+        if let Some(replica) = self.replica(object)? {
+            return self.truncate_copy(&replica, asked, incoming);
         }
         let begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
         let done = self.resize(asked, object)?;
@@ -166,6 +187,9 @@ impl DataService {
 
     pub(super) fn allocate(&self, asked: &asked::Allocate, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
+        if let Some(replica) = self.replica(object)? {
+            return self.allocate_copy(&replica, asked, incoming);
+        }
         let ino = proto::attr::ino(object.ino)?;
         let _admitted = self.admit(Asker { server: asked.server, joined: asked.joined }, ino)?;
         let _begun = self.under_way.begin(incoming, ino)?;
@@ -199,13 +223,20 @@ impl DataService {
         })
     }
 
-    pub(super) fn seek(&self, asked: &asked::Seek) -> Outcome {
+    pub(super) fn seek(&self, asked: &asked::Seek, incoming: &Incoming) -> Outcome {
+        let object = the(asked.object.as_ref())?;
+        match self.replica(object)? {
+            Some(replica) => self.seek_copy(&replica, asked, incoming),
+            None => self.seek_here(asked, object),
+        }
+    }
+
+    pub(super) fn seek_here(&self, asked: &asked::Seek, object: &asked::Object) -> Outcome {
         let whence = match asked::Whence::try_from(asked.whence) {
             Ok(asked::Whence::Data) => ds::Whence::Data,
             Ok(asked::Whence::Hole) => ds::Whence::Hole,
             Err(_) => return Err(Bad::Range("whence").into()),
         };
-        let object = the(asked.object.as_ref())?;
         if self.is_nothing(object)? {
             return Ok(Done::new(&asked::Sought { offset: None, size: 0 }));
         }
@@ -222,8 +253,15 @@ impl DataService {
 
     pub(super) fn set_time(&self, asked: &asked::SetTime, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
+        if let Some(replica) = self.replica(object)? {
+            return self.set_time_copy(&replica, asked, incoming);
+        }
         let time = asked.mtime.ok_or(Bad::Missing("time"))?.try_into()?;
         let _begun = self.under_way.begin(incoming, proto::attr::ino(object.ino)?)?;
+        self.set_time_of(object, time)
+    }
+
+    pub(super) fn set_time_of(&self, object: &asked::Object, time: types::Timestamp) -> Outcome {
         self.alone(object, |state, there| {
             self.may_change(there.ino())?;
             let Some(record) = state.record else { return Ok(Done::new(&Nothing {})) };

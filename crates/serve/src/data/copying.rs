@@ -200,7 +200,7 @@ impl DataService {
         }
     }
 
-    fn put(&self, to: &Object, offset: u64, bytes: &[u8]) -> Result<(), No> {
+    pub(super) fn put(&self, to: &Object, offset: u64, bytes: &[u8]) -> Result<(), No> {
         let mut done = 0;
         while done < bytes.len() {
             let written =

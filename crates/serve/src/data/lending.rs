@@ -53,6 +53,9 @@ impl DataService {
         }
         let object = asked.object.unwrap_or_default();
         let ino = proto::attr::ino(object.ino)?;
+        if object.generation & proto::copies::TWOFOLD != 0 {
+            return Err(busy("there are two copies of it, and nothing of them is read or written in place"));
+        }
         if self.table.get(ino).is_none() && self.load(ino)?.is_none() {
             return Err(busy("nothing was written to it"));
         }

@@ -31,6 +31,7 @@ mod pressed;
 mod pressure;
 mod record;
 mod removed;
+mod replica;
 mod reports;
 mod service;
 mod source;

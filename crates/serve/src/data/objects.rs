@@ -30,6 +30,13 @@ impl DataService {
     }
 
     fn attr(&self, object: &asked::Object) -> Result<asked::ObjectAttr, No> {
+        match self.replica(object)? {
+            Some(replica) => self.attr_copy(&replica),
+            None => self.attr_here(object),
+        }
+    }
+
+    pub(super) fn attr_here(&self, object: &asked::Object) -> Result<asked::ObjectAttr, No> {
         let ino = proto::attr::ino(object.ino)?;
         if self.table.get(ino).is_none() {
             match self.load(ino)? {

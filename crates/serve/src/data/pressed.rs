@@ -230,7 +230,9 @@ impl DataService {
         });
         scanned?;
         // Copies of which it is not said that they count are nobody's to send.
-        let marked = |one: &Cool| Ino::from_raw(one.object).is_some_and(|ino| self.is_copy(ino));
+        let marked = |one: &Cool| {
+            Ino::from_raw(one.object).is_some_and(|ino| self.is_copy(ino) || self.replicas.has(ino))
+        };
         cool.retain(|one| !marked(one));
         cool.sort_unstable_by_key(key);
         cool.truncate(most);

@@ -30,6 +30,7 @@ use super::{
     pressure::Pressed,
     record::refused,
     removed::Removed,
+    replica::Registry,
     table::{Held, State, Table},
     under_way::UnderWay,
     vouched::Vouched,
@@ -53,6 +54,8 @@ pub struct DataOptions {
     pub patience: Duration,
     /// Where there is only memory a closed object goes to another data server after so long. `None`: it stays.
     pub leave_after: Option<Duration>,
+    /// Bytes a second at which second copies are made anew.
+    pub copy_rate: u64,
 }
 
 impl Default for DataOptions {
@@ -63,6 +66,7 @@ impl Default for DataOptions {
             objects_max: 65_536,
             patience: Duration::from_secs(20),
             leave_after: Some(Duration::from_secs(30)),
+            copy_rate: super::source::BYTES_PER_SECOND,
         }
     }
 }
@@ -82,7 +86,11 @@ pub struct DataService {
     pub(super) vouched: Vouched,
     pub(super) lending: Lending,
     pub(super) pressed: Pressed,
+    /// Objects with two copies.
+    pub(super) replicas: Registry,
     workers: Workers,
+    /// Of what data servers ask each other about those: who waits for another one there must not keep it from being answered here.
+    among: Workers,
     options: DataOptions,
     pub(super) ended: Arc<(Mutex<bool>, Condvar)>,
 }
@@ -95,6 +103,8 @@ impl DataService {
         options: DataOptions,
     ) -> io::Result<Arc<DataService>> {
         let workers = Workers::start("data", options.bounds)?;
+        let among = Workers::start("copies-asked", options.bounds)?;
+        let replicas = Registry::new(options.copy_rate)?;
         let service = Arc::new_cyclic(|me| DataService {
             me: me.clone(),
             ds,
@@ -109,12 +119,15 @@ impl DataService {
             vouched: Vouched::default(),
             lending: Lending::default(),
             pressed: Pressed::new(options.patience, options.leave_after),
+            replicas,
             workers,
+            among,
             options,
             ended: Arc::default(),
         });
         service.read_marks()?;
         service.start_lending()?;
+        service.replicas.start(&service.me)?;
         let (weak, ended) = (Arc::downgrade(&service), service.ended.clone());
         std::thread::Builder::new().name("data-idle".into()).spawn(move || close_idle(&weak, &ended))?;
         Ok(service)
@@ -124,6 +137,8 @@ impl DataService {
     pub fn shutdown(&self) {
         self.end();
         self.workers.shutdown();
+        self.among.shutdown();
+        self.replicas.shutdown();
         self.end_copying();
         for held in self.table.all() {
             if let Err(error) = self.leave(&held, true) {
@@ -136,6 +151,8 @@ impl DataService {
     pub fn abandon(&self) {
         self.end();
         self.workers.shutdown();
+        self.among.shutdown();
+        self.replicas.shutdown();
         self.end_copying();
     }
 
@@ -178,12 +195,14 @@ impl DataService {
         about.busy = super::space::busy(&tiers, about.waiting, self.options.bounds.threads);
         about.copies = self.copies_unjudged();
         about.pressure = Some(self.pressure());
+        self.replicas.report(about);
         (about.refuses, about.roster) = (true, self.admission.kept(server));
     }
 
     /// The report that was sent at `sent` was answered. True: there is something new that the next report says to be known.
     pub(crate) fn reported(&self, sent: Instant, reported: &NodeReported) -> bool {
         self.vouched.taken();
+        self.replicas.reported(reported);
         self.admission.heard(sent, reported)
     }
 
@@ -441,6 +460,11 @@ impl DataService {
     pub(super) fn remove(&self, ino: Ino) -> Result<(), No> {
         // First: who has not begun by now does not begin any more.
         self.removed.add(ino);
+        self.replicas.forget(ino);
+        self.remove_held(ino)
+    }
+
+    pub(super) fn remove_held(&self, ino: Ino) -> Result<(), No> {
         self.leaving.forget(ino);
         self.pressed.gone(ino);
         loop {
@@ -504,12 +528,17 @@ impl DataService {
             Method::Lend => self.lend(&decode(meta)?, incoming),
             Method::StoreTo => self.store_to(&decode(meta)?, incoming),
             Method::Coolest => self.coolest(&decode(meta)?),
+            Method::StoreCopy => self.store_copy(&decode(meta)?, incoming),
+            Method::CopyDone => self.copy_done(&decode(meta)?),
+            Method::AskLeave => self.ask_leave(&decode(meta)?),
+            Method::KnowView => self.know_view(&decode(meta)?),
+            Method::DropCopies => self.drop_copies(&decode(meta)?),
             Method::Read => self.read(&decode(meta)?, incoming),
             Method::Write => self.write(&decode(meta)?, incoming),
-            Method::Sync => self.sync(&decode(meta)?),
+            Method::Sync => self.sync(&decode(meta)?, incoming),
             Method::Truncate => self.truncate(&decode(meta)?, incoming),
             Method::Allocate => self.allocate(&decode(meta)?, incoming),
-            Method::Seek => self.seek(&decode(meta)?),
+            Method::Seek => self.seek(&decode(meta)?, incoming),
             Method::Attrs => self.attrs(&decode(meta)?),
             Method::Remove => self.remove_all(&decode(meta)?, incoming),
             Method::Stat => {
@@ -536,7 +565,19 @@ fn is_among_servers(method: Method) -> bool {
             | Method::Copies
             | Method::Judge
             | Method::Coolest
+            | Method::StoreCopy
+            | Method::CopyDone
+            | Method::AskLeave
+            | Method::KnowView
+            | Method::DropCopies
     )
+}
+
+/// Asked by another server for what has two copies.
+fn is_of_copies(method: Method, incoming: &Incoming) -> bool {
+    let of_copies =
+        matches!(method, Method::StoreCopy | Method::CopyDone | Method::AskLeave | Method::KnowView);
+    of_copies || method == Method::Sync && incoming.peer().roles.has(Roles::DS)
 }
 
 pub(super) fn decode<R: Request>(meta: &[u8]) -> Result<R, No> {
@@ -561,7 +602,10 @@ impl Handler for DataService {
     fn asked(&self, incoming: Incoming, reply: Reply) {
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
-            self.workers.take(me, incoming, reply);
+            let asked = Method::from_number(incoming.header.method);
+            let among = asked.is_some_and(|method| is_of_copies(method, &incoming));
+            let workers = if among { &self.among } else { &self.workers };
+            workers.take(me, incoming, reply);
         }
     }
 }

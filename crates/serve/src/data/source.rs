@@ -18,7 +18,7 @@ use wire::{
 use crate::answer::No;
 
 /// For all objects that come, a second: a disk or a network goes on for others beside it.
-const BYTES_PER_SECOND: u64 = 256 << 20;
+pub(super) const BYTES_PER_SECOND: u64 = 256 << 20;
 /// An answer of the source is waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -29,10 +29,15 @@ pub(super) struct Pace(Mutex<Option<Instant>>);
 impl Pace {
     /// How long to wait before so many bytes more.
     pub fn wait(&self, bytes: u64) -> Duration {
+        self.wait_at(bytes, BYTES_PER_SECOND)
+    }
+
+    /// At another rate, in bytes a second.
+    pub fn wait_at(&self, bytes: u64, rate: u64) -> Duration {
         let now = Instant::now();
         let mut next = self.0.lock();
         let at = next.map_or(now, |next| next.max(now));
-        *next = Some(at + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / BYTES_PER_SECOND));
+        *next = Some(at + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate.max(1)));
         at.saturating_duration_since(now)
     }
 }

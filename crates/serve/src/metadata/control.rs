@@ -106,13 +106,16 @@ impl MetadataService {
 
     /// Of a server about itself: with TLS only who has a server's certificate can say that it is one.
     pub(super) fn node_report(&self, from: &Peer, meta: &[u8]) -> Outcome {
-        let asked: NodeReport = proto::decode(meta)?;
+        let mut asked: NodeReport = proto::decode(meta)?;
         if !from.roles.has(Roles::DS) {
             return Err(Errno::EPERM.into());
         }
         self.check_state(&asked)?;
+        let words = std::mem::take(&mut asked.copy_words);
         let map_epoch = self.nodes.reported(&asked)?;
         self.may_vouch()?;
+        self.replicas.hear(&words);
+        let wants_peers = asked.life != 0 && asked.peers_epoch != map_epoch && self.has_twofold();
         let keeps_to = asked.refuses;
         let (safe_room, any_room) = self.room_beside(asked.node);
         let nothing_safe = !self.has_what_outlives(&asked)?;
@@ -124,6 +127,7 @@ impl MetadataService {
             nothing_safe,
             lease_ms: if keeps_to { millis(data_lease(&self.options.sessions)) } else { 0 },
             roster: self.roster_for(asked.roster).filter(|_| keeps_to),
+            peers: if wants_peers { self.nodes.peers() } else { Vec::new() },
             server: self.owners.as_ref().map_or(0, Owners::node),
         }))
     }

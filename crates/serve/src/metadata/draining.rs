@@ -403,7 +403,11 @@ impl MetadataService {
 }
 
 fn holds(placed: &Placed, node: u64) -> bool {
-    placed.layout.stripes.contains(&node) || placed.handing.is_some_and(|handing| handing.to == node)
+    let second = |view: &proto::copies::View| view.second.is_some_and(|second| second.member.node == node);
+    placed.layout.stripes.contains(&node)
+        || placed.layout.views.iter().any(second)
+        || placed.left.contains(&node)
+        || placed.handing.is_some_and(|handing| handing.to == node)
 }
 
 fn refused(errno: Errno, why: &str) -> No {

@@ -5,7 +5,7 @@ use cluster::{
     NodeId,
     placement::{GROUP_COUNT, GROUP_UNIT, Layout as Chosen, NoPlace, Striping, Wish, Writers, place},
 };
-use proto::{Layout, Nothing};
+use proto::{Layout, Nothing, copies::Member};
 use types::{Errno, FileKind, Ino};
 
 use super::{
@@ -55,7 +55,12 @@ impl MetadataService {
             Local::No => false,
         };
         let near = Some(NodeId(node)).filter(|_| near && node != 0);
-        let chosen = self.place(ino, &said, near).map_err(|why| {
+        let lives = self.nodes.lives();
+        let twofold = said.copies == Some(2)
+            && self.options.twofold
+            && proto::layout::object_number(ino.get(), 0).is_some()
+            && !lives.is_empty();
+        let chosen = self.place(ino, &said, near, twofold).map_err(|why| {
             if self.nodes.is_early() {
                 // Slots may come before all have reported here.
                 return No::later("data servers have not reported yet");
@@ -63,19 +68,47 @@ impl MetadataService {
             tracing::warn!(%ino, %why, "no data server for a file");
             No::new(Errno::ENOSPC, wire::schema::Retry::Never, proto::Reason::None, why.to_string())
         })?;
-        let stripes = chosen.stripes.iter().map(|stripe| stripe.primary.0).collect();
-        let layout = Layout { generation: 1, unit: chosen.unit, stripes, moved: Vec::new() };
+        let stripes: Vec<u64> = chosen.stripes.iter().map(|stripe| stripe.primary.0).collect();
+        let member = |node: NodeId| Some(Member { node: node.0, life: lives.get(&node.0)?.0 });
+        let pairs =
+            chosen.stripes.iter().map(|one| Some((member(one.primary)?, one.secondary.and_then(member))));
+        let layout = match pairs.collect::<Option<Vec<_>>>().filter(|_| twofold) {
+            Some(pairs) => {
+                self.replicas.is_new(ino, &pairs);
+                Layout::twofold(chosen.unit, &pairs)
+            }
+            // Or a data server that takes part in no second copies.
+            None => {
+                Layout { generation: 1, unit: chosen.unit, stripes, moved: Vec::new(), views: Vec::new() }
+            }
+        };
         layout.check()?;
         Ok(layout)
     }
 
-    fn place(&self, ino: Ino, said: &DirWish, near: Option<NodeId>) -> Result<Chosen, NoPlace> {
+    fn place(
+        &self,
+        ino: Ino,
+        said: &DirWish,
+        near: Option<NodeId>,
+        twofold: bool,
+    ) -> Result<Chosen, NoPlace> {
         let (map, measures) = (self.nodes.map(), self.nodes.measures_for_new());
-        let with = |fixed| {
+        let place_of = |fixed, replicated| {
             let writers = near.map_or(Writers::Several, Writers::One);
-            let wish = Wish { writers, fixed, replicated: false, job: Default::default(), seed: ino.get() };
+            let wish = Wish { writers, fixed, replicated, job: Default::default(), seed: ino.get() };
             place(&map, &measures, &wish)
         };
+        if twofold {
+            let alone = place_of(None, false)?;
+            let most = said.stripes.unwrap_or(alone.stripes.len() as u16);
+            let unit = said.unit.unwrap_or(alone.unit);
+            // Fewer stripes rather than one copy.
+            let with_seconds =
+                (1..=most).rev().find_map(|count| place_of(Some(Striping { count, unit }), true).ok());
+            return with_seconds.map_or_else(|| place_of(Some(Striping { count: 1, unit }), false), Ok);
+        }
+        let with = |fixed| place_of(fixed, false);
         if said.stripes.is_none() && said.unit.is_none() {
             return with(None);
         }
@@ -98,14 +131,29 @@ impl MetadataService {
             FileKind::Directory => Ok(self.said_of(ino)?.to_string().into_bytes()),
             FileKind::Regular => {
                 let placed = self.locked(ino, |_, state| Ok(state.placed.clone()))?;
-                let Layout { unit, stripes, .. } = placed.ok_or(Errno::ENODATA)?.layout;
+                let Layout { unit, stripes, views, .. } = placed.ok_or(Errno::ENODATA)?.layout;
                 let map = self.nodes.map();
                 let named = |node: &u64| match map.node(NodeId(*node)) {
                     Some(known) => format!("{node}:{}", word(&known.name)),
                     None => node.to_string(),
                 };
                 let nodes: Vec<String> = stripes.iter().map(named).collect();
-                Ok(format!("stripes={} unit={unit} nodes={}", stripes.len(), nodes.join(",")).into_bytes())
+                let seconds: Vec<String> = views
+                    .iter()
+                    .map(|view| match view.second {
+                        Some(second) if second.counts => named(&second.member.node),
+                        // It is being made.
+                        Some(second) => format!("({})", named(&second.member.node)),
+                        None => "none".to_owned(),
+                    })
+                    .collect();
+                let seconds = if seconds.is_empty() {
+                    String::new()
+                } else {
+                    format!(" seconds={}", seconds.join(","))
+                };
+                Ok(format!("stripes={} unit={unit} nodes={}{seconds}", stripes.len(), nodes.join(","))
+                    .into_bytes())
             }
             FileKind::Symlink
             | FileKind::Fifo
@@ -123,7 +171,16 @@ impl MetadataService {
         let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
         // One that cannot be read is replaced.
         let before = self.said_of(dir).unwrap_or_default();
-        self.say(dir, &before.with(text).ok_or(Errno::EINVAL)?)
+        let wish = before.with(text).ok_or(Errno::EINVAL)?;
+        if wish.copies == Some(2) && !self.options.twofold {
+            return Err(No::new(
+                Errno::EOPNOTSUPP,
+                wire::schema::Retry::Never,
+                proto::Reason::None,
+                "two copies of a file are not offered yet",
+            ));
+        }
+        self.say(dir, &wish)
     }
 
     pub(super) fn remove_layout(&self, dir: Ino) -> Outcome {

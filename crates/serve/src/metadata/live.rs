@@ -100,7 +100,12 @@ impl MetadataService {
         let placed = {
             // A data server that is being drained gets nothing: neither now nor when what it has was counted.
             let _placing = self.drains.placing.read();
-            let placed = Placed { layout: self.choose(file.ino, state, node)?, cut: None, handing: None };
+            let placed = Placed {
+                layout: self.choose(file.ino, state, node)?,
+                cut: None,
+                handing: None,
+                left: Vec::new(),
+            };
             self.save_placed(file, state, placed.clone())?;
             placed
         };
@@ -239,7 +244,7 @@ impl MetadataService {
         for (n, answer) in left.iter().zip(self.nodes.ask_all(&asked)) {
             if let Err(no) = answer {
                 rest |= 1 << n;
-                failed = Some(no);
+                failed = Some(self.unless_two(file.ino, &placed, no));
             }
         }
         let cut = failed.is_some().then_some(Cut { stripes: rest, ..cut });
@@ -259,7 +264,8 @@ impl MetadataService {
         let node = placed.layout.stripes.get(stripe).copied().ok_or(Errno::EIO)?;
         let object = Some(placed.object(file.ino, stripe));
         let asked = [(node, Truncate { object, size: at + 1, grow_only: true })];
-        self.nodes.ask_all(&asked).pop().unwrap_or(Err(Errno::EIO.into())).map(|_| ())
+        let asked = self.nodes.ask_all(&asked).pop().unwrap_or(Err(Errno::EIO.into()));
+        asked.map(drop).map_err(|no| self.unless_two(file.ino, placed, no))
     }
 
     /// A time was set: it stands until the next write. An error is the asker's to weigh.
@@ -316,8 +322,17 @@ impl MetadataService {
             for ((node, object), mtime) in placed.objects(*ino).zip(times) {
                 by_node.entry(node).or_default().push(Recorded { object: Some(object), mtime: *mtime });
             }
+            for (node, object) in placed.other_objects(*ino) {
+                // Whose times nobody looks at; and one that cannot be told is no second any more soon.
+                let of_no_time = Recorded { object: Some(object), mtime: None };
+                by_node.entry(node).or_default().push(of_no_time);
+            }
         }
-        let asked: Vec<_> = by_node.into_iter().map(|(node, objects)| (node, Settle { objects })).collect();
+        let asked: Vec<_> = by_node
+            .iter()
+            .flat_map(|(node, objects)| objects.chunks(BATCH_MAX / 2).map(|some| (*node, some)))
+            .map(|(node, some)| (node, Settle { objects: some.to_vec() }))
+            .collect();
         let answers = self.nodes.ask_all(&asked);
         let failed: Vec<u64> = asked
             .iter()

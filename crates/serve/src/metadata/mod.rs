@@ -34,6 +34,7 @@ mod owners;
 mod placed;
 mod pressing;
 mod purge;
+mod replicas;
 mod sendings;
 mod service;
 mod session;
@@ -44,6 +45,7 @@ mod truths;
 mod turns;
 mod vacating;
 mod verdicts;
+mod views;
 mod wishes;
 
 pub use owners::{JoinError, Joining, Shared, SlotRights, join};

@@ -165,6 +165,11 @@ impl MetadataService {
             self.finish_cut(file, state)?;
             let Some(placed) = &state.placed else { return Ok(None) };
             let layout = placed.layout.clone();
+            if layout.is_twofold() {
+                return Err(No::later(
+                    "there are two copies of it, of which another one is made in place of this one",
+                ));
+            }
             let Some(stripe) = layout.stripes.iter().position(|one| *one == node) else { return Ok(None) };
             if object_number(ino.get(), stripe).is_none() {
                 return Err(Errno::EOVERFLOW.into());
@@ -351,7 +356,7 @@ impl MetadataService {
     }
 
     /// Unlike a write it does not make the file one that is being written.
-    fn store_placed(&self, ino: Ino, placed: &Placed) -> Result<(), No> {
+    pub(super) fn store_placed(&self, ino: Ino, placed: &Placed) -> Result<(), No> {
         let mut writes = WriteSet::new();
         writes.use_reserve();
         writes.put(&key::stripes(ino), placed.encode().into());

@@ -8,7 +8,11 @@ use std::{
 };
 
 use namespace::key;
-use proto::data::{Object, Remove};
+use proto::{
+    BATCH_MAX,
+    data::{Object, Remove},
+    moving::StandingKind,
+};
 use types::{Errno, Ino};
 
 use super::{MetadataService, placed::Placed, wishes::DirWish};
@@ -76,6 +80,8 @@ impl MetadataService {
                 Ok(Some(placed)) => {
                     let mut add = |(node, object)| by_node.entry(node).or_default().push(object);
                     placed.objects(*ino).for_each(&mut add);
+                    let others = placed.other_objects(*ino);
+                    others.filter(|(node, _)| !self.is_removed(*node)).for_each(&mut add);
                     // Whichever of the two has it.
                     let handing = placed.handing.map(|handing| placed.handed_over(&handing));
                     handing.iter().flat_map(|other| other.objects(*ino)).for_each(&mut add);
@@ -87,7 +93,11 @@ impl MetadataService {
                 }
             }
         }
-        let asked: Vec<_> = by_node.into_iter().map(|(node, objects)| (node, Remove { objects })).collect();
+        let asked: Vec<_> = by_node
+            .iter()
+            .flat_map(|(node, objects)| objects.chunks(BATCH_MAX / 2).map(|some| (*node, some)))
+            .map(|(node, some)| (node, Remove { objects: some.to_vec() }))
+            .collect();
         for ((_, remove), answer) in asked.iter().zip(self.nodes.ask_all(&asked)) {
             let removed = answer.unwrap_or_default();
             let mut outcomes = removed.outcomes();
@@ -98,6 +108,11 @@ impl MetadataService {
             }
         }
         dying.iter().partition(|ino| !failed.contains(ino))
+    }
+
+    /// It has nothing, and never comes back.
+    fn is_removed(&self, node: u64) -> bool {
+        self.nodes.standing(node).is_some_and(|standing| standing.kind == StandingKind::Removed)
     }
 
     fn stored(&self, ino: Ino) -> Result<Option<Placed>, No> {

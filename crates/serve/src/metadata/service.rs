@@ -21,6 +21,7 @@ use super::{
     files::Files,
     leaving::Leaving,
     owners::{Inside, Owners, Shared, Tails},
+    replicas::Replicas,
     sendings::Sendings,
     session::{Session, SessionLimits, Sessions, Turn},
     terms::Terms,
@@ -54,6 +55,8 @@ pub struct MetadataOptions {
     pub report: Duration,
     /// This server's own node, for the map.
     pub me: Option<Node>,
+    /// New files may have two copies of each stripe, where their directory says so.
+    pub twofold: bool,
 }
 
 impl Default for MetadataOptions {
@@ -66,6 +69,7 @@ impl Default for MetadataOptions {
             renew: Duration::from_secs(5),
             report: Duration::from_secs(2),
             me: None,
+            twofold: false,
         }
     }
 }
@@ -109,6 +113,7 @@ pub struct MetadataService {
     /// Which state each data server has.
     pub(super) states: States,
     pub(super) sendings: Sendings,
+    pub(super) replicas: Replicas,
     pub(super) workers: Workers,
     /// Hand-overs of slots, and what waits for one: neither waits for operations.
     slots: Option<[Workers; 2]>,
@@ -177,6 +182,7 @@ impl MetadataService {
             outlives,
             states,
             sendings: Sendings::default(),
+            replicas: Replicas::default(),
             slots,
             copying,
             mds,
@@ -214,6 +220,7 @@ impl MetadataService {
         ];
         clocks.push(("metadata-moves", MetadataService::tend_moves));
         clocks.push(("metadata-full", MetadataService::tend_pressure));
+        clocks.push(("metadata-views", MetadataService::tend_replicas));
         if self.owners.is_some() {
             clocks.push(("metadata-slots", MetadataService::tend_slots));
             clocks.push(("metadata-map", MetadataService::follow));
@@ -461,6 +468,7 @@ impl MetadataService {
             Method::Forget => self.of_session(meta, |session, asked| self.forget(session, asked)),
             Method::Hold => self.of_session(meta, |session, asked| self.hold_again(session, asked)),
             Method::StatFs => self.of_session(meta, |_, asked| self.stat_fs(asked)),
+            Method::FindView => self.of_session(meta, |_, asked| self.find_view(asked)),
             Method::FindLayout => self.of_session(meta, |_, asked| self.find_layout(asked)),
             Method::Find => self.of_session(meta, |session, asked| self.find(session, asked)),
             Method::Lock => self.of_session(meta, |session, asked| self.lock(session, asked)),

@@ -127,7 +127,7 @@ impl MetadataService {
     ) {
         let parts: Vec<(u64, &[Part])> = by_node
             .iter()
-            .flat_map(|(node, parts)| parts.chunks(BATCH_MAX).map(|some| (*node, some)))
+            .flat_map(|(node, parts)| parts.chunks(BATCH_MAX / 2).map(|some| (*node, some)))
             .collect();
         let asked: Vec<(u64, Attrs)> = parts
             .iter()
@@ -149,8 +149,8 @@ impl MetadataService {
                     Ok(one) => attr.and_then(|attr| one.learn(part.stripe, attr)),
                     Err(_) => continue,
                 };
-                if let Err(no) = learned {
-                    *one = Err(no);
+                if let (Err(no), Some(of)) = (learned, files.get(part.file)) {
+                    *one = Err(self.unless_two(of.ino, of.placed, no));
                 }
             }
         }

@@ -1,8 +1,10 @@
 //! What a directory says of where the data of new files in it go, as text and as it is stored.
 //!
-//! Text: `stripes=N|auto unit=SIZE|auto local=yes|no|auto`, each word once at the most.
+//! Text: `stripes=N|auto unit=SIZE|auto local=yes|no|auto copies=1|2|auto`, each word once at the most.
 //! Record, version 1, 12 bytes, little-endian (`docs/data-model.md`), under the key `inode, T` of a directory:
 //! version u8 | local u8 (0 auto, 1 yes, 2 no) | stripes u16 (0 auto) | unit u64 (0 auto)
+//!
+//! Version 2, of one that says how many copies, is followed by: copies u8
 
 use std::fmt;
 
@@ -10,6 +12,9 @@ use cluster::placement::GROUP_MAX;
 use types::{ByteSize, SAU_BYTES};
 
 const VERSION: u8 = 1;
+const COPIES_VERSION: u8 = 2;
+/// Of one stripe.
+pub(super) const COPIES_MAX: u8 = 2;
 const RECORD_BYTES: usize = 12;
 /// Bytes of the largest stripe unit.
 const UNIT_MAX: u64 = 1 << 30;
@@ -31,6 +36,8 @@ pub(crate) struct DirWish {
     /// Bytes.
     pub unit: Option<u64>,
     pub local: Local,
+    /// Of each stripe. `None`: one.
+    pub copies: Option<u8>,
 }
 
 impl Local {
@@ -61,6 +68,8 @@ impl DirWish {
                 ("stripes", n) => self.stripes = Some(n.parse().ok()?),
                 ("unit", "auto") => self.unit = None,
                 ("unit", size) => self.unit = Some(size.parse::<ByteSize>().ok()?.0),
+                ("copies", "auto") => self.copies = None,
+                ("copies", n) => self.copies = Some(n.parse().ok()?),
                 ("local", word) => self.local = Local::ALL.iter().find(|(_, name)| *name == word)?.0,
                 _ => return None,
             }
@@ -69,7 +78,8 @@ impl DirWish {
     }
 
     fn is_good(&self) -> bool {
-        self.stripes.is_none_or(|n| (1..=GROUP_MAX).contains(&n))
+        self.copies.is_none_or(|n| (1..=COPIES_MAX).contains(&n))
+            && self.stripes.is_none_or(|n| (1..=GROUP_MAX).contains(&n))
             && self.unit.is_none_or(|unit| unit > 0 && unit <= UNIT_MAX && unit.is_multiple_of(SAU_BYTES))
     }
 
@@ -79,15 +89,22 @@ impl DirWish {
             Local::Yes => 1,
             Local::No => 2,
         };
-        let mut bytes = vec![VERSION, local];
+        let version = if self.copies.is_some() { COPIES_VERSION } else { VERSION };
+        let mut bytes = vec![version, local];
         bytes.extend(self.stripes.unwrap_or(0).to_le_bytes());
         bytes.extend(self.unit.unwrap_or(0).to_le_bytes());
+        bytes.extend(self.copies);
         bytes
     }
 
     /// `None`: not such a record.
     pub(crate) fn decode(bytes: &[u8]) -> Option<DirWish> {
-        let bytes: &[u8; RECORD_BYTES] = bytes.try_into().ok()?;
+        let (bytes, rest) = bytes.split_first_chunk::<RECORD_BYTES>()?;
+        let copies = match (bytes[0], rest) {
+            (VERSION, []) => None,
+            (COPIES_VERSION, [copies]) => Some(*copies),
+            _ => return None,
+        };
         let local = match bytes[1] {
             0 => Local::Auto,
             1 => Local::Yes,
@@ -96,8 +113,8 @@ impl DirWish {
         };
         let stripes = Some(u16::from_le_bytes([bytes[2], bytes[3]])).filter(|n| *n != 0);
         let unit = bytes.get(4..)?.try_into().ok().map(u64::from_le_bytes).filter(|unit| *unit != 0);
-        let wish = DirWish { stripes, unit, local };
-        (bytes[0] == VERSION && wish.is_good()).then_some(wish)
+        let wish = DirWish { stripes, unit, local, copies };
+        wish.is_good().then_some(wish)
     }
 }
 
@@ -105,7 +122,8 @@ impl fmt::Display for DirWish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_auto = |n: Option<u64>| n.map_or_else(|| "auto".to_owned(), |n| n.to_string());
         let (stripes, unit) = (or_auto(self.stripes.map(u64::from)), or_auto(self.unit));
-        write!(f, "stripes={stripes} unit={unit} local={}", self.local.name())
+        write!(f, "stripes={stripes} unit={unit} local={}", self.local.name())?;
+        self.copies.map_or(Ok(()), |copies| write!(f, " copies={copies}"))
     }
 }
 
@@ -115,11 +133,17 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let wish = DirWish { stripes: Some(4), unit: Some(8 << 20), local: Local::No };
+        let wish = DirWish { stripes: Some(4), unit: Some(8 << 20), local: Local::No, copies: None };
         let golden = b"\x01\x02\x04\0\0\0\x80\0\0\0\0\0";
         assert_eq!(wish.encode(), golden);
         assert_eq!(DirWish::decode(golden), Some(wish));
         assert_eq!(DirWish::decode(&DirWish::default().encode()), Some(DirWish::default()));
+        let wish = DirWish { copies: Some(2), ..wish };
+        let golden = b"\x02\x02\x04\0\0\0\x80\0\0\0\0\0\x02";
+        assert_eq!(wish.encode(), golden);
+        assert_eq!(DirWish::decode(golden), Some(wish));
+        assert_eq!(wish.with(&wish.to_string()), Some(wish));
+        assert_eq!(wish.with("copies=3"), None);
     }
 
     #[test]

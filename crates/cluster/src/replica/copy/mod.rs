@@ -265,6 +265,11 @@ impl Copy {
         self.has_kept
     }
 
+    /// It was sent to somebody, or is being stored: it goes on, whoever waits.
+    pub fn is_under_way(&self, call: u64) -> bool {
+        self.flights.values().any(|flight| flight.source == Source::Client(call))
+    }
+
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }

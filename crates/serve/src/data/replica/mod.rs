@@ -1,0 +1,26 @@
+//! Objects of which this data server has one of two copies: the machine of [`cluster::replica::copy`] with sockets, threads and devices.
+//!
+//! - [`object`] one object: requests in, what is to be done out; [`change`] what is done to its bytes.
+//! - [`asked`] what clients and the metadata server ask; [`second`] what the other data server asks; [`peers`] asking that one, and leave to answer.
+//! - [`registry`] all of them; [`tick`] what is due by itself; [`words`] what the metadata server is told.
+//!
+//! - I-TWO-1: whatever is asked of such an object names a view. Who is not in the newest that was named here, in this life, answers nothing.
+//! - I-TWO-2: bytes are read before it is asked whether they may be shown, and shown only if the view is still the same then.
+//! - I-TWO-3: a change that has begun goes on to its end, or to a view in which it is somebody else's, whoever waits for it. Until then the session for
+//!   which it is made has something under way here (I-DATA-5).
+//! - I-TWO-4: who could not store what the other one has stored leaves the object to that one, and answers nobody meanwhile.
+//!
+//! What is known of a view is kept as long as the process lives: an older one that comes late must not be taken for the newest. The lock of one object is
+//! taken before that of the peers, and nothing is waited for under either.
+
+mod asked;
+mod change;
+mod object;
+mod peers;
+mod registry;
+mod second;
+mod sending;
+mod tick;
+mod words;
+
+pub(in crate::data) use registry::Registry;

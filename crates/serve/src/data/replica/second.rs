@@ -1,0 +1,161 @@
+//! What the other data server and the metadata server ask of an object with two copies.
+
+use cluster::replica::copy::{Input, Sent};
+use net::Incoming;
+use proto::{
+    Nothing,
+    copies::{AskLeave, CopyDone, CopyStored, DropCopies, KnowView, Leave, StoreCopy, ViewKnown},
+    data::{Object, Truncate},
+};
+use types::{Errno, Ino};
+
+use super::{change::Change, object::Replica, registry::Job};
+use crate::{
+    answer::{Done, No, Outcome},
+    data::DataService,
+    views::{member, said_view, view},
+};
+
+impl DataService {
+    /// The primary has us store something.
+    pub(in crate::data) fn store_copy(&self, asked: &StoreCopy, incoming: &mut Incoming) -> Outcome {
+        let object = asked.object.unwrap_or_default();
+        let sent_view = view(&object.view.unwrap_or_default());
+        let change = Change::of_message(asked, incoming)?;
+        let replica = self.replica(&object)?.ok_or(Errno::EINVAL)?;
+        let world = self.replicas.world();
+        if sent_view.second.is_some_and(|second| second.member == world.me) {
+            self.take_older_away(&replica, &sent_view, asked.length)?;
+        }
+        let key = (sent_view.since, asked.serial);
+        let sent =
+            Sent { view: sent_view, serial: asked.serial, range: (asked.from, asked.to), done: asked.done };
+        let number = {
+            let mut state = replica.state.lock();
+            state.core.handle(Input::Sent(sent));
+            state.pump(&world, &replica);
+            state.to_store.remove(&key)
+        };
+        let mut unable = false;
+        if let Some(number) = number {
+            let stored = self.carry_out_change(&replica.object, &change);
+            let mut state = replica.state.lock();
+            match stored {
+                Ok(()) => state.core.handle(Input::StoredHere(number)),
+                Err(no) => {
+                    tracing::warn!(ino = %replica.ino, errno = %no.errno(), why = no.0.detail, "a second copy is not stored");
+                    (state.failed, unable) = (true, true);
+                }
+            }
+            state.pump(&world, &replica);
+        }
+        let mut state = replica.state.lock();
+        let stored = state.said_stored.remove(&key);
+        let known = state.view().filter(|known| known.number > sent_view.number);
+        drop(state);
+        self.replicas.is_busy(&replica);
+        Ok(Done::new(&CopyStored { stored, unable, newer: known.map(|known| said_view(&known)) }))
+    }
+
+    /// What is behind the end that the object had when we became its second is older, and so is all of it if we did not say that we kept it.
+    fn take_older_away(
+        &self,
+        replica: &Replica,
+        view: &cluster::replica::View,
+        length: u64,
+    ) -> Result<(), No> {
+        let Some(second) = view.second else { return Ok(()) };
+        let mut wiped = replica.wiped.lock();
+        if *wiped >= second.since {
+            return Ok(());
+        }
+        // Of a new file there is nothing.
+        let length = if second.kept { length } else { 0 };
+        if self.length_of(&replica.object)? > length {
+            let cut = Truncate { object: Some(replica.object), size: length, grow_only: false };
+            self.resize(&cut, &replica.object)?;
+        }
+        *wiped = second.since;
+        Ok(())
+    }
+
+    pub(in crate::data) fn copy_done(&self, asked: &CopyDone) -> Outcome {
+        let object = asked.object.unwrap_or_default();
+        let replica = self.replica(&object)?.ok_or(Errno::EINVAL)?;
+        let view = view(&object.view.unwrap_or_default());
+        let mut state = replica.state.lock();
+        state.core.handle(Input::Done { view, done: asked.done });
+        state.pump(&self.replicas.world(), &replica);
+        Ok(Done::new(&Nothing {}))
+    }
+
+    /// May the asker go on answering for what both have?
+    pub(in crate::data) fn ask_leave(&self, asked: &AskLeave) -> Outcome {
+        let (by, of) = (member(asked.by.unwrap_or_default()), member(asked.of.unwrap_or_default()));
+        if of != self.replicas.me() {
+            // An earlier life let it answer; this one knows nothing of that.
+            return Err(Errno::ESTALE.into());
+        }
+        let mut knows: Vec<(Ino, u64)> = Vec::new();
+        for object in &asked.knows {
+            knows.push((proto::attr::ino(object.ino)?, object.view.unwrap_or_default().number));
+        }
+        let answer = match self.replicas.peers.asked(by, &knows) {
+            Ok(()) => Leave { granted: true, left_out: Vec::new() },
+            Err(left_out) => {
+                let told = left_out.into_iter().filter_map(|ino| self.as_known(ino)).collect();
+                Leave { granted: false, left_out: told }
+            }
+        };
+        if !knows.is_empty() {
+            // Who waited for that goes on.
+            let _ = self.replicas.jobs.put(Job::Wake);
+        }
+        Ok(Done::new(&answer))
+    }
+
+    fn as_known(&self, ino: Ino) -> Option<Object> {
+        let replica = self.replicas.find(ino)?;
+        let view = replica.state.lock().view()?;
+        Some(Object { view: Some(said_view(&view)), ..replica.object })
+    }
+
+    /// The metadata server says what the view is, and may ask whether we go on alone.
+    pub(in crate::data) fn know_view(&self, asked: &KnowView) -> Outcome {
+        let object = asked.object.unwrap_or_default();
+        let replica = self.replica(&object)?.ok_or(Errno::EINVAL)?;
+        let world = self.replicas.world();
+        let mut state = replica.state.lock();
+        let number = view(&object.view.unwrap_or_default()).number;
+        let mut goes_on = false;
+        if asked.asks && !state.failed {
+            state.goes_on = None;
+            state.core.handle(Input::Asked { view: number });
+            state.pump(&world, &replica);
+            goes_on = state.goes_on == Some(number);
+        }
+        Ok(Done::new(&ViewKnown {
+            number: state.number(),
+            goes_on,
+            kept: state.core.has_kept() && !state.failed,
+        }))
+    }
+
+    /// Bytes of objects that we do not have any more go.
+    pub(in crate::data) fn drop_copies(&self, asked: &DropCopies) -> Outcome {
+        for object in &asked.objects {
+            let replica = self.replica(object)?.ok_or(Errno::EINVAL)?;
+            let me = self.replicas.me();
+            let mut state = replica.state.lock();
+            if state.view().is_some_and(|view| view.has(me)) {
+                continue;
+            }
+            // First: from now on it says that it has kept nothing.
+            state.core.handle(Input::Dropped);
+            state.pump(&self.replicas.world(), &replica);
+            drop(state);
+            self.remove_held(replica.ino)?;
+        }
+        Ok(Done::new(&Nothing {}))
+    }
+}

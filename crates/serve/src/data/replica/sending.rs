@@ -1,0 +1,171 @@
+//! What an object's machine wants done with no lock held: messages to the second, and bytes that nobody waits for.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::Bytes;
+use cluster::replica::{
+    Member,
+    copy::{END, Input, Sent, Source},
+};
+use proto::{
+    copies::{CopyDone, CopyStored, StoreCopy},
+    data::Object,
+};
+use wire::frame::Body;
+
+use super::{
+    change::Change,
+    object::{Out, Replica},
+    peers,
+    registry::Job,
+};
+use crate::{
+    answer::No,
+    data::DataService,
+    views::{said_view, view},
+};
+
+impl DataService {
+    /// Never on a connection's reader thread.
+    pub(super) fn flush(&self, replica: &Arc<Replica>) {
+        loop {
+            let out = std::mem::take(&mut replica.state.lock().outbox);
+            if out.is_empty() {
+                return;
+            }
+            for one in out {
+                match one {
+                    Out::Send { to, sent, source } => self.send_one(replica, to, sent, source),
+                    Out::Done { to, view, done } => {
+                        let object = Some(Object { view: Some(said_view(&view)), ..replica.object });
+                        // Lost, it is said with what comes next.
+                        let _ = self.begin_asking(
+                            to,
+                            peers::call(&CopyDone { object, done }, Body::default()),
+                            |_| (),
+                        );
+                    }
+                    Out::Store(call) => self.store_for_nobody(replica, call),
+                }
+            }
+        }
+    }
+
+    fn begin_asking(
+        &self,
+        to: Member,
+        call: net::Call,
+        then: impl FnOnce(Option<net::Answered>) + Send + 'static,
+    ) -> Result<(), No> {
+        let channel = self.replicas.peers.channel(to.node.0)?;
+        let begun = channel.begin_then(call, |answered| then(answered.ok()));
+        begun.map_err(|error| No::soon(to.node.0, &error.to_string()))
+    }
+
+    /// A call for which nobody waits.
+    fn store_for_nobody(&self, replica: &Arc<Replica>, call: u64) {
+        let Some((number, change)) = replica.state.lock().begin_storing(call) else { return };
+        let stored = self.carry_out_change(&replica.object, &change);
+        let mut state = replica.state.lock();
+        state.end_storing(call, number, stored);
+        state.pump(&self.replicas.world(), replica);
+    }
+
+    fn send_one(&self, replica: &Arc<Replica>, to: Member, sent: Sent, source: Source) {
+        let (change, length) = {
+            let mut state = replica.state.lock();
+            if !state.on_the_way.insert((sent.serial, sent.view.number)) {
+                return;
+            }
+            let change = match source {
+                Source::Client(call) => state.calls.get(&call).and_then(|call| call.change.clone()),
+                Source::Here => None,
+            };
+            (change, state.length)
+        };
+        let change = match change.map_or_else(|| self.piece(replica, &sent).map(Arc::new), Ok) {
+            Ok(change) => change,
+            Err(no) => {
+                tracing::warn!(ino = %replica.ino, errno = %no.errno(), why = no.0.detail, "a piece for a second copy is not read");
+                replica.state.lock().on_the_way.remove(&(sent.serial, sent.view.number));
+                return;
+            }
+        };
+        let (message, body) = change.message(&replica.object, &sent, length);
+        if source == Source::Here {
+            let bytes = body.len() as u64;
+            self.replicas.copied.fetch_add(bytes, Ordering::Relaxed);
+            std::thread::sleep(self.replicas.pace.wait_at(bytes, self.replicas.rate));
+        }
+        self.begin_storing_there(replica, to, sent, (message, body));
+    }
+
+    fn begin_storing_there(
+        &self,
+        replica: &Arc<Replica>,
+        to: Member,
+        sent: Sent,
+        message: (StoreCopy, Body),
+    ) {
+        let (weak, of) = (self.me.clone(), replica.clone());
+        let then = move |answered: Option<net::Answered>| {
+            let Some(service) = weak.upgrade() else { return };
+            let stored = answered.and_then(|it| peers::answer::<StoreCopy>(to.node.0, &it).ok());
+            service.stored_there(&of, to, sent, stored);
+        };
+        let begun = self.begin_asking(to, peers::call(&message.0, message.1), then);
+        if begun.is_err() {
+            replica.state.lock().on_the_way.remove(&(sent.serial, sent.view.number));
+        }
+    }
+
+    /// On a reader thread: nothing is waited for. `None`: there was no answer.
+    fn stored_there(&self, replica: &Arc<Replica>, to: Member, sent: Sent, stored: Option<CopyStored>) {
+        let world = self.replicas.world();
+        let mut state = replica.state.lock();
+        state.on_the_way.remove(&(sent.serial, sent.view.number));
+        let Some(stored) = stored else { return };
+        if stored.unable {
+            state.complain(&world, replica, to);
+        }
+        if stored.stored {
+            state.core.handle(Input::Stored { by: to, since: sent.view.since, serial: sent.serial });
+        }
+        state.pump(&world, replica);
+        let has_more = !state.outbox.is_empty();
+        drop(state);
+        if has_more {
+            // Else it is done when it is due again.
+            let _ = self.replicas.jobs.put(Job::Flush(replica.clone()));
+        }
+        if stored.unable {
+            self.pressed.nudge();
+        }
+        if let Some(newer) =
+            stored.newer.filter(|newer| newer.check().is_ok() && view(newer).number > sent.view.number)
+        {
+            let _ = self.replicas.jobs.put(Job::Adopt(Object { view: Some(newer), ..replica.object }));
+        }
+    }
+
+    /// Bytes that are here, as they are now. Nothing that touches them is under way.
+    fn piece(&self, replica: &Replica, sent: &Sent) -> Result<Change, No> {
+        let (from, to) = sent.range;
+        let object = &replica.object;
+        let nothing = self.is_nothing(object)?;
+        if to == END {
+            let size = if nothing { 0 } else { self.shared(object, |_, there| Ok(there.size()))? };
+            return Ok(Change::Cut { size });
+        }
+        let mut bytes = vec![0; usize::try_from(to - from).unwrap_or(0)];
+        let read = match nothing {
+            true => 0,
+            false => self.shared(object, |_, there| Ok(self.ds.read(there, from, &mut bytes)?))?,
+        };
+        bytes.truncate(read);
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(Change::Zero { from, to });
+        }
+        Ok(Change::Bytes { from, to, bytes: Bytes::from(bytes) })
+    }
+}

@@ -1,0 +1,315 @@
+//! The keeper of views of files with two copies: [`cluster::replica::keeper`] with a durable record, and data servers that are asked.
+//!
+//! - I-VIEW-1: a view is durable, also at the standby, before anybody is told of it; it is made from the one that was stored, under the file's lock.
+//! - I-VIEW-2: who counts alone said so in the view before, or all who counted have lost what was not in a tier that outlives them: then one of them goes
+//!   on with what it has, in a view whose number says so in its upper half.
+
+use std::collections::BTreeMap;
+
+use cluster::{
+    NodeId,
+    moving::refuge,
+    placement::Measures,
+    replica::{self, keeper::Known},
+};
+use proto::{
+    copies::{DropCopies, KnowView, Member, View, ViewKnown},
+    data::Object,
+};
+use std::{sync::atomic::Ordering, time::Instant};
+use types::{Errno, Ino};
+
+use super::{
+    MetadataService,
+    placed::Placed,
+    replicas::{DOUBTED_FOR, Heard},
+};
+use crate::{
+    answer::No,
+    views::{member, said_member, said_view, view},
+};
+
+/// In which life each data server is, and whether it is there.
+type Lives = BTreeMap<u64, (u64, bool)>;
+
+/// Above it a view's number says how often all was lost that did not outlive both.
+const REVIVED: u32 = 32;
+
+fn is_up(lives: &Lives, of: Member) -> bool {
+    lives.get(&of.node) == Some(&(of.life, true))
+}
+
+impl MetadataService {
+    /// It will not come back in that life.
+    fn is_gone(&self, lives: &Lives, of: Member) -> bool {
+        let removed = self
+            .nodes
+            .standing(of.node)
+            .is_some_and(|standing| standing.kind == proto::moving::StandingKind::Removed);
+        removed || lives.get(&of.node).is_some_and(|(life, _)| *life != of.life)
+    }
+
+    /// It is there, and stays.
+    fn stays(&self, lives: &Lives, of: Member) -> bool {
+        is_up(lives, of) && !self.nodes.is_draining(of.node)
+    }
+
+    /// Each stripe has two copies that count, where they are to stay.
+    pub(super) fn is_whole(&self, placed: &Placed, lives: &Lives) -> bool {
+        let good = |view: &View| {
+            view.counting().count() == 2 && view.counting().all(|member| self.stays(lives, member))
+        };
+        placed.layout.views.iter().all(good)
+    }
+
+    fn placed_now(&self, ino: Ino) -> Result<Placed, No> {
+        self.locked(ino, |_, state| Ok(state.placed.clone().ok_or(Errno::ENODATA)?))
+    }
+
+    /// Somebody said something of a stripe.
+    pub(super) fn heard_of(&self, heard: &Heard) -> Result<(), No> {
+        let Heard { ino, stripe, .. } = *heard;
+        let _inside = self.enter([ino])?;
+        let placed = self.placed_now(ino)?;
+        let Some(now) = placed.layout.views.get(stripe).filter(|view| view.number == heard.view) else {
+            return Ok(());
+        };
+        let Some(silent) = heard.silent else {
+            return self.is_complete(ino, stripe, &placed, now);
+        };
+        if heard.doubtful && !self.is_believed(heard, &placed, silent) {
+            return Ok(());
+        }
+        self.without(ino, stripe, &placed, silent)?;
+        self.replicas.lacking.lock().insert(ino);
+        Ok(())
+    }
+
+    /// A client says that a member does not answer: that may be so for the client alone, or for a moment.
+    fn is_believed(&self, heard: &Heard, placed: &Placed, silent: Member) -> bool {
+        if !is_up(&self.nodes.lives(), silent) {
+            return true;
+        }
+        let asked = KnowView { object: Some(placed.object(heard.ino, heard.stripe)), asks: false };
+        if self.ask(silent.node, asked).is_err() {
+            return true;
+        }
+        let now = Instant::now();
+        let mut doubted = self.replicas.doubted.lock();
+        let (first, last) = doubted.entry((heard.ino, heard.stripe, silent)).or_insert((now, now));
+        *last = now;
+        first.elapsed() >= DOUBTED_FOR
+    }
+
+    fn ask(&self, node: u64, asked: KnowView) -> Result<ViewKnown, No> {
+        self.nodes.ask_all(&[(node, asked)]).pop().unwrap_or(Err(Errno::EIO.into()))
+    }
+
+    /// The primary says that the second has every byte. What it has is durable before it counts, as what was synced meanwhile is.
+    fn is_complete(&self, ino: Ino, stripe: usize, placed: &Placed, now: &View) -> Result<(), No> {
+        let Some(second) = now.second.filter(|second| !second.counts) else { return Ok(()) };
+        let sync = proto::data::Sync { object: Some(placed.object(ino, stripe)) };
+        self.nodes.ask_all(&[(second.member.node, sync)]).pop().unwrap_or(Err(Errno::EIO.into()))?;
+        let known = Known::Complete { view: now.number };
+        self.next_view(ino, stripe, now, known)?;
+        self.drop_what_is_left(ino)
+    }
+
+    /// Another view, in which this member has nothing any more, if somebody else goes on.
+    fn without(&self, ino: Ino, stripe: usize, placed: &Placed, silent: Member) -> Result<bool, No> {
+        let Some(now) = placed.layout.views.get(stripe).copied() else { return Ok(false) };
+        let known = Known::Silent(member(silent));
+        if let Some(other) = view(&now).asks(known) {
+            let object = placed.object(ino, stripe);
+            let said = self.ask(other.node.0, KnowView { object: Some(object), asks: true })?;
+            if !said.goes_on {
+                return Ok(false);
+            }
+            return self.next_view(ino, stripe, &now, Known::GoesOn { by: other, view: now.number });
+        }
+        self.next_view(ino, stripe, &now, known)
+    }
+
+    /// Stores the view that comes of what is known, and tells who is in it. False: it stays.
+    fn next_view(&self, ino: Ino, stripe: usize, now: &View, known: Known) -> Result<bool, No> {
+        let lives = self.nodes.lives();
+        let up = |of: replica::Member| is_up(&lives, said_member(of));
+        let Some(next) = view(now).next(known, up) else { return Ok(false) };
+        self.install(ino, stripe, now, said_view(&next))?;
+        Ok(true)
+    }
+
+    fn install(&self, ino: Ino, stripe: usize, now: &View, next: View) -> Result<(), No> {
+        let placed = {
+            // Who is being drained gets nothing more.
+            let _placing = self.drains.placing.read();
+            let added = next.second.filter(|second| now.second.is_none_or(|old| old.member != second.member));
+            if added.is_some_and(|second| !self.nodes.takes_data(second.member.node)) {
+                return Err(No::later("it is taken out"));
+            }
+            self.locked(ino, |file, state| {
+                let placed = state.placed.clone().ok_or(Errno::ENODATA)?;
+                if placed.layout.views.get(stripe) != Some(now) {
+                    return Err(No::later("there is another view already"));
+                }
+                let placed = placed.with_view(stripe, next);
+                let stored = self.store_placed(file.ino, &placed).and_then(|()| Ok(self.mds.sync()?));
+                if let Err(no) = stored.and_then(|()| self.settled_here()) {
+                    // It may have been stored: whoever wants it reads what is there.
+                    state.placed = None;
+                    return Err(no);
+                }
+                state.placed = Some(placed.clone());
+                Ok(placed)
+            })?
+        };
+        self.replicas.changed.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(%ino, stripe, before = ?now, next = ?next, "an object has another view");
+        self.replicas.wake();
+        self.tell(ino, stripe, &placed, now);
+        Ok(())
+    }
+
+    /// All whom the views name and who are there. Who does not hear it hears it from who asks by it.
+    fn tell(&self, ino: Ino, stripe: usize, placed: &Placed, before: &View) {
+        let Some(next) = placed.layout.views.get(stripe) else { return };
+        let lives = self.nodes.lives();
+        let mut members: Vec<Member> =
+            next.all().chain(before.all()).filter(|one| is_up(&lives, *one)).collect();
+        members.sort_unstable();
+        members.dedup();
+        let object = Some(placed.object(ino, stripe));
+        let asked: Vec<_> =
+            members.into_iter().map(|member| (member.node, KnowView { object, asks: false })).collect();
+        for ((node, _), told) in asked.iter().zip(self.nodes.ask_all(&asked)) {
+            if let Err(no) = told {
+                tracing::debug!(%ino, node, why = no.0.detail, "a data server hears of a view later");
+            }
+        }
+    }
+
+    /// What lacks a copy gets one; true: nothing is lacking any more.
+    pub(super) fn make_whole(&self, ino: Ino) -> Result<bool, No> {
+        let _inside = self.enter([ino])?;
+        let count = self.placed_now(ino)?.layout.views.len();
+        for stripe in 0..count {
+            self.make_stripe_whole(ino, stripe)?;
+        }
+        let placed = self.placed_now(ino)?;
+        if !self.is_whole(&placed, &self.nodes.lives()) {
+            return Ok(false);
+        }
+        self.drop_what_is_left(ino)?;
+        Ok(true)
+    }
+
+    fn make_stripe_whole(&self, ino: Ino, stripe: usize) -> Result<(), No> {
+        let placed = self.placed_now(ino)?;
+        let Some(now) = placed.layout.views.get(stripe).copied() else { return Ok(()) };
+        let lives = self.nodes.lives();
+        let counting: Vec<Member> = now.counting().collect();
+        if counting.iter().all(|one| self.is_gone(&lives, *one)) {
+            return self.revive(ino, stripe, &now, &lives);
+        }
+        if let Some(lost) = now.all().find(|one| !is_up(&lives, *one)) {
+            self.without(ino, stripe, &placed, lost)?;
+            return Ok(());
+        }
+        if let (2, Some(leaving)) = (counting.len(), counting.iter().find(|one| !self.stays(&lives, **one))) {
+            // Its place is taken by another one, which gets everything from who is left.
+            if self.place_for_second(ino, stripe, &placed, &lives, &counting).is_some() {
+                self.without(ino, stripe, &placed, *leaving)?;
+            }
+            return Ok(());
+        }
+        if now.second.is_some() {
+            return Ok(());
+        }
+        let Some((second, kept)) = self.place_for_second(ino, stripe, &placed, &lives, &counting) else {
+            return Ok(());
+        };
+        self.next_view(ino, stripe, &now, Known::Room { member: member(second), kept }).map(drop)
+    }
+
+    /// One of those that counted goes on with what outlived it.
+    fn revive(&self, ino: Ino, stripe: usize, now: &View, lives: &Lives) -> Result<(), No> {
+        let back = now.counting().find_map(|one| {
+            let (life, there) = *lives.get(&one.node)?;
+            there.then_some(Member { node: one.node, life })
+        });
+        let Some(primary) = back else { return Ok(()) };
+        let number = ((now.number >> REVIVED) + 1) << REVIVED;
+        tracing::error!(%ino, stripe, node = primary.node, "both copies were lost: what was in a tier that outlives its data server goes on, what was in memory alone is gone");
+        self.replicas.revived.fetch_add(1, Ordering::Relaxed);
+        self.install(ino, stripe, now, View { number, primary, since: number, second: None })
+    }
+
+    /// Who gets the second copy: one that has kept what it had, or one in another rack, or another one. And whether it has kept it.
+    fn place_for_second(
+        &self,
+        ino: Ino,
+        stripe: usize,
+        placed: &Placed,
+        lives: &Lives,
+        counting: &[Member],
+    ) -> Option<(Member, bool)> {
+        let primary = counting.first()?;
+        let is_other = |node: u64| counting.iter().all(|one| one.node != node);
+        let of = |node: u64| lives.get(&node).map(|(life, _)| Member { node, life: *life });
+        let takers: Measures = self
+            .nodes
+            .measures_of_takers()
+            .into_iter()
+            .filter(|(node, _)| is_other(node.0) && lives.get(&node.0).is_some_and(|(_, up)| *up))
+            .collect();
+        let object = placed.object(ino, stripe);
+        let before = placed.left.iter().rev().filter(|node| takers.contains_key(&NodeId(**node)));
+        for node in before.copied() {
+            let said = self.ask(node, KnowView { object: Some(object), asks: false });
+            if said.is_ok_and(|said| said.kept) {
+                return Some((of(node)?, true));
+            }
+        }
+        let map = self.nodes.map();
+        let rack = |node: NodeId| map.node(node).and_then(|node| node.rack().map(str::to_owned));
+        let own = rack(NodeId(primary.node));
+        let apart: Measures = takers
+            .iter()
+            .filter(|(node, _)| own.is_none() || rack(**node) != own)
+            .map(|(node, measure)| (*node, *measure))
+            .collect();
+        let (file, from) = ((&placed.layout.stripes[..], ino.get()), NodeId(primary.node));
+        let room = placed.layout.unit;
+        let node =
+            refuge(&map, &apart, file, from, room).or_else(|| refuge(&map, &takers, file, from, room))?;
+        Some((of(node.0)?, false))
+    }
+
+    /// Where a file has all its copies, others need nothing of it any more.
+    fn drop_what_is_left(&self, ino: Ino) -> Result<(), No> {
+        let placed = self.placed_now(ino)?;
+        let lives = self.nodes.lives();
+        if placed.left.is_empty() || !self.is_whole(&placed, &lives) {
+            return Ok(());
+        }
+        let objects: Vec<Object> = (0..placed.layout.views.len()).map(|n| placed.object(ino, n)).collect();
+        let there = placed.left.iter().filter(|node| lives.get(node).is_some_and(|(_, up)| *up));
+        let asked: Vec<_> = there.map(|node| (*node, DropCopies { objects: objects.clone() })).collect();
+        let answers = self.nodes.ask_all(&asked);
+        let dropped: Vec<u64> =
+            asked.iter().zip(answers).filter(|(_, told)| told.is_ok()).map(|((node, _), _)| *node).collect();
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        self.locked(ino, |file, state| {
+            let Some(now) = state.placed.clone().filter(|now| now.layout == placed.layout) else {
+                return Ok(());
+            };
+            let left = now.left.iter().copied().filter(|node| !dropped.contains(node)).collect();
+            let next = Placed { left, ..now };
+            self.store_placed(file.ino, &next)?;
+            state.placed = Some(next);
+            Ok(())
+        })
+    }
+}
