@@ -322,7 +322,8 @@ impl Remote {
             }
             let mut left = Vec::new();
             for ((stripe, offset, bytes), answered) in parts.into_iter().zip(answers) {
-                let done = data::Written::decode(answered?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?.bytes;
+                let done =
+                    data::Written::decode(answered?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?.bytes;
                 match bytes.len().checked_sub(done as usize) {
                     Some(0) => {
                         if let Some(view) = placed.layout.views.get(stripe) {

@@ -15,8 +15,8 @@ use std::{
 
 use bytes::Bytes;
 use net::{
-    Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Pending, Target, Tuning,
-    trace,
+    Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Pending, Target,
+    Tuning, trace,
 };
 use parking_lot::Mutex;
 use prost::Message;

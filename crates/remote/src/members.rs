@@ -117,7 +117,10 @@ pub(crate) enum Look {
 pub(crate) enum Then {
     /// It is waited for.
     Wait,
-    Ask { node: u64, pause: Duration },
+    Ask {
+        node: u64,
+        pause: Duration,
+    },
     /// That is what there is to be said.
     Say(Errno),
 }
@@ -136,6 +139,7 @@ pub(crate) struct Trial {
     members: Members,
     kind: Kind,
     ends: Ends,
+    begun: Instant,
     at: u64,
     asked: Instant,
     /// After which the metadata server is asked first, and the other one is.
@@ -151,7 +155,11 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    pub(crate) fn new((members, kind): (Members, Kind), (now, ends): (Instant, Ends), doubts: &mut Doubts) -> Trial {
+    pub(crate) fn new(
+        (members, kind): (Members, Kind),
+        (now, ends): (Instant, Ends),
+        doubts: &mut Doubts,
+    ) -> Trial {
         let at = match kind {
             Kind::Read { offset, own } => members.reader(now, doubts, (offset, own)),
             Kind::Change | Kind::Slow => members.primary,
@@ -160,6 +168,7 @@ impl Trial {
             members,
             kind,
             ends,
+            begun: now,
             at,
             asked: now,
             silent: SILENT,
@@ -193,7 +202,10 @@ impl Trial {
     pub(crate) fn came(&mut self, now: Instant, came: Came, doubts: &mut Doubts) -> (Option<Look>, Then) {
         match came {
             Came::OtherView => (None, Then::Say(Errno::ESTALE)),
-            Came::PrimaryOnly if self.at == self.members.primary => (None, self.pauses(now, PAUSE_FIRST, doubts)),
+            Came::PrimaryOnly if self.at == self.members.primary => {
+                let pause = self.longer_pause();
+                (None, self.pauses(now, pause, doubts))
+            }
             Came::PrimaryOnly => {
                 self.primary_only = true;
                 (None, self.turn(now, self.members.primary, doubts))
@@ -203,11 +215,16 @@ impl Trial {
                 self.error = Some(error);
                 (None, other.map_or(Then::Say(error), |other| self.turn(now, other, doubts)))
             }
-            Came::Later(after) => (None, self.turns_or_pauses(now, after, doubts)),
+            Came::Later(after) => {
+                // One that waits for what it lost long ago does not know that by itself.
+                let look = (now >= self.begun + SILENT).then_some(Look::Layout);
+                (look, self.turns_or_pauses(now, after, doubts))
+            }
             Came::Lost => {
                 doubts.silent(now, self.at);
                 let look = Some(Look::Silent(self.at));
-                (look, self.turns_or_pauses(now, PAUSE_FIRST, doubts))
+                let pause = self.longer_pause();
+                (look, self.turns_or_pauses(now, pause, doubts))
             }
             Came::Nothing if now >= self.ends.end => (None, Then::Say(Errno::EIO)),
             Came::Nothing if self.kind == Kind::Slow => (Some(Look::Layout), Then::Wait),
@@ -251,12 +268,16 @@ impl Trial {
         self.silent = if doubts.has(now, node) { SILENT_AS_OTHERS } else { SILENT };
     }
 
+    fn longer_pause(&mut self) -> Duration {
+        let next = (self.pause * 2).min(PAUSE_LONGEST);
+        std::mem::replace(&mut self.pause, next)
+    }
+
     fn pauses(&mut self, now: Instant, pause: Duration, doubts: &Doubts) -> Then {
-        let pause = pause.clamp(self.pause, PAUSE_LONGEST);
+        let pause = pause.clamp(PAUSE_FIRST, PAUSE_LONGEST);
         if now + pause >= self.ends.give_up.min(self.ends.end) {
             return Then::Say(Errno::EIO);
         }
-        self.pause = (self.pause * 2).min(PAUSE_LONGEST);
         let to = self.can_turn().unwrap_or(self.at);
         self.asks(now + pause, to, doubts);
         self.turned = false;

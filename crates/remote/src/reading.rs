@@ -177,7 +177,11 @@ impl Remote {
         let mut got = Vec::with_capacity(parts.len());
         for (part, answered) in parts.iter().zip(answers) {
             let one = understood(part, answered?)?;
-            got.push(if one.is_torn() { self.read_again((file, placed), part, &request(part))? } else { one });
+            got.push(if one.is_torn() {
+                self.read_again((file, placed), part, &request(part))?
+            } else {
+                one
+            });
         }
         Ok(got)
     }
@@ -191,7 +195,8 @@ impl Remote {
         for _ in 0..AGAIN_MAX {
             let asking = asking(request, Body::default(), part.len as u32)?;
             let one = ToStripe { stripe: part.stripe, what: What::Read(part.object_offset), asking };
-            let answered = self.ask_stripes(file, placed, vec![one], self.waits())?.pop().ok_or(Errno::EIO)??;
+            let answered =
+                self.ask_stripes(file, placed, vec![one], self.waits())?.pop().ok_or(Errno::EIO)??;
             let got = understood(part, answered)?;
             if !got.is_torn() {
                 return Ok(got);
@@ -219,7 +224,8 @@ impl Remote {
             .iter()
             .zip(answers)
             .map(|(stripe, answered)| {
-                let attrs = data::ObjectAttrs::decode(answered?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
+                let attrs =
+                    data::ObjectAttrs::decode(answered?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
                 let attr = attrs.attrs.first().ok_or(Errno::EIO)?;
                 proto::attr::outcome(attr.errno)?;
                 let still = Duration::from_micros(attr.still_us);

@@ -47,8 +47,7 @@ impl Remote {
                 return Err(error);
             }
         };
-        let is_lost =
-            |(stripe, revivals): (&usize, &u64)| now.get(*stripe).is_some_and(|now| now > revivals);
+        let is_lost = |(stripe, revivals): (&usize, &u64)| now.get(*stripe).is_some_and(|now| now > revivals);
         if syncing.0.iter().any(|(_, stripes)| stripes.iter().any(is_lost)) {
             for (file, _) in &syncing.0 {
                 tracing::error!(ino = %file.ino, "both servers of a file's data were lost: what was not synced may be lost");

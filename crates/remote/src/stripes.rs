@@ -83,8 +83,7 @@ impl Remote {
                 .map(|(answered, node)| answered.map(|answered| FromStripe { node, answered }))
                 .collect());
         }
-        let mut all: Vec<Tried> =
-            asked.iter().map(|one| self.tried((file, placed), one, waits)).collect();
+        let mut all: Vec<Tried> = asked.iter().map(|one| self.tried((file, placed), one, waits)).collect();
         // One has its answer waited for at once.
         if all.len() > 1 {
             all.iter_mut().for_each(Tried::begin_at_once);
@@ -181,7 +180,13 @@ impl Tried<'_> {
                     self.remote.doubts.lock().answered(node);
                     return Ok(FromStripe { node, answered });
                 }
-                Err(came) => if self.is_changed() { Came::OtherView } else { came },
+                Err(came) => {
+                    if self.is_changed() {
+                        Came::OtherView
+                    } else {
+                        came
+                    }
+                }
             };
             let (look, then) = self.trial.came(Instant::now(), came, &mut self.remote.doubts.lock());
             if let Some(look) = look {
@@ -211,7 +216,9 @@ impl Tried<'_> {
         let came = answered.map_or(Err(Came::Lost), understood);
         let counted = came.as_ref().map_err(|came| match came {
             Came::Error(errno) => *errno,
-            Came::Lost | Came::Nothing | Came::Later(_) | Came::OtherView | Came::PrimaryOnly => Errno::EAGAIN,
+            Came::Lost | Came::Nothing | Came::Later(_) | Came::OtherView | Came::PrimaryOnly => {
+                Errno::EAGAIN
+            }
         });
         line.end(&self.one.asking, since, counted);
         if !matches!(came, Err(Came::Lost)) {

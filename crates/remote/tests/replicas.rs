@@ -10,7 +10,7 @@ mod site;
 
 use std::{sync::Arc, thread, time::Duration};
 
-use blocks::Blocks;
+use blocks::{BLOCK, Blocks};
 use fuse::{SetattrArgs, SetxattrArgs};
 use proto::{Layout, attr::Caller, copies::FindView};
 use remote::{Access, AllocateArgs, OpenFile, Place, Remote, RemoteOptions, WriteHow};
@@ -74,7 +74,7 @@ impl Run {
         let args = SetxattrArgs { name, value: word.as_bytes(), flags: 0, acl_kill_sgid: false };
         a.setxattr(two, &args).unwrap();
         let (attr, of_a) = a.create(CALLER, Place { dir: two, name: b"f" }, 0o644, BOTH).unwrap();
-        a.write(&of_a, 0, &[0; 1], WriteHow::default()).unwrap();
+        assert_eq!(a.write(&of_a, 0, &[0; BLOCK], WriteHow::default()), Ok(BLOCK));
         let of_b = b.open(attr.ino, BOTH).unwrap();
         let session = site.session();
         Run { site, cuts, dir, session, a, b, of_a, of_b }
@@ -287,7 +287,7 @@ fn a_primary_that_nobody_reaches_answers_nobody_when_it_is_reached_again() {
 fn sizes_cuts_and_holes_are_those_of_both() {
     let mut run = Run::new(3, 1);
     let append = WriteHow { append: true, ..WriteHow::default() };
-    let mut want = vec![0_u8];
+    let mut want = vec![0_u8; BLOCK];
     for turn in 0..4_u8 {
         let (primary, second) = run.two();
         let n = if turn % 2 == 0 { primary } else { second };

@@ -28,7 +28,10 @@ fn both_are_read_and_the_own_one_first() {
     let (now, mut doubts) = (Instant::now(), Doubts::default());
     let mut at = |offset, own| begin(Kind::Read { offset, own }, now, &mut doubts).at();
     assert_eq!([at(0, 0), at(1 << 20, 0), at(2 << 20, 0)], [PRIMARY, SECOND, PRIMARY]);
-    assert_eq!([at(0, SECOND), at(1 << 20, SECOND), at(0, PRIMARY), at(1 << 20, 5)], [SECOND, SECOND, PRIMARY, SECOND]);
+    assert_eq!(
+        [at(0, SECOND), at(1 << 20, SECOND), at(0, PRIMARY), at(1 << 20, 5)],
+        [SECOND, SECOND, PRIMARY, SECOND]
+    );
     assert_eq!(begin(Kind::Change, now, &mut doubts).at(), PRIMARY);
     assert_eq!(begin(Kind::Slow, now, &mut doubts).at(), PRIMARY);
 }
@@ -67,7 +70,10 @@ fn a_sync_that_takes_long_accuses_nobody() {
     let at = trial.until(now);
     assert_eq!(trial.came(at, Came::Nothing, &mut doubts), (Some(Look::Layout), Then::Wait));
     assert_eq!(begin(READ, at, &mut doubts).at(), PRIMARY);
-    assert_eq!(trial.came(now + Duration::from_secs(60), Came::Nothing, &mut doubts).1, Then::Say(Errno::EIO));
+    assert_eq!(
+        trial.came(now + Duration::from_secs(60), Came::Nothing, &mut doubts).1,
+        Then::Say(Errno::EIO)
+    );
 }
 
 #[test]

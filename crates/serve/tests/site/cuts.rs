@@ -81,9 +81,14 @@ impl Drop for Cuts {
 
 fn carry(mut asker: UnixStream, to: &Path, cut: &Arc<Mutex<BTreeSet<u64>>>, ended: &Arc<AtomicBool>) {
     asker.set_nonblocking(false).unwrap();
-    let mut hello = [0; 4096];
-    let Ok(len @ 1..) = asker.read(&mut hello) else { return };
-    let node = node_in(&hello[..len]).expect("who asks says who it is");
+    let (mut hello, mut piece) = (Vec::new(), [0; 4096]);
+    let node = loop {
+        let Ok(len @ 1..) = asker.read(&mut piece) else { return };
+        hello.extend_from_slice(&piece[..len]);
+        if let Some(node) = node_in(&hello) {
+            break node;
+        }
+    };
     let may_pass = {
         let (cut, ended) = (cut.clone(), ended.clone());
         move || {
@@ -100,7 +105,7 @@ fn carry(mut asker: UnixStream, to: &Path, cut: &Arc<Mutex<BTreeSet<u64>>>, ende
         return;
     }
     let Ok(mut server) = UnixStream::connect(to) else { return };
-    if server.write_all(&hello[..len]).is_err() {
+    if server.write_all(&hello).is_err() {
         return;
     }
     let back = (server.try_clone().unwrap(), asker.try_clone().unwrap(), may_pass.clone());

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 pub mod cluster;
-pub mod cuts;
 #[path = "../../../mds/tests/common_engine/mod.rs"]
 mod common_engine;
+pub mod cuts;
 #[path = "../../../kv/tests/support/fault_disk.rs"]
 mod fault_disk;
 pub mod several;
