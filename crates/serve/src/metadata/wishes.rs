@@ -175,7 +175,7 @@ mod tests {
     /// Goal: what is stored or said is within its bounds, or is none. Method: fuzzing.
     #[test]
     fn fuzz_wishes() {
-        let wish = DirWish { stripes: Some(4), unit: Some(8 << 20), local: Local::Yes };
+        let wish = DirWish { stripes: Some(4), unit: Some(8 << 20), local: Local::Yes, copies: None };
         let good = [wish.encode(), wish.to_string().into_bytes()];
         fuzzing::fuzz("wishes", &good, fuzzing::as_it_is, |bytes| {
             if let Some(wish) = DirWish::decode(bytes) {

@@ -1,0 +1,350 @@
+//! Goal: what was written to a file with two copies is read by whoever is left, whichever data server dies; a lost copy is made anew; nobody who was
+//! left out answers; what was synced outlives both. Method: a metadata server and data servers behind real sockets, asked as a client does: by views,
+//! at either member, and by the newest view when one does not answer; data servers are killed and started again.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod site;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use net::{Call, Client};
+use prost::Message;
+use proto::{
+    Head, Layout, Reason, Request,
+    copies::{FindView, Member, View},
+    data::{Allocate, AllocateMode, Attrs, Object, Read, Sync, Write},
+    metadata::{GetXattr, SetXattr, XattrMode},
+};
+use serve::metadata::MetadataOptions;
+use site::{
+    ask,
+    cluster::{META, Session, Site, options},
+    client_to, until,
+};
+use types::{Errno, Ino};
+use wire::{
+    frame::{Body, Verdict},
+    schema::Lane,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn twofold() -> MetadataOptions {
+    MetadataOptions { twofold: true, ..options() }
+}
+
+fn say(session: &Session, words: &str) {
+    let name = b"user.onfs.layout".to_vec();
+    let set = SetXattr { head: session.op(), ino: 1, name, mode: XattrMode::Set.into(), kill_sgid: false };
+    ask(&session.meta, &set, words.as_bytes(), 0).unwrap();
+}
+
+/// A client of one file of one stripe.
+struct File {
+    meta: Client,
+    head: Option<Head>,
+    data: HashMap<u64, Client>,
+    ino: u64,
+    layout: Layout,
+}
+
+impl File {
+    fn of(site: &Site, session: &Session, ino: u64, layout: Layout) -> File {
+        File {
+            meta: client_to(&site.address(), META, Lane::Metadata),
+            head: session.head(),
+            data: site.data.iter().map(|data| (data.node, data.client())).collect(),
+            ino,
+            layout,
+        }
+    }
+
+    fn view(&self) -> View {
+        self.layout.views[0]
+    }
+
+    fn object(&self) -> Object {
+        self.layout.object(self.ino, 0)
+    }
+
+    fn find(&mut self, silent: Option<Member>) -> View {
+        let find = FindView { head: self.head, ino: self.ino, stripe: 0, view: self.view().number, silent };
+        self.layout = ask(&self.meta, &find, &[], 0).unwrap().0.layout.unwrap();
+        assert_eq!(self.layout.check(), Ok(()));
+        self.view()
+    }
+
+    /// Asks one of them once. `None`: no answer.
+    fn once<R: Request>(&self, node: u64, request: &R, body: &[u8], most: u32) -> Option<site::Asked<R::Answer>> {
+        let call = Call {
+            body: Body::new(body.to_vec()),
+            answer_bytes_max: most,
+            ..Call::new(R::METHOD.number(), request.encode_to_vec(), Instant::now() + Duration::from_secs(5))
+        };
+        let answered = self.data[&node].call(call).ok()?;
+        match answered.header.verdict {
+            Verdict::Done => Some(Ok((R::Answer::decode(&answered.meta[..]).unwrap(), answered.body))),
+            Verdict::Fault => Some(Err(proto::fault::read(&answered.meta))),
+            Verdict::Refused => None,
+        }
+    }
+
+    /// Until it is answered. `second`: rather by that one.
+    fn ask<R: Request>(
+        &mut self,
+        second: bool,
+        request: impl Fn(Option<Object>) -> R,
+        body: &[u8],
+        most: u32,
+    ) -> (R::Answer, Vec<u8>) {
+        let end = site::deadline();
+        let mut second = second;
+        loop {
+            assert!(Instant::now() < end, "nobody answers by {:?}", self.view());
+            let members: Vec<Member> = self.view().counting().collect();
+            let member = if second { *members.last().unwrap() } else { members[0] };
+            match self.once(member.node, &request(Some(self.object())), body, most) {
+                Some(Ok(answer)) => return answer,
+                Some(Err(fault)) if Reason::of(&fault) == Reason::AskPrimary => second = false,
+                Some(Err(fault)) if Reason::of(&fault) == Reason::OtherView => {
+                    self.find(None);
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Some(Err(fault)) if fault.errno == Errno::EAGAIN.raw() => {
+                    std::thread::sleep(Duration::from_millis(fault.after_ms.into()));
+                    self.find(None);
+                }
+                Some(Err(fault)) => panic!("{fault:?}"),
+                None => drop(self.find(Some(member))),
+            }
+        }
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let write = |object| Write { object, offset, sync: false, joined: 0, server: 0 };
+        assert_eq!(self.ask(false, write, bytes, 0).0.bytes as usize, bytes.len());
+    }
+
+    fn read(&mut self, second: bool, offset: u64, length: u32) -> Vec<u8> {
+        self.ask(second, |object| Read { object, offset, length }, &[], length).1
+    }
+
+    fn sync(&mut self) {
+        self.ask(false, |object| Sync { object }, &[], 0);
+    }
+
+    /// Two count, both of them up.
+    fn wait_until_whole(&mut self, gone: u64) {
+        until("there are two copies again", || {
+            let view = self.find(None);
+            std::thread::sleep(Duration::from_millis(50));
+            view.counting().count() == 2 && view.all().all(|member| member.node != gone)
+        });
+    }
+}
+
+fn begin(site: &Site, session: &Session, name: &str, opening: u64) -> File {
+    let ino = session.create(name, opening).unwrap().ino;
+    let layout = session.begin(ino, opening).unwrap();
+    assert!(layout.is_twofold(), "{layout:?}");
+    File::of(site, session, ino, layout)
+}
+
+fn pattern(n: u8, len: u64) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31) ^ n).collect()
+}
+
+#[test]
+fn both_have_what_is_written_and_either_answers() {
+    let site = Site::with(3, twofold());
+    let session = site.session();
+    say(&session, "copies=2 stripes=1");
+    let mut file = begin(&site, &session, "f", 1);
+    assert_eq!(file.view().counting().count(), 2);
+    file.write(0, &pattern(1, MIB));
+    file.write(MIB / 2, &pattern(2, MIB));
+    let mut there = pattern(1, MIB / 2);
+    there.extend(pattern(2, MIB));
+    for second in [false, true] {
+        assert_eq!(file.read(second, 0, 4 << 20), there);
+    }
+    file.sync();
+    // Who is asked without a view, or is none of the two, does not answer.
+    let read = Read { object: Some(Object { view: None, ..file.object() }), offset: 0, length: 1 };
+    let [primary, second] = [0, 1].map(|n| file.view().counting().nth(n).unwrap().node);
+    assert_eq!(file.once(primary, &read, &[], 1).unwrap().unwrap_err().errno, Errno::EINVAL.raw());
+    let third = 6 - primary - second;
+    let read = Read { object: Some(file.object()), offset: 0, length: 1 };
+    let fault = file.once(third, &read, &[], 1).unwrap().unwrap_err();
+    assert_eq!(Reason::of(&fault), Reason::OtherView);
+    let write = Write { object: Some(file.object()), offset: 0, sync: false, joined: 0, server: 0 };
+    let fault = file.once(second, &write, b"x", 1).unwrap().unwrap_err();
+    assert_eq!(Reason::of(&fault), Reason::AskPrimary);
+    // A hole, a cut, and what the metadata server sees.
+    let zero = |object| Allocate {
+        object,
+        mode: AllocateMode::Zero.into(),
+        offset: 4096,
+        length: 8192,
+        joined: 0,
+        server: 0,
+    };
+    file.ask(false, zero, &[], 0);
+    there[4096..12288].fill(0);
+    session.set_size(file.ino, MIB, false).unwrap();
+    there.truncate(MIB as usize);
+    for second in [false, true] {
+        assert_eq!(file.read(second, 0, 4 << 20), there);
+    }
+    session.set_size(file.ino, MIB + 10, false).unwrap();
+    there.extend([0; 10]);
+    for second in [false, true] {
+        assert_eq!(file.read(second, 0, 4 << 20), there);
+    }
+    assert_eq!(session.attr(file.ino).unwrap().size, MIB + 10);
+    let name = b"user.onfs.layout".to_vec();
+    let shown = ask(&session.meta, &GetXattr { head: session.head(), ino: file.ino, name }, &[], 4096).unwrap().1;
+    let shown = String::from_utf8(shown).unwrap();
+    assert!(shown.contains(&format!("seconds={second}:")), "{shown}");
+    // It is removed at both.
+    let object = Ino::from_raw(file.object().ino).unwrap();
+    let held = |n: usize| site.data[n].store().get(&namespace::key::held(object)).unwrap().is_some();
+    assert_eq!((0..3).filter(|n| held(*n)).count(), 2);
+    session.close(1);
+    session.unlink("f").unwrap();
+    until("it is removed at both", || (0..3).all(|n| !held(n)));
+}
+
+#[test]
+fn not_offered_it_is_refused() {
+    let site = Site::new(2);
+    let session = site.session();
+    let name = b"user.onfs.layout".to_vec();
+    let set = SetXattr { head: session.op(), ino: 1, name, mode: XattrMode::Set.into(), kill_sgid: false };
+    let fault = ask(&session.meta, &set, b"copies=2", 0).unwrap_err();
+    assert_eq!(fault.errno, Errno::EOPNOTSUPP.raw());
+}
+
+#[test]
+fn whoever_dies_nothing_is_lost_and_a_copy_is_made_anew() {
+    let mut site = Site::with(3, twofold());
+    let session = site.session();
+    say(&session, "copies=2 stripes=1");
+    let mut file = begin(&site, &session, "f", 1);
+    let mut there = pattern(0, 3 * MIB);
+    file.write(0, &there[..MIB as usize]);
+    file.write(MIB, &there[MIB as usize..]);
+    for round in 0..4_u8 {
+        // The primary and the second in turn.
+        let nodes: Vec<u64> = file.view().counting().map(|member| member.node).collect();
+        let dies = nodes[usize::from(round) % nodes.len()];
+        site.kill_data(dies as usize - 1);
+        let part = pattern(round + 1, MIB);
+        let at = u64::from(round) * MIB / 2;
+        file.write(at, &part);
+        there[at as usize..(at + MIB) as usize].copy_from_slice(&part);
+        assert_eq!(file.read(false, 0, 4 << 20), there);
+        file.wait_until_whole(dies);
+        for second in [false, true] {
+            assert_eq!(file.read(second, 0, 4 << 20), there, "round {round}");
+        }
+        assert_eq!(session.attr(file.ino).unwrap().size, 3 * MIB);
+        site.start_data(dies as usize - 1);
+    }
+}
+
+#[test]
+fn a_file_on_the_only_data_server_gets_its_second_copy_when_there_is_another_one() {
+    let mut site = Site::with(1, twofold());
+    let session = site.session();
+    say(&session, "copies=2");
+    let mut file = begin(&site, &session, "f", 1);
+    file.write(0, &pattern(1, MIB));
+    assert_eq!(file.view().counting().count(), 1);
+    site.add_data(site::DataSite::started(2));
+    file = File::of(&site, &session, file.ino, file.layout.clone());
+    file.wait_until_whole(0);
+    for second in [false, true] {
+        assert_eq!(file.read(second, 0, 4 << 20), pattern(1, MIB));
+    }
+    let attrs = file.ask(false, |object| Attrs { objects: object.into_iter().collect() }, &[], 0).0;
+    assert_eq!(attrs.attrs[0].size, MIB);
+}
+
+#[test]
+fn what_was_synced_outlives_both() {
+    let mut site = Site::with(2, twofold());
+    let session = site.session();
+    say(&session, "copies=2");
+    let mut file = begin(&site, &session, "f", 1);
+    file.write(0, &pattern(1, MIB));
+    file.sync();
+    let before = file.view();
+    for n in 0..2 {
+        site.kill_data(n);
+    }
+    for n in 0..2 {
+        site.data[n].start();
+        site.report(n);
+    }
+    assert_eq!(file.read(false, 0, 4 << 20), pattern(1, MIB));
+    assert_eq!((before.number >> 32, file.view().number >> 32), (0, 1), "it is said that something may be lost");
+    file.wait_until_whole(0);
+    assert_eq!(file.read(true, 0, 4 << 20), pattern(1, MIB));
+}
+
+/// One writes numbers that rise to two blocks, two read at either member: nobody sees a number that is smaller than one that was answered before.
+#[test]
+fn readers_at_either_member_see_one_order_while_data_servers_die() {
+    const BLOCK: u64 = 4096;
+    let mut site = Site::with(3, twofold());
+    let session = site.session();
+    say(&session, "copies=2 stripes=1");
+    let mut file = begin(&site, &session, "f", 1);
+    for block in 0..2 {
+        file.write(block * BLOCK, &[0; BLOCK as usize]);
+    }
+    let written: Arc<[AtomicU64; 2]> = Arc::default();
+    let ends = Arc::new(AtomicBool::new(false));
+    let mut threads = Vec::new();
+    for n in 0..3 {
+        let mut file = File::of(&site, &session, file.ino, file.layout.clone());
+        let (written, ends) = (written.clone(), ends.clone());
+        threads.push(std::thread::spawn(move || {
+            let mut count = 0_u64;
+            while !ends.load(Ordering::Acquire) {
+                count += 1;
+                let block = count as usize % 2;
+                if n == 0 {
+                    let bytes: Vec<u8> = count.to_le_bytes().repeat(BLOCK as usize / 8);
+                    file.write(block as u64 * BLOCK, &bytes);
+                    written[block].store(count, Ordering::Release);
+                } else {
+                    let least = written[block].load(Ordering::Acquire);
+                    let bytes = file.read(n == 2, block as u64 * BLOCK, BLOCK as u32);
+                    let seen = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                    assert!(seen >= least, "{seen} after {least} by {:?}", file.view());
+                    written[block].fetch_max(seen.min(least), Ordering::AcqRel);
+                }
+            }
+            count
+        }));
+    }
+    for round in 0..3 {
+        let dies = file.find(None).counting().nth(round % 2).unwrap().node;
+        site.kill_data(dies as usize - 1);
+        file.wait_until_whole(dies);
+        site.start_data(dies as usize - 1);
+    }
+    ends.store(true, Ordering::Release);
+    for thread in threads {
+        assert!(thread.join().unwrap() > 0);
+    }
+}
