@@ -5,6 +5,8 @@
 
 #[path = "replicas/blocks.rs"]
 mod blocks;
+#[path = "replicas/say.rs"]
+mod say;
 #[path = "../../serve/tests/site/mod.rs"]
 mod site;
 
@@ -56,6 +58,7 @@ struct Run {
 
 impl Run {
     fn new(servers: u64, stripes: u32) -> Run {
+        say::begin();
         let dir = tempfile::tempdir().unwrap();
         let (mut data, mut cuts) = (Vec::new(), Vec::new());
         for node in 1..=servers {

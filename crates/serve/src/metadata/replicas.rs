@@ -29,6 +29,8 @@ const WAIT: Duration = Duration::from_millis(800);
 /// Of a member that answers us somebody else has to complain for so long, at least so often, before it is believed.
 pub(super) const DOUBTED_FOR: Duration = Duration::from_secs(4);
 pub(super) const DOUBTED_AGAIN: Duration = Duration::from_millis(1500);
+/// So long others are tried before one that did not answer the other data server.
+pub(super) const APART_FOR: Duration = Duration::from_secs(30);
 /// What lacks a copy is looked at so often.
 const AGAIN: Duration = Duration::from_secs(1);
 /// All layouts are looked through so often, and when data servers have come or gone.
@@ -56,6 +58,8 @@ pub(super) struct Replicas {
     wakes: Mutex<u64>,
     /// Of members that answered us: when somebody complained first, and last.
     pub doubted: Mutex<HashMap<(Ino, usize, Member), (Instant, Instant)>>,
+    /// Members that were left out upon another data server's word, and when: the two may not reach each other, whoever else reaches both.
+    pub apart: Mutex<HashMap<(Ino, usize, u64), Instant>>,
     /// Files of which a stripe lacks a copy, or has one somewhere where it is not to stay.
     pub lacking: Mutex<BTreeSet<Ino>>,
     looked: Mutex<Option<(Instant, BTreeMap<u64, (u64, bool)>, u64)>>,
@@ -166,6 +170,7 @@ impl MetadataService {
             self.at_once(&lacking, |ino| self.tend_lacking(*ino));
         }
         self.replicas.doubted.lock().retain(|_, (_, last)| last.elapsed() < DOUBTED_AGAIN);
+        self.replicas.apart.lock().retain(|_, at| at.elapsed() < APART_FOR);
         // Whoever is heard does not wait for the next round.
         let mut wakes = self.replicas.wakes.lock();
         if self.replicas.heard.lock().is_empty() {

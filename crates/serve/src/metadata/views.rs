@@ -80,7 +80,9 @@ impl MetadataService {
         if heard.doubtful && !self.is_believed(heard, &placed, silent) {
             return Ok(());
         }
-        self.without(ino, stripe, &placed, silent)?;
+        if self.without(ino, stripe, &placed, silent)? && !heard.doubtful {
+            self.replicas.apart.lock().insert((ino, stripe, silent.node), Instant::now());
+        }
         self.replicas.lacking.lock().insert(ino);
         Ok(())
     }
@@ -262,6 +264,12 @@ impl MetadataService {
             .into_iter()
             .filter(|(node, _)| is_other(node.0) && lives.get(&node.0).is_some_and(|(_, up)| *up))
             .collect();
+        let well: Measures = {
+            let apart = self.replicas.apart.lock();
+            let is_well = |node: &NodeId| !apart.contains_key(&(ino, stripe, node.0));
+            takers.iter().filter(|(node, _)| is_well(node)).map(|(node, measure)| (*node, *measure)).collect()
+        };
+        let takers = if well.is_empty() { takers } else { well };
         let object = placed.object(ino, stripe);
         let before = placed.left.iter().rev().filter(|node| takers.contains_key(&NodeId(**node)));
         for node in before.copied() {
