@@ -103,6 +103,18 @@ fn warnings(now: &ClusterNow) -> Vec<String> {
             "the metadata server was started {up} ago: clients of before have {left} more to come back, and nothing is removed meanwhile"
         ));
     }
+    if now.copies_lacking > 0 {
+        let files = now.copies_lacking;
+        warnings.push(format!(
+            "{files} files that are to have two copies have one of some part: another is made while a data server has room for it"
+        ));
+    }
+    if now.copies_lost > 0 {
+        let parts = now.copies_lost;
+        warnings.push(format!(
+            "of {parts} parts of files both copies were lost since the metadata server was started: what was not synced is gone, its log names the files"
+        ));
+    }
     if now.nodes.is_empty() {
         warnings.push("no data server has reported: files cannot be written".to_owned());
     }
@@ -210,7 +222,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         type Harm = fn(&mut ClusterNow);
-        let cases: [(Harm, &str); 8] = [
+        let cases: [(Harm, &str); 10] = [
             (|now| now.nodes[0].away = true, "data server n2 is away"),
             (|now| now.nodes[0].heard_ms = 6001, "the last report of data server n2 is 6s old"),
             (|now| now.nodes[0].report.tiers[1].available = 100, "the last tier of n2, ssd, is nearly full"),
@@ -220,6 +232,8 @@ mod tests {
             ),
             (|now| now.nodes.clear(), "no data server has reported"),
             (|now| now.grace_ms = 5000, "have 5s more to come back"),
+            (|now| now.copies_lacking = 3, "3 files that are to have two copies have one"),
+            (|now| now.copies_lost = 2, "of 2 parts of files both copies were lost"),
             (|now| now.trouble = "the disk".into(), "takes no changes: the disk"),
             (|now| now.clients[0].silent_ms = 20_000, "on h has been silent for 20s"),
         ];

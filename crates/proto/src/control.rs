@@ -203,6 +203,9 @@ pub struct NodeReport {
     /// Of the map by which it was told of other data servers last.
     #[prost(uint64, tag = "72")]
     pub peers_epoch: u64,
+    /// Bytes that it sent to new second copies since it was started.
+    #[prost(uint64, tag = "73")]
+    pub copied: u64,
 }
 
 /// As `cluster::pressure::Stand`, in bytes.

@@ -160,6 +160,15 @@ pub struct ClusterNow {
     /// Empty, or why the metadata take no changes.
     #[prost(string, tag = "11")]
     pub trouble: String,
+    /// Files that are to have two copies of all, and lack one, or have one where it is not to stay.
+    #[prost(uint64, tag = "70")]
+    pub copies_lacking: u64,
+    /// Views of objects that were made since it was started,
+    #[prost(uint64, tag = "71")]
+    pub views_changed: u64,
+    /// and of them those after both copies were lost.
+    #[prost(uint64, tag = "72")]
+    pub copies_lost: u64,
 }
 
 requests_of_anybody! {

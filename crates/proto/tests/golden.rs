@@ -115,6 +115,7 @@ fn report() -> NodeReport {
         life: 0,
         copy_words: Vec::new(),
         peers_epoch: 0,
+        copied: 0,
     }
 }
 
@@ -175,13 +176,17 @@ fn watch() -> Vec<Golden> {
         clients: vec![client],
         nodes: vec![node],
         trouble: "t".into(),
+        ..ClusterNow::default()
     };
+    let of_copies =
+        ClusterNow { copies_lacking: 1, views_changed: 2, copies_lost: 3, ..ClusterNow::default() };
     let counted = Counted { node: 1, incarnation: 2, at_us: 3, metadata, data, waiting: 4, clients };
     vec![
         ("counters", Counters {}.encode_to_vec()),
         ("counted", counted.encode_to_vec()),
         ("cluster-status", ClusterStatus {}.encode_to_vec()),
         ("cluster-now", cluster.encode_to_vec()),
+        ("cluster-now-of-copies", of_copies.encode_to_vec()),
     ]
 }
 

@@ -189,6 +189,9 @@ impl Serving {
                 sample.add(Id::StandbyWaits, &[], standby.waiting);
                 sample.add(Id::TakenOver, &[], taken_over);
             }
+            sample.add(Id::CopiesLacking, &[], now.copies_lacking);
+            sample.add(Id::ViewsChanged, &[], now.views_changed);
+            sample.add(Id::CopiesLost, &[], now.copies_lost);
             let away = now.nodes.iter().filter(|node| node.away).count();
             sample.add(Id::NodesUp, &["up"], (now.nodes.len() - away) as u64);
             sample.add(Id::NodesUp, &["away"], away as u64);
@@ -198,6 +201,7 @@ impl Serving {
                 let (files, bytes) = metadata.sent_by(node.report.node);
                 sample.add(Id::NodeSentFiles, &[name], files);
                 sample.add(Id::NodeSentBytes, &[name], bytes);
+                sample.add(Id::CopiedBytes, &[name], node.report.copied);
                 sample.add(Id::NodeLacking, &[name], node.report.pressure.map_or(0, |it| it.lacking));
             }
         }

@@ -35,6 +35,12 @@ struct LayoutReport {
     unit: Option<u64>,
     /// Of a directory.
     local: Option<String>,
+    /// Of a directory that says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copies: Option<u64>,
+    /// Of a file of two copies: of each stripe the data server with the second one, in brackets while that is made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    seconds: Vec<String>,
     /// Of a file, in the order of its stripes.
     nodes: Vec<NodeOf>,
 }
@@ -67,6 +73,9 @@ pub fn layout(args: &LayoutArgs) -> Outcome {
             |error| match error {
                 Errno::INVAL => Failure::usage(format!("{shown}: no layout can be {text:?}"))
                     .hint("1 to 64 stripes; units of whole 4MiB, at most 1GiB"),
+                Errno::OPNOTSUPP if args.copies.is_some() => {
+                    Failure::failed(format!("{shown}: two copies of a file are not offered yet"))
+                }
                 other => failed(&args.path, other),
             },
         )?;
@@ -78,7 +87,7 @@ pub fn layout(args: &LayoutArgs) -> Outcome {
 
 /// The words that are given.
 fn wish(args: &LayoutArgs) -> Option<String> {
-    let words = [("stripes", &args.stripes), ("unit", &args.unit), ("local", &args.local)];
+    let words = [("stripes", &args.stripes), ("unit", &args.unit), ("local", &args.local), ("copies", &args.copies)];
     let words: Vec<String> =
         words.iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?))).collect();
     (!words.is_empty()).then(|| words.join(" "))
@@ -105,6 +114,8 @@ fn parse(text: &str) -> LayoutReport {
             "stripes" => report.stripes = value.parse().ok(),
             "unit" => report.unit = value.parse().ok(),
             "local" => report.local = Some(value.to_owned()),
+            "copies" => report.copies = value.parse().ok(),
+            "seconds" => report.seconds = value.split(',').map(str::to_owned).collect(),
             "nodes" => {
                 let nodes = value.split(',').map(|node| node.split_once(':').unwrap_or((node, "")));
                 report.nodes = nodes
@@ -126,13 +137,18 @@ fn lines(report: &LayoutReport) -> String {
     let stripes = or_auto(report.stripes.map(|n| n.to_string()));
     if report.directory {
         let local = or_auto(report.local.clone());
-        return format!("stripes  {stripes}\nunit     {unit}\nlocal    {local}\n");
+        let copies = report.copies.map_or(String::new(), |n| format!("copies   {n}\n"));
+        return format!("stripes  {stripes}\nunit     {unit}\nlocal    {local}\n{copies}");
     }
     if !report.placed {
         return "not written yet: its layout is chosen at the first write\n".to_owned();
     }
     let nodes: Vec<String> = report.nodes.iter().map(|of| format!("{} ({})", of.node, of.name)).collect();
-    format!("stripes  {stripes}\nunit     {unit}\nnodes    {}\n", nodes.join(", "))
+    let seconds = match report.seconds.is_empty() {
+        true => String::new(),
+        false => format!("seconds  {}\n", report.seconds.join(", ")),
+    };
+    format!("stripes  {stripes}\nunit     {unit}\nnodes    {}\n{seconds}", nodes.join(", "))
 }
 
 #[cfg(test)]
@@ -147,6 +163,11 @@ mod tests {
         let of_file = parse("stripes=2 unit=4194304 nodes=1:n1,3:n3");
         assert!(of_file.placed);
         assert_eq!(lines(&of_file), "stripes  2\nunit     4MiB\nnodes    1 (n1), 3 (n3)\n");
+        let of_two = parse("stripes=2 unit=4194304 nodes=1:n1,3:n3 seconds=2:n2,(4:n4)");
+        assert_eq!(
+            lines(&of_two),
+            "stripes  2\nunit     4MiB\nnodes    1 (n1), 3 (n3)\nseconds  2:n2, (4:n4)\n"
+        );
         assert!(lines(&parse("")).starts_with("not written yet"));
     }
 }

@@ -111,6 +111,10 @@ metrics! {
     StandbyWaits: Gauge, "onfs_metadata_standby_waiting", [], "Records that are answered when the standby has them";
     TakenOver: Counter, "onfs_metadata_taken_over_total", [], "Times that this server went on in the place of a dead one";
     Grace: Gauge, "onfs_metadata_grace_seconds", [], "For so long sessions of an earlier life of the server may come back; 0 in normal times";
+    CopiesLacking: Gauge, "onfs_cluster_replica_lacking_files", [], "Files that are to have two copies and have one of some part";
+    ViewsChanged: Counter, "onfs_cluster_replica_views_changed_total", [], "Times that another data server got the first or the second copy of an object";
+    CopiesLost: Counter, "onfs_cluster_replica_lost_total", [], "Objects of which both copies were lost, but for what was in a tier that outlives them";
+    CopiedBytes: Counter, "onfs_cluster_replica_copied_bytes_total", ["node"], "Bytes that a data server sent to new second copies";
     NodesUp: Gauge, "onfs_cluster_data_servers", ["state"], "Data servers that the metadata server hears (up), or not (away)";
     NodeSilent: Gauge, "onfs_cluster_report_age_seconds", ["node"], "Since the last report of a data server";
     NodeLacking: Gauge, "onfs_cluster_lacking_bytes", ["node"], "Bytes that are to leave a full data server for others";

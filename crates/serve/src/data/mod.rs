@@ -18,6 +18,7 @@ mod arriving;
 mod attempt;
 mod bytes;
 mod copying;
+mod dispatch;
 mod first;
 mod followed;
 mod leaving;

@@ -1,6 +1,9 @@
 //! What the metadata service tells those who watch the cluster.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use proto::watch::{ClientNow, ClusterNow, NodeNow};
 
@@ -25,6 +28,9 @@ impl MetadataService {
             report_ms: millis(self.options.report),
             clients: clients(&self.sessions),
             nodes: self.nodes.status().into_iter().map(node).collect(),
+            copies_lacking: self.replicas.lacking(),
+            views_changed: self.replicas.changed.load(Ordering::Relaxed),
+            copies_lost: self.replicas.revived.load(Ordering::Relaxed),
             trouble: self.store.stats().read_only.unwrap_or_default(),
         }
     }

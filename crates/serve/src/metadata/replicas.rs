@@ -142,8 +142,9 @@ impl MetadataService {
 
     /// What a data server of the file answered, or did not. Of two one may be gone: then another view is made, and whoever asked comes again.
     pub(super) fn unless_two(&self, ino: Ino, placed: &Placed, no: No) -> No {
-        let is_away =
-            matches!(Reason::of(&no.0), Reason::DataServerAway | Reason::OtherView | Reason::AskPrimary);
+        // Of several objects each has an error number alone.
+        let is_away = matches!(Reason::of(&no.0), Reason::DataServerAway)
+            || matches!(no.errno(), Errno::EAGAIN | Errno::ESTALE);
         if !placed.layout.is_twofold() || !is_away {
             return no;
         }

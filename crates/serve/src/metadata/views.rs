@@ -4,7 +4,7 @@
 //! - I-VIEW-2: who counts alone said so in the view before, or all who counted have lost what was not in a tier that outlives them: then one of them goes
 //!   on with what it has, in a view whose number says so in its upper half.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::Ordering, time::Instant};
 
 use cluster::{
     NodeId,
@@ -16,7 +16,6 @@ use proto::{
     copies::{DropCopies, KnowView, Member, View, ViewKnown},
     data::Object,
 };
-use std::{sync::atomic::Ordering, time::Instant};
 use types::{Errno, Ino};
 
 use super::{

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use cluster::{
@@ -26,6 +26,9 @@ use crate::{
     answer::No,
     data::admission::{Admitted, Asker},
 };
+
+/// Who was told to come again finds what became of his write for so long.
+const LEFT_FOR: Duration = Duration::from_secs(10);
 
 /// Where a call is.
 #[derive(Clone, Debug)]
@@ -313,7 +316,7 @@ impl State {
     fn forget_calls(&mut self) {
         self.calls.retain(|_, call| {
             let is_over = matches!(call.at, At::Done(_) | At::Elsewhere | At::Show);
-            call.waited || !is_over || call.since.elapsed() < super::tick::LEFT_FOR
+            call.waited || !is_over || call.since.elapsed() < LEFT_FOR
         });
     }
 }

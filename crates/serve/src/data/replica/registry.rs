@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -43,7 +43,6 @@ const SENT: Patience = Patience {
 };
 /// What waits to be sent or stored by nobody's own thread. What does not fit is done when it is due again.
 const JOBS_MAX: usize = 4096;
-const THREADS: usize = 4;
 
 /// What the threads do.
 pub(super) enum Job {
@@ -66,7 +65,7 @@ pub(in crate::data) struct Registry {
     /// Those of which something is under way.
     pub(super) busy: Mutex<HashMap<Ino, Arc<Replica>>>,
     pub(super) jobs: Arc<Queue<Job>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
     pub(super) pace: Pace,
     /// Bytes a second, for pieces.
     pub(super) rate: u64,
@@ -115,15 +114,11 @@ impl Registry {
         about.life = self.life;
         about.copy_words = self.words.now();
         about.peers_epoch = self.peers.epoch();
+        about.copied = self.copied.load(Ordering::Relaxed);
     }
 
     pub fn reported(&self, reported: &NodeReported) {
         self.peers.know(reported.map_epoch, &reported.peers);
-    }
-
-    /// Bytes that were sent to new second copies.
-    pub fn copied(&self) -> u64 {
-        self.copied.load(Ordering::Relaxed)
     }
 
     pub(super) fn find(&self, ino: Ino) -> Option<Arc<Replica>> {
@@ -163,24 +158,6 @@ impl Registry {
         if is_new {
             self.peers.wake();
         }
-    }
-
-    pub fn start(&self, service: &Weak<DataService>) -> io::Result<()> {
-        let mut threads = self.threads.lock();
-        for n in 0..THREADS {
-            let (service, jobs) = (service.clone(), self.jobs.clone());
-            let thread = std::thread::Builder::new().name(format!("copies-{n}"));
-            threads.push(thread.spawn(move || {
-                while let Some(job) = jobs.take() {
-                    let Some(service) = service.upgrade() else { return };
-                    service.do_job(job);
-                }
-            })?);
-        }
-        let service = service.clone();
-        let thread = std::thread::Builder::new().name("copies-due".into());
-        threads.push(thread.spawn(move || super::tick::run(&service))?);
-        Ok(())
     }
 
     pub fn shutdown(&self) {

@@ -1,6 +1,7 @@
 //! What is due by itself: what has no answer is sent again, leave is asked for, and who waits for an end of another's leave goes on.
 
 use std::{
+    io,
     sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
@@ -22,11 +23,10 @@ use crate::{
 /// Between two looks while something is under way, and while nothing is.
 const LOOK: Duration = Duration::from_millis(20);
 const REST: Duration = Duration::from_millis(500);
-/// Who was told to come again finds what became of his write for so long.
-pub(super) const LEFT_FOR: Duration = Duration::from_secs(10);
-
+/// That carry out what nobody's own thread does.
+const THREADS: usize = 4;
 /// A thread's work.
-pub(super) fn run(service: &Weak<DataService>) {
+fn run(service: &Weak<DataService>) {
     while let Some(there) = service.upgrade() {
         if there.replicas.ends.load(Ordering::Acquire) {
             return;
@@ -44,6 +44,24 @@ pub(super) fn run(service: &Weak<DataService>) {
 }
 
 impl DataService {
+    pub(in crate::data) fn start_copies(&self) -> io::Result<()> {
+        let mut threads = self.replicas.threads.lock();
+        for n in 0..THREADS {
+            let (service, jobs) = (self.me.clone(), self.replicas.jobs.clone());
+            let thread = std::thread::Builder::new().name(format!("copies-{n}"));
+            threads.push(thread.spawn(move || {
+                while let Some(job) = jobs.take() {
+                    let Some(service) = service.upgrade() else { return };
+                    service.do_job(job);
+                }
+            })?);
+        }
+        let service = self.me.clone();
+        let thread = std::thread::Builder::new().name("copies-due".into());
+        threads.push(thread.spawn(move || run(&service))?);
+        Ok(())
+    }
+
     fn look_at_copies(&self) {
         let busy: Vec<Arc<Replica>> = self.replicas.busy.lock().values().cloned().collect();
         for replica in busy {
