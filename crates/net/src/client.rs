@@ -145,9 +145,13 @@ impl Client {
     pub fn call(&self, call: Call) -> Result<Answered, CallError> {
         let channel = self.channel(call.deadline)?;
         let answered = channel.call(call)?;
-        // Only an answer shows that the peer works; see `Redial::worked`.
-        self.state.lock().redial.worked();
+        self.worked();
         Ok(answered)
+    }
+
+    /// There was an answer to what was begun at its channel: only that shows that the peer works; see `Redial::worked`.
+    pub fn worked(&self) {
+        self.state.lock().redial.worked();
     }
 
     /// The connection, made if there is none.

@@ -465,6 +465,17 @@ impl Pending {
         result
     }
 
+    /// The same, for a while. `Err`: there is no answer yet, and it is waited for as before.
+    pub fn wait_until(mut self, until: Instant) -> Result<Result<Answered, Failure>, Pending> {
+        if until >= self.deadline {
+            return Ok(self.wait());
+        }
+        let Some(result) = self.slot.wait(until) else { return Err(self) };
+        self.waited = true;
+        self.ended(&result);
+        Ok(result)
+    }
+
     /// Before anybody hears how it ended.
     fn ended(&self, result: &Result<Answered, Failure>) {
         if self.cuts && matches!(result, Err(Failure::Unknown(_))) {

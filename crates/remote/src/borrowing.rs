@@ -106,7 +106,10 @@ impl Remote {
     /// Its object's file, if it is one and the data server of this machine has all of it.
     fn borrow_file(&self, file: &OpenFile) -> Option<OwnedFd> {
         let near = self.own().near;
-        let placed = file.placed.lock().clone().filter(|placed| placed.layout.stripes == [near])?;
+        let placed = file.placed.lock().clone().filter(|placed| {
+            // What the kernel does by itself at one of two the other one does not hear of.
+            placed.layout.stripes == [near] && !placed.layout.is_twofold()
+        })?;
         let line = self.nodes.line_there(near)?;
         let object = Some(object(file, &placed, 0));
         // The first request of all makes the connection.

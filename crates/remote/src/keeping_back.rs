@@ -23,6 +23,7 @@ use crate::{
     openings::{OpenFile, Placed},
     pages::Piece,
     reading::{Answers, asking, object},
+    stripes::{ToStripe, What},
     writing::WriteHow,
 };
 
@@ -311,17 +312,24 @@ impl Remote {
             let askings = parts.iter().map(|(stripe, offset, bytes)| {
                 let object = Some(object(file, placed, *stripe));
                 let request = data::Write { object, offset: *offset, sync: false, joined, server };
-                Ok((placed.layout.stripes[*stripe], asking(&request, Body::new(bytes.clone()), 0)?))
+                let asking = asking(&request, Body::new(bytes.clone()), 0)?;
+                Ok(ToStripe { stripe: *stripe, what: What::Change, asking })
             });
-            let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
+            let askings = askings.collect::<Result<_, Errno>>()?;
+            let answers = self.ask_stripes(file, placed, askings, self.waits())?;
             if answers.iter().any(|answered| matches!(answered, Err(Errno::ESTALE))) {
                 return Err(Errno::ESTALE);
             }
             let mut left = Vec::new();
             for ((stripe, offset, bytes), answered) in parts.into_iter().zip(answers) {
-                let done = data::Written::decode(answered?.meta.as_slice()).map_err(|_| Errno::EIO)?.bytes;
+                let done =
+                    data::Written::decode(answered?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?.bytes;
                 match bytes.len().checked_sub(done as usize) {
-                    Some(0) => {}
+                    Some(0) => {
+                        if let Some(view) = placed.layout.views.get(stripe) {
+                            file.unsynced.wrote(stripe, view);
+                        }
+                    }
                     // What stopped it is said when it is asked for the rest.
                     Some(_) if done > 0 => {
                         left.push((stripe, offset + u64::from(done), bytes.slice(done as usize..)));

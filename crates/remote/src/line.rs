@@ -15,7 +15,8 @@ use std::{
 
 use bytes::Bytes;
 use net::{
-    Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Target, Tuning, trace,
+    Address, Answered, Call, CallError, Client, Credentials, Instance, NobodyAnswers, Pending, Target,
+    Tuning, trace,
 };
 use parking_lot::Mutex;
 use prost::Message;
@@ -289,11 +290,10 @@ impl Line {
                 Ok(_) => "the server is leaving".to_owned(),
                 Err(error) => {
                     again |= error.is_unknown();
-                    if let CallError::NoConnection { refused, .. } = &error
-                        // The other ways are as good as before.
-                        && !self.near.as_ref().is_some_and(|near| near.failed_with(&error))
+                    // The other ways are as good as before.
+                    if !self.has_other_way(&error)
+                        && let CallError::NoConnection { refused, .. } = &error
                     {
-                        self.at.fetch_add(1, Ordering::Relaxed);
                         refusals = if *refused { refusals + 1 } else { 0 };
                     }
                     error.to_string()
@@ -312,6 +312,11 @@ impl Line {
 
     /// With several addresses each gets its part of the time for a connection.
     fn attempt(&self, asking: &Asking, give_up: Instant, end: Instant) -> Result<Answered, CallError> {
+        let (client, _) = self.connected(give_up)?;
+        client.call(asking.call(end))
+    }
+
+    fn connected(&self, give_up: Instant) -> Result<(&Client, Arc<net::Channel>), CallError> {
         let none = || CallError::NoConnection {
             address: String::new(),
             why: "no address is known".into(),
@@ -319,12 +324,45 @@ impl Line {
         };
         let client = self.client().ok_or_else(none)?;
         let left = give_up.saturating_duration_since(Instant::now());
-        if let Some(near) = self.near.as_ref().filter(|near| near.is(client)) {
-            near.connect(Instant::now() + left)?;
+        let channel = if let Some(near) = self.near.as_ref().filter(|near| near.is(client)) {
+            near.connect(Instant::now() + left)?
         } else {
-            client.channel(Instant::now() + left / self.clients.len().max(1) as u32)?;
+            client.channel(Instant::now() + left / self.clients.len().max(1) as u32)?
+        };
+        Ok((client, channel))
+    }
+
+    /// One attempt, for who has somebody else to ask. That it is one is said with [`Line::begin`], and how it ended with [`Line::end`].
+    pub(crate) fn begin_once(
+        &self,
+        asking: &Asking,
+        connect_by: Instant,
+        end: Instant,
+    ) -> Result<Pending, CallError> {
+        let (_, channel) = self.connected(connect_by)?;
+        channel.begin(asking.call(end))
+    }
+
+    /// There is a connection, as far as is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.client().is_some_and(|client| client.there().is_some())
+    }
+
+    /// There was an answer to what was begun once.
+    pub(crate) fn answered(&self) {
+        if let Some(client) = self.client() {
+            client.worked();
         }
-        client.call(asking.call(end))
+        self.heard();
+    }
+
+    /// It failed on one way, and the next one may be tried at once; otherwise another address is the next one.
+    pub(crate) fn has_other_way(&self, error: &CallError) -> bool {
+        let is_near = self.near.as_ref().is_some_and(|near| near.failed_with(error));
+        if !is_near && matches!(error, CallError::NoConnection { .. }) {
+            self.at.fetch_add(1, Ordering::Relaxed);
+        }
+        is_near
     }
 
     /// By which way it is asked now.

@@ -55,7 +55,12 @@ impl Remote {
                     if self.recoveries.load(Ordering::Acquire) != sessions {
                         now = self.begun_anew(file, now)?;
                     } else if now.layout == placed.layout {
-                        return Err(error);
+                        // Of two that have it somebody knows a newer view than the metadata server told: it is about to say so.
+                        let waits = error == Errno::ESTALE && now.layout.is_twofold();
+                        if waits && self.owner_is_waited_for(began, &mut pause) {
+                            continue;
+                        }
+                        return Err(if now.layout.is_twofold() { Errno::EIO } else { error });
                     }
                     tracing::debug!(
                         ino = file.ino.get(),

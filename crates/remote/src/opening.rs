@@ -19,6 +19,7 @@ use crate::{
     keys::{entry, inode},
     names::{Place, attr_of},
     openings::{OpenFile, Placed},
+    revived::Unsynced,
 };
 
 /// Access times are renewed when older than this, as with the kernel's relatime.
@@ -188,6 +189,7 @@ impl Remote {
             reserved: (access.write && attr.project != ProjectId::NONE).then(|| AtomicU64::new(attr.size)),
             small_writes: AtomicU32::new(0),
             late_error: Mutex::default(),
+            unsynced: Unsynced::default(),
             run: Mutex::default(),
             asked_to_keep: Mutex::new(Some(Instant::now())),
             lost: AtomicBool::new(false),

@@ -13,7 +13,7 @@ use cluster::striping::Striped;
 use parking_lot::Mutex;
 use types::{Errno, Ino, Timestamp};
 
-use crate::{access::Access, pages::Run};
+use crate::{access::Access, pages::Run, revived::Unsynced};
 
 /// Where a file's bytes are.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub struct OpenFile {
     pub(crate) small_writes: AtomicU32,
     /// What was kept back and lost, until an `fsync` or a close says so.
     pub(crate) late_error: Mutex<Option<Errno>>,
+    /// Of a file with two copies.
+    pub(crate) unsynced: Unsynced,
     /// How it is read.
     pub(crate) run: Mutex<Run>,
     /// When it was asked last whether its bytes may be kept.

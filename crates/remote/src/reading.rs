@@ -29,6 +29,7 @@ use crate::{
     opening::now,
     openings::{OpenFile, Placed},
     pages::Piece,
+    stripes::{FromStripe, ToStripe, What},
 };
 
 /// A data server that the map does not have is waited for: servers report every two seconds, and a while later after a refusal.
@@ -170,27 +171,38 @@ impl Remote {
         };
         let askings = parts.iter().map(|part| {
             let asking = asking(&request(part), Body::default(), part.len as u32)?;
-            Ok((placed.layout.stripes[part.stripe], asking))
+            Ok(ToStripe { stripe: part.stripe, what: What::Read(part.object_offset), asking })
         });
-        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
+        let answers = self.ask_stripes(file, placed, askings.collect::<Result<_, Errno>>()?, self.waits())?;
         let mut got = Vec::with_capacity(parts.len());
         for (part, answered) in parts.iter().zip(answers) {
-            let one = understood(placed, part, answered?)?;
-            got.push(if one.is_torn() { self.read_again(placed, part, &request(part))? } else { one });
+            let one = understood(part, answered?)?;
+            got.push(if one.is_torn() {
+                self.read_again((file, placed), part, &request(part))?
+            } else {
+                one
+            });
         }
         Ok(got)
     }
 
-    fn read_again(&self, placed: &Placed, part: &Part, request: &data::Read) -> Result<Got, Errno> {
-        let node = placed.layout.stripes[part.stripe];
+    fn read_again(
+        &self,
+        (file, placed): (&OpenFile, &Placed),
+        part: &Part,
+        request: &data::Read,
+    ) -> Result<Got, Errno> {
         for _ in 0..AGAIN_MAX {
             let asking = asking(request, Body::default(), part.len as u32)?;
-            let answered = self.ask_nodes(vec![(node, asking)], self.waits())?.pop().ok_or(Errno::EIO)??;
-            let got = understood(placed, part, answered)?;
+            let one = ToStripe { stripe: part.stripe, what: What::Read(part.object_offset), asking };
+            let answered =
+                self.ask_stripes(file, placed, vec![one], self.waits())?.pop().ok_or(Errno::EIO)??;
+            let got = understood(part, answered)?;
             if !got.is_torn() {
                 return Ok(got);
             }
         }
+        let node = placed.layout.stripes[part.stripe];
         tracing::warn!(node, "an object grows faster than it can be read");
         Err(Errno::EIO)
     }
@@ -204,14 +216,16 @@ impl Remote {
     ) -> Result<Vec<Said>, Errno> {
         let askings = stripes.iter().map(|stripe| {
             let request = data::Attrs { objects: vec![object(file, placed, *stripe)] };
-            Ok((placed.layout.stripes[*stripe], asking(&request, Body::default(), 0)?))
+            let asking = asking(&request, Body::default(), 0)?;
+            Ok(ToStripe { stripe: *stripe, what: What::Change, asking })
         });
-        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
+        let answers = self.ask_stripes(file, placed, askings.collect::<Result<_, Errno>>()?, self.waits())?;
         stripes
             .iter()
             .zip(answers)
             .map(|(stripe, answered)| {
-                let attrs = data::ObjectAttrs::decode(answered?.meta.as_slice()).map_err(|_| Errno::EIO)?;
+                let attrs =
+                    data::ObjectAttrs::decode(answered?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
                 let attr = attrs.attrs.first().ok_or(Errno::EIO)?;
                 proto::attr::outcome(attr.errno)?;
                 let still = Duration::from_micros(attr.still_us);
@@ -310,12 +324,11 @@ impl Got {
     }
 }
 
-fn understood(placed: &Placed, part: &Part, answered: Answered) -> Result<Got, Errno> {
+fn understood(part: &Part, FromStripe { node, answered }: FromStripe) -> Result<Got, Errno> {
     let done = data::ReadDone::decode(answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
     if answered.body.len() as u64 > part.len {
         return Err(Errno::EIO);
     }
-    let node = placed.layout.stripes[part.stripe];
     Ok(Got { part: *part, bytes: answered.body, size: done.size, node })
 }
 

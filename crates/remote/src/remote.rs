@@ -1,6 +1,7 @@
 //! The mount itself: its session, how it asks, and the thread that keeps it.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -30,6 +31,7 @@ use crate::{
     homes::{Home, Homes, TELL},
     kept::Kept,
     line::{Common, Line, Stop, Waits},
+    members::Doubts,
     nodes::Nodes,
     openings::Openings,
     options::RemoteOptions,
@@ -43,6 +45,8 @@ use crate::{
 
 /// A look at what is to be given back and renewed.
 const TICK: Duration = Duration::from_millis(100);
+/// Questions about members at a time: one answer is of use to all who ask the same file.
+const LOOKS: usize = 2;
 /// Of an end: what is open is closed within it, or left to the server.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// A request that finds its session gone so often in a row has an error.
@@ -120,6 +124,11 @@ pub struct Remote {
     closer: Mutex<Option<JoinHandle<()>>>,
     pub(crate) pool: Pool,
     pub(crate) data_pool: Pool,
+    /// For looks at who has a stripe, which nobody waits for.
+    pub(crate) looks: Pool,
+    /// By opening and stripe.
+    pub(crate) looks_under_way: Mutex<BTreeSet<(u64, usize)>>,
+    pub(crate) doubts: Mutex<Doubts>,
     pub(crate) locks: Mutex<Waiting>,
     pub(crate) session: RwLock<Arc<Session>>,
     /// One alone makes a session in place of a lost one; others have it come back to some servers, or say there what it has.
@@ -149,6 +158,7 @@ impl Remote {
         let found = find_duty(&options, &common, &nodes, &homes)?;
         let pool = Pool::start("remote", options.workers)?;
         let data_pool = Pool::start("remote-data", options.data_workers)?;
+        let looks = Pool::start("remote-looks", LOOKS)?;
         let remote = Arc::new_cyclic(|this| Remote {
             this: this.clone(),
             nodes,
@@ -169,6 +179,9 @@ impl Remote {
             closer: Mutex::default(),
             pool,
             data_pool,
+            looks,
+            looks_under_way: Mutex::default(),
+            doubts: Mutex::default(),
             locks: Mutex::default(),
             session: RwLock::new(Arc::new(Session::new((SessionId(0), 0), 0, 0, 1))),
             replacing: RwLock::default(),
@@ -192,6 +205,7 @@ impl Remote {
         {
             remote.pool.shutdown();
             remote.data_pool.shutdown();
+            remote.looks.shutdown();
             return Err(stop.into());
         }
         remote.begin_to_keep("remote-keep", keep)?;
@@ -239,6 +253,7 @@ impl Remote {
         self.dropping.end();
         self.pool.shutdown();
         self.data_pool.shutdown();
+        self.looks.shutdown();
         let end = Instant::now() + END_PATIENCE;
         for file in self.openings.all() {
             if Instant::now() < end {

@@ -13,6 +13,7 @@ use crate::{
     held::Source,
     openings::{OpenFile, Placed},
     reading::{asking, object},
+    stripes::{ToStripe, What},
 };
 
 /// As in fallocate(2).
@@ -65,9 +66,11 @@ impl Remote {
                 let object = Some(object(file, placed, stripe));
                 let mode = mode.into();
                 let request = data::Allocate { object, mode, offset, length, joined, server };
-                Ok((placed.layout.stripes[stripe], asking(&request, Body::default(), 0)?))
+                let asking = asking(&request, Body::default(), 0)?;
+                Ok(ToStripe { stripe, what: What::Slow, asking })
             });
-            let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
+            let askings = askings.collect::<Result<_, Errno>>()?;
+            let answers = self.ask_stripes(file, placed, askings, self.sync_waits())?;
             let done = ranges.iter().zip(&answers).filter(|(_, answered)| answered.is_ok());
             landed.extend(done.map(|(range, _)| *range));
             answers.into_iter().try_for_each(|answered| answered.map(drop))
@@ -113,15 +116,16 @@ impl Remote {
         // The first byte of each stripe that is not before the offset.
         let starts: Vec<u64> =
             (0..striped.count()).map(|stripe| striped.size_of_stripe(stripe, offset)).collect();
-        let askings = starts.iter().zip(&placed.layout.stripes).enumerate().map(|(stripe, (start, node))| {
+        let askings = starts.iter().enumerate().map(|(stripe, start)| {
             let object = Some(object(file, placed, stripe));
             let request = data::Seek { object, offset: *start, whence: whence.into() };
-            Ok((*node, asking(&request, Body::default(), 0)?))
+            let asking = asking(&request, Body::default(), 0)?;
+            Ok(ToStripe { stripe, what: What::Change, asking })
         });
-        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.waits())?;
+        let answers = self.ask_stripes(file, placed, askings.collect::<Result<_, Errno>>()?, self.waits())?;
         let mut first = None;
         for (stripe, (answered, start)) in answers.into_iter().zip(starts).enumerate() {
-            let sought = data::Sought::decode(answered?.meta.as_slice()).map_err(|_| Errno::EIO)?;
+            let sought = data::Sought::decode(answered?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
             let here = match whence {
                 data::Whence::Data => sought.offset,
                 data::Whence::Hole => Some(sought.offset.unwrap_or(sought.size).max(start)),

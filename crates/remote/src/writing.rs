@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::striping::Part;
-use net::Answered;
 use prost::Message;
 use proto::{
     attr::Changes,
+    copies::View,
     data::{self, BYTES_MAX},
     metadata,
 };
@@ -24,6 +24,7 @@ use crate::{
     landed::Landed,
     openings::{OpenFile, Placed},
     reading::{asking, object},
+    stripes::{FromStripe, ToStripe, What},
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -118,17 +119,25 @@ impl Remote {
     pub fn fsync(&self, file: &OpenFile) -> Result<(), Errno> {
         self.settle_back(file)?;
         if let Ok(placed) = self.placed(file)? {
-            self.where_it_is(file, placed, &mut |placed| self.sync_placed(file, placed))?;
+            let syncing = self.begin_sync(file);
+            let synced = self.where_it_is(file, placed, &mut |placed| {
+                self.sync_placed(file, placed)?;
+                Ok(placed.layout.views.iter().map(View::revivals).collect())
+            });
+            self.end_sync(syncing, synced)?;
         }
-        self.sync_metadata(file)
+        self.sync_metadata(file)?;
+        file.late_error.lock().take().map_or(Ok(()), Err)
     }
 
     fn sync_placed(&self, file: &OpenFile, placed: &Placed) -> Result<(), Errno> {
-        let askings = placed.layout.stripes.iter().enumerate().map(|(stripe, node)| {
+        let askings = (0..placed.layout.stripes.len()).map(|stripe| {
             let request = data::Sync { object: Some(object(file, placed, stripe)) };
-            Ok((*node, asking(&request, Body::default(), 0)?))
+            let asking = asking(&request, Body::default(), 0)?;
+            Ok(ToStripe { stripe, what: What::Slow, asking })
         });
-        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, self.sync_waits())?;
+        let askings = askings.collect::<Result<_, Errno>>()?;
+        let answers = self.ask_stripes(file, placed, askings, self.sync_waits())?;
         answers.into_iter().try_for_each(|answered| answered.map(drop))
     }
 
@@ -167,12 +176,13 @@ impl Remote {
             let request = data::Write { object, offset: part.object_offset, sync, joined, server };
             let from = (part.offset - offset) as usize;
             let body = Body::new(bytes.slice(from..from + part.len as usize));
-            Ok((placed.layout.stripes[part.stripe], asking(&request, body, 0)?))
+            let what = if sync { What::Slow } else { What::Change };
+            Ok(ToStripe { stripe: part.stripe, what, asking: asking(&request, body, 0)? })
         });
         let waits = if sync { self.sync_waits() } else { self.waits() };
-        let answers = self.ask_nodes(askings.collect::<Result<_, Errno>>()?, waits)?;
-        let decoded = |answered: Answered| {
-            data::Written::decode(answered.meta.as_slice())
+        let answers = self.ask_stripes(file, placed, askings.collect::<Result<_, Errno>>()?, waits)?;
+        let decoded = |from: FromStripe| {
+            data::Written::decode(from.answered.meta.as_slice())
                 .map(|done| u64::from(done.bytes))
                 .map_err(|_| Errno::EIO)
         };
@@ -181,6 +191,9 @@ impl Remote {
         for (part, done) in lacking.iter().zip(&done) {
             if done.is_ok_and(|bytes| bytes >= part.len) {
                 landed.has(part);
+                if let Some(view) = placed.layout.views.get(part.stripe) {
+                    file.unsynced.wrote(part.stripe, view);
+                }
             }
         }
         // A part was to go to where its stripe is not any more: what is lacking is written again.

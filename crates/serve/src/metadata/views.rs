@@ -13,7 +13,7 @@ use cluster::{
     replica::{self, keeper::Known},
 };
 use proto::{
-    copies::{DropCopies, KnowView, Member, View, ViewKnown},
+    copies::{DropCopies, KnowView, Member, REVIVALS_SHIFT, View, ViewKnown},
     data::Object,
 };
 use types::{Errno, Ino};
@@ -30,9 +30,6 @@ use crate::{
 
 /// In which life each data server is, and whether it is there.
 type Lives = BTreeMap<u64, (u64, bool)>;
-
-/// Above it a view's number says how often all was lost that did not outlive both.
-const REVIVED: u32 = 32;
 
 fn is_up(lives: &Lives, of: Member) -> bool {
     lives.get(&of.node) == Some(&(of.life, true))
@@ -79,7 +76,9 @@ impl MetadataService {
         if heard.doubtful && !self.is_believed(heard, &placed, silent) {
             return Ok(());
         }
-        self.without(ino, stripe, &placed, silent)?;
+        if self.without(ino, stripe, &placed, silent)? && !heard.doubtful {
+            self.replicas.apart.lock().insert((ino, stripe, silent.node), Instant::now());
+        }
         self.replicas.lacking.lock().insert(ino);
         Ok(())
     }
@@ -237,7 +236,7 @@ impl MetadataService {
             there.then_some(Member { node: one.node, life })
         });
         let Some(primary) = back else { return Ok(()) };
-        let number = ((now.number >> REVIVED) + 1) << REVIVED;
+        let number = ((now.number >> REVIVALS_SHIFT) + 1) << REVIVALS_SHIFT;
         tracing::error!(%ino, stripe, node = primary.node, "both copies were lost: what was in a tier that outlives its data server goes on, what was in memory alone is gone");
         self.replicas.revived.fetch_add(1, Ordering::Relaxed);
         self.install(ino, stripe, now, View { number, primary, since: number, second: None })
@@ -261,6 +260,12 @@ impl MetadataService {
             .into_iter()
             .filter(|(node, _)| is_other(node.0) && lives.get(&node.0).is_some_and(|(_, up)| *up))
             .collect();
+        let well: Measures = {
+            let apart = self.replicas.apart.lock();
+            let is_well = |node: &NodeId| !apart.contains_key(&(ino, stripe, node.0));
+            takers.iter().filter(|(node, _)| is_well(node)).map(|(node, measure)| (*node, *measure)).collect()
+        };
+        let takers = if well.is_empty() { takers } else { well };
         let object = placed.object(ino, stripe);
         let before = placed.left.iter().rev().filter(|node| takers.contains_key(&NodeId(**node)));
         for node in before.copied() {

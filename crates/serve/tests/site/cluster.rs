@@ -157,7 +157,7 @@ impl Site {
         let about = NodeReport {
             node: data.node,
             name: format!("data-{}", data.node),
-            addresses: vec![data.address().to_string()],
+            addresses: vec![data.shown().to_string()],
             ..NodeReport::default()
         };
         let client = client_to(&self.address(), META, Lane::Control);

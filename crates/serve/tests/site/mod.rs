@@ -5,6 +5,7 @@
 pub mod cluster;
 #[path = "../../../mds/tests/common_engine/mod.rs"]
 mod common_engine;
+pub mod cuts;
 #[path = "../../../kv/tests/support/fault_disk.rs"]
 mod fault_disk;
 pub mod several;
@@ -41,7 +42,7 @@ pub fn credentials(node: u64) -> Credentials {
         node,
         // Those of servers, which report and hand slots over; nothing else asks for them.
         roles: Roles::DS.and(Roles::MDS),
-        build: "test".into(),
+        build: cuts::build_of(node),
         versions: Versions::OURS,
         takes: Window { requests: 64, bytes: 64 << 20 },
     };
@@ -153,6 +154,8 @@ pub struct DataSite {
     pub options: DataOptions,
     /// Stays over restarts.
     pub address: Option<Address>,
+    /// Others are told that it is there.
+    pub shown: Option<Address>,
     /// It also listens at a Unix socket for clients on its machine.
     pub near: bool,
     running: Option<Running>,
@@ -171,6 +174,7 @@ impl DataSite {
             faults: Faults::armed(),
             options: DataOptions { idle: Duration::from_millis(200), ..DataOptions::default() },
             address: None,
+            shown: None,
             near: false,
             running: None,
         }
@@ -302,6 +306,11 @@ impl DataSite {
 
     pub fn address(&self) -> &Address {
         self.address.as_ref().unwrap()
+    }
+
+    /// Where others reach it.
+    pub fn shown(&self) -> &Address {
+        self.shown.as_ref().unwrap_or_else(|| self.address())
     }
 
     pub fn data_server(&self) -> &Arc<DataServer> {

@@ -1,0 +1,126 @@
+//! A file of blocks that say which write they are of, and what may be read of them.
+//!
+//! Each block has one writer, who writes its number and a count that rises. So whatever is read is checked at once: all of a block is of one write; of none
+//! before the last that was answered, nor before one that somebody has read already; of none that was not begun.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use remote::{OpenFile, Remote, WriteHow};
+
+pub const BLOCK: usize = 4096;
+
+#[derive(Default)]
+struct Block {
+    begun: AtomicU64,
+    /// Answered, or read.
+    known: AtomicU64,
+}
+
+pub struct Blocks {
+    blocks: Vec<Block>,
+    stride: u64,
+    stop: AtomicBool,
+    pub written: AtomicUsize,
+    pub read: AtomicUsize,
+    /// Of a write and of a read, the longest.
+    longest: Mutex<(Duration, Duration)>,
+}
+
+fn fill(block: u64, count: u64) -> Vec<u8> {
+    let word = (block << 40 | count).to_le_bytes();
+    word.iter().copied().cycle().take(BLOCK).collect()
+}
+
+impl Blocks {
+    /// So far apart that they are in different stripe units and pieces.
+    pub fn new(count: usize, stride: u64) -> Blocks {
+        Blocks {
+            blocks: (0..count).map(|_| Block::default()).collect(),
+            stride,
+            stop: AtomicBool::new(false),
+            written: AtomicUsize::new(0),
+            read: AtomicUsize::new(0),
+            longest: Mutex::default(),
+        }
+    }
+
+    fn at(&self, block: usize) -> u64 {
+        block as u64 * self.stride
+    }
+
+    pub fn write(&self, client: &Remote, file: &OpenFile, block: usize) {
+        let of = &self.blocks[block];
+        let count = of.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let since = Instant::now();
+        let written = client.write(file, self.at(block), &fill(block as u64, count), WriteHow::default());
+        let took = since.elapsed();
+        assert_eq!(written, Ok(BLOCK), "write {count} of block {block}, after {took:?}");
+        of.known.fetch_max(count, Ordering::SeqCst);
+        let mut longest = self.longest.lock();
+        longest.0 = longest.0.max(took);
+        self.written.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn read(&self, client: &Remote, file: &OpenFile, block: usize) {
+        let of = &self.blocks[block];
+        let known = of.known.load(Ordering::SeqCst);
+        let (mut bytes, since) = (vec![0xee; BLOCK], Instant::now());
+        let read = client.read(file, self.at(block), &mut bytes);
+        let (took, begun) = (since.elapsed(), of.begun.load(Ordering::SeqCst));
+        let len = read.unwrap_or_else(|error| panic!("{error} of block {block}, after {took:?}"));
+        if len == 0 {
+            assert_eq!(known, 0, "block {block} ends before what was written");
+            return;
+        }
+        assert_eq!(len, BLOCK, "block {block} is short");
+        let count = u64::from_le_bytes(bytes[..8].try_into().unwrap()) & ((1 << 40) - 1);
+        if count == 0 {
+            assert!(bytes.iter().all(|byte| *byte == 0), "block {block} is torn");
+        } else {
+            assert!(bytes == fill(block as u64, count), "block {block} is torn");
+        }
+        assert!((known..=begun).contains(&count), "block {block} reads {count}, not {known} to {begun}");
+        of.known.fetch_max(count, Ordering::SeqCst);
+        let mut longest = self.longest.lock();
+        longest.1 = longest.1.max(took);
+        self.read.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// All of it, by whoever.
+    pub fn check(&self, client: &Remote, file: &OpenFile) {
+        (0..self.blocks.len()).for_each(|block| self.read(client, file, block));
+    }
+
+    /// Until [`Blocks::stop`]: writer `n` of `of`.
+    pub fn keep_writing(&self, client: &Remote, file: &OpenFile, (n, of): (usize, usize)) {
+        while !self.stop.load(Ordering::SeqCst) {
+            for block in (n..self.blocks.len()).step_by(of) {
+                self.write(client, file, block);
+                if block % 7 == 0 {
+                    assert_eq!(client.fsync(file), Ok(()));
+                }
+            }
+        }
+    }
+
+    pub fn keep_reading(&self, client: &Remote, file: &OpenFile, seed: usize) {
+        let mut n = seed;
+        while !self.stop.load(Ordering::SeqCst) {
+            n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.read(client, file, (n >> 33) % self.blocks.len());
+        }
+    }
+
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    /// The longest write and read so far, which are forgotten.
+    pub fn longest(&self) -> (Duration, Duration) {
+        std::mem::take(&mut *self.longest.lock())
+    }
+}

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""One file, two mounts, blocks that say which write they are of.
+
+  copies.py FILE SAME-FILE-ELSEWHERE STOP-FILE
+
+Writers on both mounts, each with blocks of its own; readers on both. What is read was begun, is whole, and is not older than what was answered or read
+before. Until STOP-FILE is there; then all is read once more on both, and the longest write and read are said. Any error ends it with 1."""
+
+import os, struct, sys, threading, time
+
+BLOCK, BLOCKS, STRIDE = 4096, 32, 300_000
+
+
+class Blocks:
+    def __init__(self):
+        self.begun, self.known = [0] * BLOCKS, [0] * BLOCKS
+        self.lock = threading.Lock()
+        self.longest = {"write": 0.0, "read": 0.0}
+        self.counts = {"write": 0, "read": 0}
+
+    def took(self, what, since):
+        took = time.monotonic() - since
+        with self.lock:
+            self.longest[what] = max(self.longest[what], took)
+            self.counts[what] += 1
+
+    def heard(self, block, count):
+        with self.lock:
+            self.known[block] = max(self.known[block], count)
+
+    def write(self, fd, block):
+        self.begun[block] += 1
+        count = self.begun[block]
+        since = time.monotonic()
+        written = os.pwrite(fd, struct.pack("<Q", block << 40 | count) * (BLOCK // 8), block * STRIDE)
+        assert written == BLOCK, f"{written} bytes were written"
+        self.took("write", since)
+        self.heard(block, count)
+
+    def read(self, fd, block):
+        known, since = self.known[block], time.monotonic()
+        words = set(struct.iter_unpack("<Q", os.pread(fd, BLOCK, block * STRIDE)))
+        begun = self.begun[block]
+        self.took("read", since)
+        if not words:
+            assert known == 0, f"block {block} is behind the end, after {known} writes"
+            return
+        assert len(words) == 1, f"block {block} is torn: {words}"
+        word = words.pop()[0]
+        assert word == 0 or word >> 40 == block, f"block {block} has {word:x}"
+        count = word & (1 << 40) - 1
+        assert known <= count <= begun, f"block {block} reads {count}, not {known} to {begun}"
+        self.heard(block, count)
+
+
+def main(first, other, stop):
+    fds = [os.open(first, os.O_RDWR | os.O_CREAT), os.open(other, os.O_RDWR)]
+    blocks, failed = Blocks(), []
+
+    def until_stopped(act):
+        try:
+            n = 0
+            while not os.path.exists(stop) and not failed:
+                act(n)
+                n += 1
+        except BaseException as error:
+            failed.append(error)
+
+    def writer(which):
+        mine = range(which, BLOCKS, 2)
+
+        def act(n):
+            blocks.write(fds[which], mine[n % len(mine)])
+            if n % 50 == 0:
+                os.fsync(fds[which])
+
+        return act
+
+    acts = [writer(0), writer(1), *(lambda n, fd=fd: blocks.read(fd, n * 7 % BLOCKS) for fd in fds)]
+    threads = [threading.Thread(target=until_stopped, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in failed:
+        print(f"copies: {type(error).__name__}: {error}", flush=True)
+    if failed:
+        sys.exit(1)
+    for fd in fds:
+        for block in range(BLOCKS):
+            blocks.read(fd, block)
+    for what in ("write", "read"):
+        print(f"{blocks.counts[what]} {what}s, the longest {blocks.longest[what]:.2f} s", flush=True)
+
+
+main(*sys.argv[1:])
