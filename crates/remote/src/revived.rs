@@ -1,12 +1,12 @@
 //! Writes that both of two data servers may have lost: each opening hears of it once, from its next `fsync`.
 //!
-//! When both members of a stripe are lost, and it goes on from what their devices have, its view says so ([`View::revivals`]). What was written before and
+//! When both members of a stripe are lost, and it goes on from what their devices have, its view's number says so ([`REVIVED`]). What was written before and
 //! not synced since is doubtful then.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
-use proto::copies::View;
+use proto::copies::{REVIVED, View};
 use types::Errno;
 
 use crate::{Remote, openings::OpenFile};
@@ -18,9 +18,13 @@ pub(crate) struct Unsynced(Mutex<BTreeMap<usize, u64>>);
 /// Of all openings of a file, while it is being synced.
 pub(crate) struct Syncing(Vec<(Arc<OpenFile>, BTreeMap<usize, u64>)>);
 
+pub(crate) fn revivals(view: &View) -> u64 {
+    view.number >> REVIVED
+}
+
 impl Unsynced {
     pub(crate) fn wrote(&self, stripe: usize, view: &View) {
-        self.0.lock().entry(stripe).or_insert(view.revivals());
+        self.0.lock().entry(stripe).or_insert(revivals(view));
     }
 
     fn put_back(&self, stripes: BTreeMap<usize, u64>) {
@@ -64,7 +68,7 @@ mod tests {
     use super::*;
 
     fn revived(times: u64) -> View {
-        View { number: times << 32 | 5, ..View::default() }
+        View { number: times << REVIVED | 5, ..View::default() }
     }
 
     #[test]

@@ -10,7 +10,6 @@ use cluster::striping::Part;
 use prost::Message;
 use proto::{
     attr::Changes,
-    copies::View,
     data::{self, BYTES_MAX},
     metadata,
 };
@@ -24,6 +23,7 @@ use crate::{
     landed::Landed,
     openings::{OpenFile, Placed},
     reading::{asking, object},
+    revived::revivals,
     stripes::{FromStripe, ToStripe, What},
 };
 
@@ -122,7 +122,7 @@ impl Remote {
             let syncing = self.begin_sync(file);
             let synced = self.where_it_is(file, placed, &mut |placed| {
                 self.sync_placed(file, placed)?;
-                Ok(placed.layout.views.iter().map(View::revivals).collect())
+                Ok(placed.layout.views.iter().map(revivals).collect())
             });
             self.end_sync(syncing, synced)?;
         }

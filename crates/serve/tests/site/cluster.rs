@@ -36,7 +36,8 @@ struct Running {
     mds: Arc<Mds>,
     store: Arc<MetaStore>,
     service: Arc<MetadataService>,
-    server: Server,
+    /// None: it is being killed.
+    server: Option<Server>,
 }
 
 pub struct Site {
@@ -107,11 +108,13 @@ impl Site {
             Bounds::default(),
         )
         .unwrap();
-        self.running = Some(Running { mds, store, service, server });
+        self.running = Some(Running { mds, store, service, server: Some(server) });
     }
 
     /// Ends without a word to anybody, as a kill does.
     pub fn kill(&mut self) {
+        // Or it would answer that it is dead.
+        drop(self.running.as_mut().unwrap().server.take());
         self.state.kill();
         self.stop();
     }

@@ -137,7 +137,8 @@ struct Running {
     ds: Arc<DataServer>,
     store: Arc<MetaStore>,
     service: Arc<DataService>,
-    server: Server,
+    /// None: it is being killed.
+    server: Option<Server>,
 }
 
 /// One data server.
@@ -257,11 +258,13 @@ impl DataSite {
             server.also_at(&self.near_socket(), service.clone()).unwrap();
         }
         self.address = Some(server.address());
-        self.running = Some(Running { ds, store, service, server });
+        self.running = Some(Running { ds, store, service, server: Some(server) });
     }
 
     /// Ends without settling or flushing anything, as a kill does.
     pub fn kill(&mut self) {
+        // Or it would answer that it is dead.
+        drop(self.running.as_mut().unwrap().server.take());
         self.state.kill();
         self.stop();
     }
@@ -272,7 +275,10 @@ impl DataSite {
         service.abandon();
         drop(service);
         ds.shutdown();
+        let left = Arc::downgrade(&ds);
         drop(ds);
+        // A thread that looks for idle objects may still have it.
+        until("its last thread ends", || left.strong_count() == 0);
         let _ = store.close();
     }
 
