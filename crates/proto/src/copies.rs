@@ -6,7 +6,7 @@
 
 use prost::{Enumeration, Message};
 
-pub use crate::views::{Member, REVIVALS_SHIFT, Second, TWOFOLD, View};
+pub use crate::views::{Member, REVIVED, Second, TWOFOLD, View};
 use crate::{
     BATCH_MAX, Bad, Head, Nothing,
     attr::Time,

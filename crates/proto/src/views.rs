@@ -8,7 +8,7 @@ use crate::Bad;
 pub const TWOFOLD: u32 = 1 << 31;
 
 /// In a view's number, above the count of views: how often both copies were lost, and one went on with what outlived it.
-pub const REVIVALS_SHIFT: u32 = 32;
+pub const REVIVED: u32 = 32;
 
 /// A data server in one of its lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Message)]
@@ -66,7 +66,7 @@ impl View {
 
     /// How often both members had been lost, and it went on from what their devices had.
     pub fn revivals(&self) -> u64 {
-        self.number >> REVIVALS_SHIFT
+        self.number >> REVIVED
     }
 
     /// Who may be asked for bytes, the primary first.

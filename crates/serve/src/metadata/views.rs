@@ -13,7 +13,7 @@ use cluster::{
     replica::{self, keeper::Known},
 };
 use proto::{
-    copies::{DropCopies, KnowView, Member, REVIVALS_SHIFT, View, ViewKnown},
+    copies::{DropCopies, KnowView, Member, REVIVED, View, ViewKnown},
     data::Object,
 };
 use types::{Errno, Ino};
@@ -236,7 +236,7 @@ impl MetadataService {
             there.then_some(Member { node: one.node, life })
         });
         let Some(primary) = back else { return Ok(()) };
-        let number = ((now.number >> REVIVALS_SHIFT) + 1) << REVIVALS_SHIFT;
+        let number = ((now.number >> REVIVED) + 1) << REVIVED;
         tracing::error!(%ino, stripe, node = primary.node, "both copies were lost: what was in a tier that outlives its data server goes on, what was in memory alone is gone");
         self.replicas.revived.fetch_add(1, Ordering::Relaxed);
         self.install(ino, stripe, now, View { number, primary, since: number, second: None })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proto::{
-    copies::{REVIVALS_SHIFT, TWOFOLD, View},
+    copies::{REVIVED, TWOFOLD, View},
     data::Object,
 };
 use types::Errno;
@@ -43,7 +43,7 @@ impl DataService {
     pub(in crate::data) fn asked_replica(&self, object: &Object) -> Result<Option<Arc<Replica>>, No> {
         let replica = self.replica(object)?;
         if let (Some(replica), Some(view)) = (&replica, object.view)
-            && replica.state.lock().number() >> REVIVALS_SHIFT != view.number >> REVIVALS_SHIFT
+            && replica.state.lock().number() >> REVIVED != view.number >> REVIVED
         {
             return Err(No(Box::new(proto::fault::other_view())));
         }
