@@ -64,6 +64,11 @@ impl View {
         Ok(())
     }
 
+    /// How often both members had been lost, and it went on from what their devices had.
+    pub fn revivals(&self) -> u64 {
+        self.number >> REVIVED
+    }
+
     /// Who may be asked for bytes, the primary first.
     pub fn counting(&self) -> impl Iterator<Item = Member> {
         let second = self.second.filter(|second| second.counts).map(|second| second.member);

@@ -674,7 +674,7 @@ fn view() -> View {
 fn two_copies() -> Vec<Golden> {
     let member = view().primary;
     let object = Some(Object { view: Some(view()), ..object() });
-    let several = vec![object.unwrap()];
+    let several: Vec<Object> = object.into_iter().collect();
     let layout = Layout::twofold(4 << 20, &[(member, Some(Member { node: 3, life: 8 })), (member, None)]);
     assert_eq!(layout.check(), Ok(()));
     let word = CopyWord { object, silent: Some(member) };

@@ -71,6 +71,7 @@ mod shape;
 mod spreads;
 mod status;
 mod stripes;
+mod syncing;
 mod through;
 mod waiting;
 mod writing;

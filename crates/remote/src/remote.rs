@@ -213,14 +213,17 @@ impl Remote {
             remote.begin_renewing()?;
         }
         remote.begin_keeping_back()?;
-        let closer = {
-            let (remote, closes) = (Arc::downgrade(&remote), remote.closes.clone());
-            std::thread::Builder::new()
-                .name("remote-closes".into())
-                .spawn(move || Remote::send_closes(&remote, &closes))?
-        };
-        *remote.closer.lock() = Some(closer);
+        remote.begin_closing()?;
         Ok(remote)
+    }
+
+    fn begin_closing(&self) -> Result<(), StartError> {
+        let (remote, closes) = (self.this.clone(), self.closes.clone());
+        let closer = std::thread::Builder::new()
+            .name("remote-closes".into())
+            .spawn(move || Remote::send_closes(&remote, &closes))?;
+        *self.closer.lock() = Some(closer);
+        Ok(())
     }
 
     pub(crate) fn begin_to_keep(

@@ -117,6 +117,7 @@ impl Run {
         });
         blocks.check(&self.a, &self.of_a);
         blocks.check(&self.b, &self.of_b);
+        blocks.say_waits();
     }
 
     fn end(self) {

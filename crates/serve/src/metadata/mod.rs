@@ -40,6 +40,7 @@ mod service;
 mod session;
 mod spreading;
 mod tail;
+mod tending;
 mod terms;
 mod truths;
 mod turns;

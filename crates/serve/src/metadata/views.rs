@@ -13,7 +13,7 @@ use cluster::{
     replica::{self, keeper::Known},
 };
 use proto::{
-    copies::{DropCopies, KnowView, Member, View, ViewKnown},
+    copies::{DropCopies, KnowView, Member, REVIVED, View, ViewKnown},
     data::Object,
 };
 use types::{Errno, Ino};
@@ -30,9 +30,6 @@ use crate::{
 
 /// In which life each data server is, and whether it is there.
 type Lives = BTreeMap<u64, (u64, bool)>;
-
-/// Above it a view's number says how often all was lost that did not outlive both.
-const REVIVED: u32 = 32;
 
 fn is_up(lives: &Lives, of: Member) -> bool {
     lives.get(&of.node) == Some(&(of.life, true))

@@ -286,7 +286,10 @@ impl DataSite {
         service.abandon();
         drop(service);
         ds.shutdown();
+        let left = Arc::downgrade(&ds);
         drop(ds);
+        // A thread that looks for idle objects may still have it.
+        until("its last thread ends", || left.strong_count() == 0);
         let _ = store.close();
     }
 
