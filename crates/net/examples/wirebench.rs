@@ -20,6 +20,7 @@ use net::{
     tls::{self, Purpose, Tls, TlsFiles, Wanted},
 };
 use wire::{
+    PageBuffer,
     connection::{Answer, Window},
     frame::{Body, Verdict},
     handshake::{Identity, Roles, Versions, Wish},

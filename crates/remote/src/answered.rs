@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn at(node: u64) -> Where {
-        (node, Object { ino: 5, generation: 1 })
+        (node, Object { ino: 5, generation: 1, view: None })
     }
 
     #[test]

@@ -132,16 +132,16 @@ impl Filesystem for Remote {
                     return call.reply_with(size, |buf| self.fill(args.offset, buf, found));
                 }
                 let Some(ino) = ino else { return call.reply_error(Errno::ESTALE) };
-                return match self.serve_in_run(call, ino, &args) {
-                    Some(call) => self.defer(call, true),
-                    None => (),
-                };
+                if let Some(call) = self.serve_in_run(call, ino, &args) {
+                    self.defer(call, true);
+                }
+                return;
             }
             Ok(Operation::Write(_)) => {
-                return match self.write_at_once(call) {
-                    Some(call) => self.defer(call, true),
-                    None => (),
-                };
+                if let Some(call) = self.write_at_once(call) {
+                    self.defer(call, true);
+                }
+                return;
             }
             Ok(Operation::Fsync { .. } | Operation::Fallocate { .. } | Operation::Lseek { .. }) => true,
             Ok(_) => false,

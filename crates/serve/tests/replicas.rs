@@ -96,7 +96,9 @@ impl File {
         };
         let answered = self.data[&node].call(call).ok()?;
         match answered.header.verdict {
-            Verdict::Done => Some(Ok((R::Answer::decode(&answered.meta[..]).unwrap(), answered.body))),
+            Verdict::Done => {
+                Some(Ok((R::Answer::decode(&answered.meta[..]).unwrap(), answered.body.into_vec())))
+            }
             Verdict::Fault => Some(Err(proto::fault::read(&answered.meta))),
             Verdict::Refused => None,
         }

@@ -141,7 +141,8 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
             let mut buffer = PageBuffer::new(len);
             buffer.copy_from_slice(&bytes);
-            assert!(buffer.clone() == buffer && buffer == bytes && PageBuffer::from(bytes.clone()) == buffer);
+            assert!(buffer.clone() == buffer && buffer == bytes);
+            assert!(PageBuffer::from(bytes.clone()).into_vec() == bytes);
             assert!(buffer.into_vec() == bytes, "{len}");
         }
     }

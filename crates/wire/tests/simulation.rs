@@ -202,7 +202,7 @@ impl Side {
                     assert!(self.open_bytes <= self.takes.bytes, "within the window");
                     let late = if random.one_in(weather.slow_handler) { 2000 } else { 100 };
                     let until = now + Duration::from_millis(random.below(late));
-                    self.answering.push((until, header, [meta, body].concat()));
+                    self.answering.push((until, header, [meta, body.into_vec()].concat()));
                     assert!(self.answering.len() <= self.takes.requests as usize, "within the window");
                 }
                 Event::Unasked { .. } => (),

@@ -84,13 +84,11 @@ fn program(args: &UpgradeArgs) -> Outcome<String> {
 }
 
 fn status(client: &mut Client) -> Outcome<(StatusReport, Option<GuardReport>)> {
-    match ask::call(client, Request::Status {}, Some(SHORT), &mut |_| {})? {
-        Response::Status(report) => {
-            let guard = report.guard.clone();
-            Ok((*report, guard))
-        }
-        _ => Ok((StatusReport::default(), None)),
-    }
+    let Response::Status(report) = ask::call(client, Request::Status {}, Some(SHORT), &mut |_| {})? else {
+        return Ok((StatusReport::default(), None));
+    };
+    let guard = report.guard.clone();
+    Ok((*report, guard))
 }
 
 /// The daemon after that of this number, when it answers.

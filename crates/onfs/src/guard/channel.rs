@@ -109,11 +109,12 @@ impl Channel {
                 other => break other?,
             }
         };
-        let fds = beside.drain().flat_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<_>>(),
-            _ => Vec::new(),
-        });
-        let fds = fds.collect();
+        let mut fds = Vec::new();
+        for message in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(sent) = message {
+                fds.extend(sent);
+            }
+        }
         match got.bytes {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             len => Ok((understand(&bytes[..len])?, fds)),
