@@ -267,7 +267,16 @@ fn understood(answered: Answered) -> Result<Answered, Came> {
                 _ if Retry::try_from(fault.retry) == Ok(Retry::After) => {
                     Came::Later(Duration::from_millis(fault.after_ms.into()))
                 }
-                _ => Came::Error(Errno::from_raw(fault.errno)),
+                Reason::None
+                | Reason::SessionGone
+                | Reason::AnswerGone
+                | Reason::DataServerAway
+                | Reason::TooMuch
+                | Reason::WrongOwner
+                | Reason::Bare
+                | Reason::Spread
+                | Reason::Leaving
+                | Reason::OtherState => Came::Error(Errno::from_raw(fault.errno)),
             })
         }
     }
