@@ -123,7 +123,7 @@ fn regression_who_is_slow_and_alone_gets_the_time_that_he_needs() {
 proptest! {
     #[test]
     fn every_request_ends_and_asks_members_only(
-        kind in 0..3,
+        kind in 0_usize..3,
         second in proptest::bool::ANY,
         answers in proptest::collection::vec((0..5, 0_u64..3000), 1..400),
     ) {
