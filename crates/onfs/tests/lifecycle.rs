@@ -107,7 +107,7 @@ impl Daemon {
         let fake = Arc::new(Fake { script: Mutex::new(script), ..Fake::default() });
         let running = Running { fs: fake.clone(), handler: Arc::new(Nothing) };
         let dir = tempfile::tempdir().unwrap();
-        let life = Lifecycle::new(running, Some(dir.path()), Duration::from_secs(60));
+        let life = Lifecycle::new(running, Some(dir.path()), Duration::from_secs(60), None);
         let socket = dir.path().join("control.sock");
         let owner_uid = rustix::process::getuid().as_raw();
         let limits = Limits::default();
