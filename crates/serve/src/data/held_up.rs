@@ -8,12 +8,8 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use ds::{Attempt, Object};
 use parking_lot::Mutex;
 use types::Ino;
-
-use super::DataService;
-use crate::answer::No;
 
 /// Of one object: they wait for each other in any case.
 const OF_ONE: usize = 8;
@@ -26,7 +22,7 @@ pub(super) struct HeldUp {
 }
 
 /// One that may wait for a device.
-struct Within<'a>(Option<&'a HeldUp>);
+pub(super) struct Within<'a>(Option<&'a HeldUp>);
 
 impl Drop for Within<'_> {
     fn drop(&mut self) {
@@ -56,7 +52,7 @@ impl HeldUp {
         HeldUp { most: (threads / 2).max(1), within: AtomicUsize::new(0), objects: Mutex::default() }
     }
 
-    fn enter(&self, ill: bool) -> Option<Within<'_>> {
+    pub(super) fn enter(&self, ill: bool) -> Option<Within<'_>> {
         if !ill {
             return Some(Within(None));
         }
@@ -67,7 +63,7 @@ impl HeldUp {
         None
     }
 
-    fn enter_object(&self, ino: Ino, ill: bool) -> Option<OfObject<'_>> {
+    pub(super) fn enter_object(&self, ino: Ino, ill: bool) -> Option<OfObject<'_>> {
         if !ill {
             return Some(OfObject(None));
         }
@@ -79,38 +75,6 @@ impl HeldUp {
         *count += 1;
         drop(objects);
         Some(OfObject(Some((self, ino))))
-    }
-}
-
-fn later() -> No {
-    No::later("a device of this data server is slow, and as many wait for it as may")
-}
-
-impl DataService {
-    /// Held while a request about the object's bytes is carried out.
-    pub(super) fn one_of(&self, ino: Ino) -> Result<OfObject<'_>, No> {
-        self.held_up.enter_object(ino, self.ds.is_ill()).ok_or_else(later)
-    }
-
-    pub(super) fn read_bytes(&self, object: &Object, offset: u64, body: &mut [u8]) -> Result<usize, No> {
-        if let Some(_within) = self.held_up.enter(self.ds.is_ill()) {
-            return Ok(self.ds.read(object, offset, body)?);
-        }
-        match self.ds.try_read(object, offset, body)? {
-            Attempt::Done(read) => Ok(read),
-            Attempt::WouldWait => Err(later()),
-        }
-    }
-
-    /// May it be written to now? Held while it is.
-    pub(super) fn may_write(&self, object: &Object) -> Result<impl Drop + '_, No> {
-        let ill = self.ds.is_ill() && !self.ds.needs_no_device(object);
-        self.held_up.enter(ill).ok_or_else(later)
-    }
-
-    /// May it be made durable now? Held while it is.
-    pub(super) fn may_sync(&self) -> Result<impl Drop + '_, No> {
-        self.held_up.enter(self.ds.is_ill()).ok_or_else(later)
     }
 }
 

@@ -43,6 +43,7 @@ mod table;
 mod under_way;
 mod usage;
 mod vouched;
+mod waiting;
 
 pub use first::{FirstRecords, first_record};
 pub use life::forget_life;
