@@ -40,7 +40,9 @@ fn counted(control: &Client) -> Counted {
 
 #[test]
 fn requests_are_counted_by_role_and_by_client() {
-    let data = DataSite::started(META);
+    let mut data = DataSite::new(META);
+    data.make_names();
+    data.start();
     let store = data.store().clone();
     let mds = Arc::new(Mds::new(store.clone(), MdsOptions::default()).unwrap());
     let service = MetadataService::start(mds, store, credentials(META), options()).unwrap();
