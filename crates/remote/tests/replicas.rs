@@ -220,7 +220,7 @@ fn the_metadata_server_is_killed_with_a_member() {
             goes_on(&blocks);
             let n = if turn == 0 { primary } else { second };
             run.site.kill_data(n);
-            run.site.kill();
+            run.site.vanish();
             run.site.start();
             goes_on(&blocks);
             run.session.mount();

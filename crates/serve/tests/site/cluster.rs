@@ -113,10 +113,14 @@ impl Site {
 
     /// Ends without a word to anybody, as a kill does.
     pub fn kill(&mut self) {
-        // Or it would answer that it is dead.
-        drop(self.running.as_mut().unwrap().server.take());
         self.state.kill();
         self.stop();
+    }
+
+    /// As `kill`, and nobody is told by it: otherwise it answers for a moment that its store is dead.
+    pub fn vanish(&mut self) {
+        drop(self.running.as_mut().unwrap().server.take());
+        self.kill();
     }
 
     /// Its machine dies, and what was not made durable is gone.
