@@ -164,7 +164,9 @@ impl Guardian<'_> {
         loop {
             match self.start() {
                 Ok(daemon) => return Ok(daemon),
+                // It may have ended before it was told to begin.
                 Err(failure) if self.candidate.take().is_some() => {
+                    self.begin.upgrades = self.begin.upgrades.saturating_sub(1);
                     self.begin.failed_upgrade = Some(failure.message);
                 }
                 Err(failure) => {
@@ -192,7 +194,11 @@ impl Guardian<'_> {
         drop(command);
         let mut fds = vec![self.memory.as_fd()];
         fds.extend(self.device.as_ref().map(AsFd::as_fd));
-        channel.send(&Order::Begin(self.begin.clone()), &fds).map_err(failed)?;
+        if let Err(error) = channel.send(&Order::Begin(self.begin.clone()), &fds) {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(failed(error));
+        }
         let pid = child.id();
         tracing::info!(pid, number, "a daemon is started");
         let (out, own) = (child.stdout.take(), channel.another().map_err(failed)?);
