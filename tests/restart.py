@@ -3,8 +3,9 @@
 
     restart.py PART DIR GO    works in DIR until the file GO is gone; ends with 0 if everything was as it should be
     restart.py held DIR       opens and locks all kinds of things; for each line on standard input it looks at them
+    restart.py unanswered DIR makes one change of each kind, all at once, and looks whether each was made once; each step at a line on standard input
 """
-import errno
+import ctypes
 import fcntl
 import mmap
 import os
@@ -12,6 +13,7 @@ import random
 import struct
 import subprocess
 import sys
+import threading
 
 
 def rounds(go):
@@ -190,6 +192,120 @@ def held(dir):
     assert not is_locked(f"{dir}/locked", "lockf") and not is_locked(f"{dir}/flocked", "flock")
     subprocess.run(["ln", "-L", f"/proc/{os.getpid()}/fd/{unnamed}", f"{dir}/named"], check=True)
     assert open(f"{dir}/named", "rb").read() == b"no name"
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+RENAME_EXCHANGE = 2
+FALLOC_FL_PUNCH_HOLE_KEEP_SIZE = 3
+
+
+def checked(result):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def exchange(a, b):
+    checked(LIBC.renameat2(-100, a.encode(), -100, b.encode(), RENAME_EXCHANGE))
+
+
+def punch(file, at, length):
+    checked(LIBC.fallocate(file, FALLOC_FL_PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(at), ctypes.c_long(length)))
+
+
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def absent(path):
+    try:
+        os.lstat(path)
+        return False
+    except FileNotFoundError:
+        return True
+
+
+def changes(dir):
+    """Pairs of a change and what has to be so after it was made once. Each works in a directory of its own, whose kernel lock it holds."""
+    def file(at, name, data=b""):
+        os.makedirs(f"{dir}/{at}", exist_ok=True)
+        with open(f"{dir}/{at}/{name}", "wb") as made:
+            made.write(data)
+        return f"{dir}/{at}/{name}"
+
+    def empty(at):
+        os.makedirs(f"{dir}/{at}")
+        return f"{dir}/{at}"
+
+    d = empty("mkdir")
+    yield lambda d=d: os.mkdir(f"{d}/x"), lambda d=d: os.listdir(d) == ["x"] and os.stat(d).st_nlink == 3
+    d = empty("create")
+    fds = []
+    yield (lambda d=d: fds.append(os.open(f"{d}/x", os.O_CREAT | os.O_EXCL | os.O_RDWR)),
+           lambda d=d: os.write(fds[0], b"new") == 3 and content(f"{d}/x") == b"new")
+    d = empty("mknod")
+    yield lambda d=d: os.mknod(f"{d}/x", 0o10600), lambda d=d: os.listdir(d) == ["x"] and os.lstat(f"{d}/x").st_nlink == 1
+    d = empty("symlink")
+    yield lambda d=d: os.symlink("to", f"{d}/x"), lambda d=d: os.readlink(f"{d}/x") == "to"
+    a = file("link", "a")
+    yield lambda a=a: os.link(a, a + "2"), lambda a=a: os.stat(a).st_nlink == 2
+    a = file("unlink", "a")
+    yield lambda a=a: os.unlink(a), lambda a=a: absent(a)
+    a = file("unlink-one", "a")
+    os.link(a, a + "2")
+    yield lambda a=a: os.unlink(a), lambda a=a: absent(a) and os.stat(a + "2").st_nlink == 1
+    d = empty("rmdir")
+    os.mkdir(f"{d}/x")
+    yield lambda d=d: os.rmdir(f"{d}/x"), lambda d=d: os.listdir(d) == [] and os.stat(d).st_nlink == 2
+    a = file("rename", "a", b"one")
+    yield lambda a=a: os.rename(a, a + "2"), lambda a=a: absent(a) and content(a + "2") == b"one"
+    a, b = file("over", "a", b"one"), file("over", "b", b"two")
+    yield lambda a=a, b=b: os.rename(a, b), lambda a=a, b=b: absent(a) and content(b) == b"one"
+    a, b = file("exchange", "a", b"one"), file("exchange", "b", b"two")
+    yield lambda a=a, b=b: exchange(a, b), lambda a=a, b=b: content(a) == b"two" and content(b) == b"one"
+    a = file("set", "a")
+    yield lambda a=a: os.setxattr(a, "user.n", b"1", os.XATTR_CREATE), lambda a=a: os.getxattr(a, "user.n") == b"1"
+    a = file("removed", "a")
+    os.setxattr(a, "user.n", b"1")
+    yield lambda a=a: os.removexattr(a, "user.n"), lambda a=a: os.listxattr(a) == []
+    a = file("append", "a", b"one")
+    end = os.open(a, os.O_WRONLY | os.O_APPEND)
+    yield lambda: os.write(end, b"two"), lambda a=a: content(a) == b"onetwo"
+    a = file("cut", "a", b"0123456789")
+    yield lambda a=a: os.truncate(a, 4), lambda a=a: content(a) == b"0123"
+    a = file("hole", "a", b"x" * 12288)
+    hole = os.open(a, os.O_RDWR)
+    yield lambda: punch(hole, 4096, 4096), lambda a=a: content(a) == b"x" * 4096 + bytes(4096) + b"x" * 4096
+    a = file("mode", "a")
+    yield lambda a=a: os.chmod(a, 0o640), lambda a=a: os.stat(a).st_mode & 0o777 == 0o640
+    d = empty("unnamed")
+    files = []
+    yield (lambda d=d: files.append(os.open(d, os.O_TMPFILE | os.O_RDWR, 0o600)),
+           lambda d=d: os.write(files[0], b"x") == 1 and os.fstat(files[0]).st_nlink == 0 and os.listdir(d) == [])
+
+
+def unanswered(dir):
+    for n, _ in enumerate(sys.stdin):
+        pairs = list(changes(f"{dir}/{n}"))
+        failed = []
+        print(len(pairs), flush=True)
+        sys.stdin.readline()
+
+        def make(number, change):
+            try:
+                change()
+            except OSError as error:
+                failed.append((number, error))
+
+        threads = [threading.Thread(target=make, args=(number, change)) for number, (change, _) in enumerate(pairs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed, failed
+        for number, (_, as_it_should) in enumerate(pairs):
+            assert as_it_should(), number
+        print("ok", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::mounts::MountEntry;
+use crate::mounts::{self, MountEntry};
 
 /// One process, and the first few things by which it holds the mount.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -30,6 +30,36 @@ pub fn holders(mount: &MountEntry, except: &[u32]) -> Vec<Holder> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| !except.contains(pid)).filter_map(|pid| holder(mount, pid)).collect()
+}
+
+/// Who has the file system of device `major:minor` mounted in another mount name space than this process; one process for each.
+/// The kernel copies all mounts when such a space is made (containers, `unshare -m`, a unit with `PrivateMounts=`), and serves them
+/// until the last copy is gone. Who looks sees those of processes that are his; root sees all.
+pub fn copies((major, minor): (u32, u32)) -> Vec<Holder> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut spaces: Vec<PathBuf> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
+    let mut pids: Vec<u32> =
+        processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    let mut found = Vec::new();
+    for pid in pids {
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let Ok(space) = fs::read_link(proc.join("ns/mnt")) else { continue };
+        if spaces.contains(&space) {
+            continue;
+        }
+        let copies = mounts::mounts_of(pid).unwrap_or_default();
+        spaces.push(space);
+        let copies = copies.iter().filter(|mount| (mount.major, mount.minor) == (major, minor));
+        let uses: Vec<_> = copies
+            .take(USES_MAX)
+            .map(|mount| format!("mounted at {} in its mount namespace", mount.mountpoint.display()))
+            .collect();
+        if !uses.is_empty() {
+            found.push(Holder { uses, ..process(pid) });
+        }
+    }
+    found
 }
 
 /// Mount points below the mount, which keep it busy too.
@@ -80,9 +110,14 @@ fn holder(mount: &MountEntry, pid: u32) -> Option<Holder> {
         return None;
     }
     uses.truncate(USES_MAX);
+    Some(Holder { uses, ..process(pid) })
+}
+
+fn process(pid: u32) -> Holder {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
     let command = fs::read_to_string(proc.join("comm")).unwrap_or_default().trim().to_owned();
     let status = fs::read_to_string(proc.join("status")).unwrap_or_default();
-    Some(Holder { pid, uid: uid_of(&status), command, uses })
+    Holder { pid, uid: uid_of(&status), command, uses: Vec::new() }
 }
 
 fn open_files(mount: &MountEntry, proc: &Path, uses: &mut Vec<String>) {

@@ -37,6 +37,11 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// The mounts in the name space of another process.
+pub fn mounts_of(pid: u32) -> io::Result<Vec<MountEntry>> {
+    Ok(parse(&std::fs::read(format!("/proc/{pid}/mountinfo"))?))
+}
+
 /// The ONFS mount that covers `mountpoint` exactly: the topmost one there.
 pub fn onfs_at(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
     let top = mounts()?.into_iter().rev().find(|m| m.mountpoint == mountpoint);

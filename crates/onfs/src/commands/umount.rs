@@ -16,7 +16,7 @@ use crate::{
     args::UmountArgs,
     control::{CallError, Client, ControlError, ErrorCode, MoveReport, Request, Response},
     exit::{Exit, Failure, Outcome, system_text},
-    holders::{HolderList, holders, mounts_below},
+    holders::{HolderList, copies, holders, mounts_below},
     locate::{self, Health},
     mounts::{self, MountEntry},
     render::{Meter, units::bytes},
@@ -87,6 +87,11 @@ fn busy(mount: &MountEntry, daemon: Option<Pid>, message: &str) -> Failure {
     let mut except = vec![std::process::id()];
     except.extend(daemon.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()));
     let all = mounts::mounts().unwrap_or_default();
+    if !all.iter().any(|m| m.id == mount.id) {
+        let list = HolderList(&copies((mount.major, mount.minor)), &[]).to_string();
+        return Failure::new(Exit::Busy, format!("{message}, of{list}"))
+            .hint("all data is safe; the daemon ends by itself when these copies of the mount are gone");
+    }
     let found = holders(mount, &except);
     let list = HolderList(&found, &mounts_below(mount, &all)).to_string();
     Failure::new(Exit::Busy, format!("{message} by{list}")).hint(

@@ -13,13 +13,16 @@ use crate::{
         ControlError, ControlHandler, ErrorCode, MoveReport, Peer, Progress, ProgressSink, Request, Response,
     },
     guard::Ward,
-    holders::{HolderList, holders, mounts_below},
-    mounts,
+    holders::{HolderList, copies, holders, mounts_below},
+    mounts::{self, MountEntry},
     running::{Running, UnmountError},
 };
 
 /// How long the answer to a lazy unmount waits for the daemon's end, which open files may keep off for ever.
 const LAZY_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A mount that is gone ends its session at once, unless another mount name space has a copy of it.
+const COPY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long requests that were begun may take before another daemon takes over.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
@@ -27,8 +30,8 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 /// Stands before the file system's own handler and does what concerns the whole daemon.
 pub struct Lifecycle {
     running: Running,
-    /// The number of the mount: its path may be another's after it was detached.
-    mount_id: Option<u64>,
+    /// As it was mounted: its path may be another's after it was detached.
+    mount: Option<MountEntry>,
     stop_deadline: Duration,
     ward: Option<Arc<Ward>>,
     state: Mutex<State>,
@@ -39,6 +42,8 @@ pub struct Lifecycle {
 struct State {
     /// One unmount at a time.
     stopping: bool,
+    /// The session is over, and what is left is being written down.
+    ended: bool,
     finished: Option<Result<(), String>>,
 }
 
@@ -51,9 +56,8 @@ impl Lifecycle {
         ward: Option<Arc<Ward>>,
     ) -> Arc<Lifecycle> {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let mount_id =
-            mountpoint.and_then(|place| mounts::onfs_at(place).ok().flatten()).map(|mount| mount.id);
-        Arc::new(Lifecycle { running, mount_id, stop_deadline, ward, state, changed })
+        let mount = mountpoint.and_then(|place| mounts::onfs_at(place).ok().flatten());
+        Arc::new(Lifecycle { running, mount, stop_deadline, ward, state, changed })
     }
 
     /// Waits until the session has ended, then writes down what is left. The answer to an unmount command waits for
@@ -61,6 +65,8 @@ impl Lifecycle {
     pub fn run(&self) -> Result<(), String> {
         self.running.fs.wait();
         tracing::info!("unmounted; writing down what is left");
+        self.state.lock().ended = true;
+        self.changed.notify_all();
         let result = self.running.fs.finish();
         self.state.lock().finished = Some(result.clone());
         self.changed.notify_all();
@@ -108,6 +114,9 @@ impl Lifecycle {
         let report = result?;
         let patience = if lazy { LAZY_PATIENCE } else { self.stop_deadline };
         let end = progress.deadline().unwrap_or_else(|| Instant::now() + patience);
+        if !lazy {
+            self.gone_everywhere()?;
+        }
         let mut state = self.state.lock();
         while state.finished.is_none() {
             if self.changed.wait_until(&mut state, end).timed_out() {
@@ -123,6 +132,24 @@ impl Lifecycle {
                 "it is unmounted, but the daemon still writes down what is left",
             )),
         }
+    }
+
+    /// The mount is gone here. An error if it goes on in other mount name spaces: nothing tells when those end.
+    fn gone_everywhere(&self) -> Result<(), ControlError> {
+        let Some(mount) = &self.mount else { return Ok(()) };
+        let end = Instant::now() + COPY_PATIENCE;
+        let mut state = self.state.lock();
+        while !state.ended {
+            if self.changed.wait_until(&mut state, end).timed_out() {
+                break;
+            }
+        }
+        if state.ended || copies((mount.major, mount.minor)).is_empty() {
+            return Ok(());
+        }
+        state.stopping = false;
+        tracing::warn!("unmounted here, and served on in other mount namespaces:{}", self.holders());
+        Err(ControlError::new(ErrorCode::Busy, "it is unmounted here, and in use in other mount namespaces"))
     }
 
     fn flush_and_unmount(
@@ -176,11 +203,12 @@ impl Lifecycle {
     }
 
     fn holders(&self) -> String {
+        let Some(mount) = &self.mount else { return String::new() };
         let all = mounts::mounts().unwrap_or_default();
-        let Some(mount) = self.mount_id.and_then(|id| all.iter().find(|m| m.id == id)) else {
-            return String::new();
-        };
-        let found = holders(mount, &[std::process::id()]);
+        let mut found = copies((mount.major, mount.minor));
+        if all.iter().any(|m| m.id == mount.id) {
+            found.extend(holders(mount, &[std::process::id()]));
+        }
         HolderList(&found, &mounts_below(mount, &all)).to_string()
     }
 }
