@@ -3,7 +3,10 @@
 //! The decoder holds a header and a meta at the most. Bodies are never held: their bytes are handed on where they lie, or
 //! are read by the shell to where they belong, and the decoder only sums them up. After an error it gives the same error for ever.
 
-use crate::frame::{Field, FrameError, FrameFault, HEADER_LEN, Head, Header, Limits, Place, SumKey, decode};
+use crate::{
+    frame::{Field, FrameError, FrameFault, HEADER_LEN, Head, Header, Limits, Place, SumKey, decode},
+    sum,
+};
 
 /// What came next in the stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,7 +76,7 @@ impl Decoder {
     /// As [`Decoder::take`] for bytes of body only: the next bytes of it, at most [`Decoder::body_left`].
     pub fn body_was_read(&mut self, bytes: &[u8]) {
         if let State::Body { left, sum, .. } = &mut self.state {
-            *sum = crc32c::crc32c_append(*sum, bytes);
+            *sum = sum::append(*sum, bytes);
             *left = left.saturating_sub(bytes.len() as u32);
         }
     }

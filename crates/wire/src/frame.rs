@@ -32,6 +32,8 @@ use bytes::Bytes;
 use siphasher::sip::SipHasher24;
 use thiserror::Error;
 
+use crate::sum;
+
 pub const HEADER_LEN: usize = 80;
 const MAGIC: u32 = u32::from_le_bytes(*b"ONFW");
 /// Of handshake frames, whose form never changes.
@@ -173,7 +175,7 @@ pub struct Body {
 impl Body {
     pub fn new(bytes: impl Into<Bytes>) -> Body {
         let bytes = bytes.into();
-        let sum = crc32c::crc32c(&bytes);
+        let sum = sum::of(&bytes);
         Body { bytes, sum }
     }
 
@@ -379,7 +381,7 @@ pub fn encode(place: &Place, header: &Header, meta: &[u8], body: &Body) -> [u8; 
 /// For fuzzing: makes the sums of a changed header right. The place of the next frame.
 #[doc(hidden)]
 pub fn mended(place: &Place, header: &mut [u8], meta: &[u8], body: &[u8]) -> Place {
-    header[28..32].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    header[28..32].copy_from_slice(&sum::of(body).to_le_bytes());
     header[64..72].copy_from_slice(&place.key.sum(place.number, meta).to_le_bytes());
     let sum = place.key.sum(place.number, &header[..72]);
     header[72..80].copy_from_slice(&sum.to_le_bytes());

@@ -18,6 +18,7 @@ pub mod handshake;
 pub mod key;
 mod page;
 pub mod schema;
+mod sum;
 
 pub use decoder::{Decoder, Piece};
 pub use encoder::Encoder;
