@@ -186,11 +186,17 @@ impl Remote {
         let call = asking.call(Instant::now() + self.options.longest / 4);
         let (this, number, begun, request) =
             (self.this.clone(), fetch.number, line.begin(), trace::current());
+        let refused = (line.clone(), asking.clone());
         let then = move |answered| {
             let Some(this) = this.upgrade() else { return };
             this.fetched((line, asking, begun, request), number, answered);
         };
-        channel.begin_then(call, then).is_ok()
+        let begins = channel.begin_then(call, then).is_ok();
+        if !begins {
+            let (line, asking) = refused;
+            line.end(&asking, begun, Err(Errno::EAGAIN));
+        }
+        begins
     }
 
     fn fetched(

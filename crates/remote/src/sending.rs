@@ -174,8 +174,10 @@ impl Sent {
             let file = self.remote.file(self.handle);
             let written = file
                 .and_then(|file| self.remote.write_now(&file, self.offset, self.bytes, WriteHow::default()));
-            // How it ended was said of the last attempt; after those before it their connections were cut.
-            self.changing.ended::<()>(&Ok(()));
+            // How it ended was said of the last attempt; after those before it their connections were cut. Without one the first may be carried out later.
+            if written.is_ok() {
+                self.changing.ended::<()>(&Ok(()));
+            }
             drop(self.changing);
             self.remote.answer_written(self.call, Some(range), written);
         });
