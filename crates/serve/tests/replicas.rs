@@ -18,7 +18,7 @@ use net::{Call, Client};
 use prost::Message;
 use proto::{
     Head, Layout, Reason, Request,
-    copies::{FindView, Member, View},
+    copies::{Change, FindView, Member, StoreCopy, View},
     data::{Allocate, AllocateMode, Attrs, Object, Read, Sync, Write},
     metadata::{GetXattr, SetXattr, XattrMode},
 };
@@ -266,6 +266,36 @@ fn whoever_dies_nothing_is_lost_and_a_copy_is_made_anew() {
         }
         assert_eq!(session.attr(file.ino).unwrap().size, 3 * MIB);
         site.start_data(dies as usize - 1);
+    }
+}
+
+/// A second that counted from the beginning and had nothing of the first primary goes on alone; what that one sent reaches it then.
+#[test]
+fn regression_what_a_former_primary_sent_takes_nothing_away() {
+    let mut site = Site::with(3, twofold());
+    let session = site.session();
+    say(&session, "copies=2 stripes=1");
+    let mut file = begin(&site, &session, "f", 1);
+    let late = StoreCopy {
+        object: Some(file.object()),
+        serial: 1,
+        from: 0,
+        to: 4096,
+        done: 0,
+        length: 0,
+        change: Change::Bytes.into(),
+        size: 0,
+        mtime: None,
+    };
+    let [dies, remains] = [0, 1].map(|n| file.view().counting().nth(n).unwrap().node);
+    site.kill_data(dies as usize - 1);
+    file.write(0, &pattern(1, MIB));
+    assert_eq!(file.view().primary.node, remains);
+    let said = file.once(remains, &late, &[9; 4096], 0).unwrap().unwrap().0;
+    assert!(!said.stored && said.newer.is_some(), "{said:?}");
+    file.wait_until_whole(dies);
+    for second in [false, true] {
+        assert!(file.read(second, 0, 4 << 20) == pattern(1, MIB), "what was answered is there: {second}");
     }
 }
 

@@ -57,16 +57,19 @@ impl DataService {
         Ok(Done::new(&CopyStored { stored, unable, newer: known.map(|known| said_view(&known)) }))
     }
 
-    /// What is behind the end that the object had when we became its second is older, and so is all of it if we did not say that we kept it.
+    /// What is behind the end that the object had when we became its second is older, and so is all of it if we did not say that we kept it. That is of
+    /// one that is being made: one that counts from the beginning had nothing, and may go on alone before it hears anything of the primary. What that
+    /// one sent comes late then, and takes nothing away.
     fn take_older_away(
         &self,
         replica: &Replica,
         view: &cluster::replica::View,
         length: u64,
     ) -> Result<(), No> {
-        let Some(second) = view.second else { return Ok(()) };
+        let Some(second) = view.second.filter(|second| !second.counts) else { return Ok(()) };
         let mut wiped = replica.wiped.lock();
-        if *wiped >= second.since {
+        let is_old = replica.state.lock().number() > view.number;
+        if *wiped >= second.since || is_old {
             return Ok(());
         }
         // Of a new file there is nothing.
