@@ -137,6 +137,7 @@ impl Remote {
         if self.is_in_run(file, (offset, len)) {
             return self.ask_in_run(file, (offset, len));
         }
+        self.note_read(file, (offset, len));
         let Some(mut lease) = self.lease_for(file) else { return self.ask_for(file, offset, len) };
         let Some(pages) = &self.caching.pages else { return self.ask_for(file, offset, len) };
         let (want, ahead) = file.run.lock().read(offset, len as u64);
@@ -185,6 +186,7 @@ impl Remote {
         let lease = self.bytes_lease(ino)?;
         let pieces = pages.lock().peek((ino, lease), offset, len as u64)?;
         let (_, ahead) = file.run.lock().read(offset, len as u64);
+        self.note_read(&file, (offset, len));
         self.read_ahead(&file, lease, ahead);
         Some(found(&file, pieces))
     }
