@@ -79,8 +79,8 @@ struct Run<B> {
     /// Bytes that were read one after the other.
     length: u64,
     stride: Stride,
-    /// This mount changes what it reads: whole blocks would go with each record of theirs.
-    changes: bool,
+    /// Blocks went before they were read, since this mount changes them or others needed the room: whole ones would be asked for again with each record.
+    narrow: bool,
     used: u64,
     /// By where they begin.
     blocks: BTreeMap<u64, Block<B>>,
@@ -89,7 +89,7 @@ struct Run<B> {
 impl<B> Run<B> {
     fn new(lease: u64) -> Run<B> {
         let (stride, blocks) = (Stride::default(), BTreeMap::new());
-        Run { lease, next: 0, length: 0, stride, changes: false, used: 0, blocks }
+        Run { lease, next: 0, length: 0, stride, narrow: false, used: 0, blocks }
     }
 
     fn at(&self, offset: u64) -> Option<(u64, &Block<B>)> {
@@ -117,7 +117,7 @@ impl<B> Run<B> {
     fn records(&self, (offset, len): (u64, u64)) -> (Vec<Range<u64>>, bool) {
         let (step, seen) = (self.stride.step(), self.stride.seen());
         let gap = step.saturating_sub(len);
-        if gap <= GAP_MAX.min(len.saturating_mul(GAPS_MAX)) && !self.changes {
+        if gap <= GAP_MAX.min(len.saturating_mul(GAPS_MAX)) && !self.narrow {
             let window = step.saturating_mul(seen).min(WINDOW_MAX);
             return (Vec::from([offset..offset.saturating_add(len).saturating_add(window)]), true);
         }
@@ -203,7 +203,7 @@ impl<B: Clone> Ahead<B> {
             return wanted.into_iter().flat_map(|range| self.ask(of, range, grain, gaps)).collect();
         }
         if !(goes_on || same && run.covers(offset, end)) {
-            (run.lease, run.next, run.length, run.changes) = (lease, end, len, false);
+            (run.lease, run.next, run.length, run.narrow) = (lease, end, len, false);
             run.stride.note((offset, len));
             self.drop_blocks(of, &(0..u64::MAX));
             return Vec::new();
@@ -261,6 +261,10 @@ impl<B: Clone> Ahead<B> {
                 return false;
             };
             self.drop_blocks(oldest, &(0..u64::MAX));
+            if let Some(run) = self.runs.get_mut(&oldest) {
+                run.narrow = true;
+                run.stride.lessen();
+            }
         }
         true
     }
@@ -343,7 +347,7 @@ impl<B: Clone> Ahead<B> {
     pub(crate) fn begin_change(&mut self, ino: Ino, range: &Range<u64>) {
         self.changing.entry(ino).or_default().push(range.clone());
         for (_, run) in self.runs.range_mut((ino, 0)..=(ino, u64::MAX)) {
-            run.changes |= run.blocks.iter().any(|(from, block)| overlap(range, &(*from..block.to)));
+            run.narrow |= run.blocks.iter().any(|(from, block)| overlap(range, &(*from..block.to)));
         }
         self.drop_of(ino, range);
     }

@@ -21,6 +21,11 @@ impl Stride {
         self.seen
     }
 
+    /// What was asked for went unread: little at first, once more.
+    pub(crate) fn lessen(&mut self) {
+        self.seen = self.seen.min(1);
+    }
+
     /// From the third one on: two have any distance.
     pub(crate) fn is_next(&self, (offset, len): (u64, u64)) -> bool {
         let next = |(at, of): (u64, u64)| len == of && at.checked_add(self.step) == Some(offset);
@@ -44,7 +49,8 @@ impl Stride {
     /// A read that is none of its records; it may begin others.
     pub(crate) fn note(&mut self, (offset, len): (u64, u64)) {
         // What follows at once is no record but the rest of a run.
-        let apart = |(at, of): (u64, u64)| of == len && offset > at.saturating_add(of) && offset - at <= STEP_MAX;
+        let apart =
+            |(at, of): (u64, u64)| of == len && offset > at.saturating_add(of) && offset - at <= STEP_MAX;
         let last = self.last.filter(|last| apart(*last));
         *self = Stride {
             last: Some((offset, len)),

@@ -256,7 +256,12 @@ fn who_reads_reads_what_it_changed_itself() {
 }
 
 /// Every so many records one, from one of them on. How many were answered with what was asked for ahead.
-fn read_records(client: &Remote, file: &OpenFile, want: &[u8], (len, first, of): (usize, usize, usize)) -> u64 {
+fn read_records(
+    client: &Remote,
+    file: &OpenFile,
+    want: &[u8],
+    (len, first, of): (usize, usize, usize),
+) -> u64 {
     let before = counts(client).found;
     for at in (first * len..want.len()).step_by(of * len) {
         same_bytes(&read(client, file, at, len), &want[at..want.len().min(at + len)]);
@@ -279,7 +284,10 @@ fn records_at_a_constant_distance_find_what_they_want() {
         let (found, records) = (read_records(&a, &file, &want, (len, first, of)), all / of as u64);
         assert!(found * 10 >= records * 7, "{found} of {records}");
         let asked = counts(&a).asked - before;
-        assert!(if of == 2 { asked < records / 3 } else { asked <= 2 * records + 40 }, "{asked} for {records}");
+        assert!(
+            if of == 2 { asked < records / 3 } else { asked <= 2 * records + 40 },
+            "{asked} for {records}"
+        );
         a.close(file.number);
     }
     // Here and there, and short ones, nothing is.

@@ -203,16 +203,15 @@ fn records(
 
 #[test]
 fn records_at_a_constant_distance_are_found_from_the_third_on() {
-    // What lies between them is worth reading, or not, or not there at all for a while.
+    // What lies between them is worth reading, or not.
     for (len, step) in [(5, 11), (5, 20), (5, 21), (3, 190), (40, 90)] {
         let (mut ahead, file) = (Ahead::new(1 << 20), file(20 * 190));
         let found = records(&mut ahead, &file, 0..19, (len, step));
         assert_eq!(found[..2], [false; 2], "{len} {step}");
         assert_eq!(found[2..], [true; 17], "{len} {step}");
-        let (asked, most) = (ahead.counts().asked, (19 * step).div_ceil(GRAIN));
-        assert!(asked <= if step <= 4 * len { most + 4 * (step / GRAIN + 1) * 19 } else { 2 * (19 + 17) });
-        // Others than these begin again, and are not asked for.
-        assert!(!ahead.follows(of(1), (19 * step + 1, len)) || step <= 4 * len);
+        // Up to the window's end each block once; or each record, in one or two.
+        let most = if step <= 4 * len { 2 * (19 * step).div_ceil(GRAIN) + 2 } else { 2 * (19 + RECORDS_MAX) };
+        assert!(ahead.counts().asked <= most, "{} of {most}", ahead.counts().asked);
         ahead.close(of(1));
         assert_eq!(ahead.counts().bytes, 0);
     }
@@ -233,6 +232,28 @@ fn of_records_that_are_changed_only_they_are_asked_for() {
         assert!(matches!(ahead.find(of(1), 1, (at, len)), Step::Found(_)), "{n}");
     }
     assert!(asked <= (55 + RECORDS_MAX) * len, "{asked}");
+}
+
+#[test]
+fn where_there_is_no_room_for_blocks_records_are_asked_for_by_themselves() {
+    let (mut ahead, file, len, step, openings) = (Ahead::new(LIMIT), file(4000), 5, 11, 12);
+    let (mut asked, mut read) = (0, 0);
+    for n in 0..300 {
+        for opening in 1..=openings {
+            let range = (n * step, len);
+            if !ahead.follows(of(opening), range) {
+                ahead.note(of(opening), range);
+                continue;
+            }
+            let fetches = ahead.read(of(opening), 1, range, GRAIN);
+            asked += fetches.iter().map(|fetch| fetch.len).sum::<u64>();
+            come(&mut ahead, &fetches, &file);
+            ahead.find(of(opening), 1, range);
+            read += len;
+            assert!(ahead.counts().bytes <= LIMIT);
+        }
+    }
+    assert!(asked <= 6 * read, "{asked} for {read}");
 }
 
 #[test]
