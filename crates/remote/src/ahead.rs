@@ -1,4 +1,4 @@
-//! What is asked for ahead of large reads that follow each other, in blocks. Pure.
+//! What is asked for ahead of large reads that follow each other, and of records at a constant distance, in blocks. Pure.
 //!
 //! - I-AHEAD-1: bytes are found under the lease alone under which they were asked for ([`crate::kept`] knows which one stands).
 //! - I-AHEAD-2: what this mount changes is not found from before the change begins, and not asked for before it has ended.
@@ -9,12 +9,21 @@ use std::{collections::BTreeMap, ops::Range};
 
 use types::Ino;
 
+use crate::stride::Stride;
+
 /// The longest block: a question to one data server, and what a program's read is at the most.
 pub(crate) const BLOCK_MAX: u64 = 1 << 20;
 /// Ahead of one opening.
 const WINDOW_MAX: u64 = 4 << 20;
 /// Reads of one opening that overtake each other are no further apart.
 const BEHIND_MAX: u64 = 4 << 20;
+/// The same of records, whose blocks are seldom read whole and stay until then.
+const RECORDS_BEHIND_MAX: u64 = 1 << 20;
+/// Records that are asked for each by itself.
+const RECORDS_MAX: u64 = 16;
+/// What lies between records is read along with them if it is no more than so many times as much, and so many bytes: what another request costs.
+const GAPS_MAX: u64 = 3;
+const GAP_MAX: u64 = 64 << 10;
 
 /// An opening of a file.
 pub(crate) type Of = (Ino, u64);
@@ -69,6 +78,9 @@ struct Run<B> {
     next: u64,
     /// Bytes that were read one after the other.
     length: u64,
+    stride: Stride,
+    /// Blocks went before they were read, since this mount changes them or others needed the room: whole ones would be asked for again with each record.
+    narrow: bool,
     used: u64,
     /// By where they begin.
     blocks: BTreeMap<u64, Block<B>>,
@@ -76,7 +88,8 @@ struct Run<B> {
 
 impl<B> Run<B> {
     fn new(lease: u64) -> Run<B> {
-        Run { lease, next: 0, length: 0, used: 0, blocks: BTreeMap::new() }
+        let (stride, blocks) = (Stride::default(), BTreeMap::new());
+        Run { lease, next: 0, length: 0, stride, narrow: false, used: 0, blocks }
     }
 
     fn at(&self, offset: u64) -> Option<(u64, &Block<B>)> {
@@ -98,6 +111,22 @@ impl<B> Run<B> {
 
     fn goes_on(&self, offset: u64) -> bool {
         self.length > 0 && offset == self.next
+    }
+
+    /// What is worth having from a record on, that one with it; and whether what lies between records is.
+    fn records(&self, (offset, len): (u64, u64)) -> (Vec<Range<u64>>, bool) {
+        let (step, seen) = (self.stride.step(), self.stride.seen());
+        let gap = step.saturating_sub(len);
+        if gap <= GAP_MAX.min(len.saturating_mul(GAPS_MAX)) && !self.narrow {
+            let window = step.saturating_mul(seen).min(WINDOW_MAX);
+            return (Vec::from([offset..offset.saturating_add(len).saturating_add(window)]), true);
+        }
+        let ahead = seen.min(RECORDS_MAX).min(WINDOW_MAX / len.max(1));
+        let all = (0..=ahead).filter_map(|n| {
+            let from = offset.checked_add(step.checked_mul(n)?)?;
+            Some(from..from.checked_add(len)?)
+        });
+        (all.collect(), false)
     }
 }
 
@@ -140,7 +169,17 @@ impl<B: Clone> Ahead<B> {
     /// Does a read follow those before it, or want what was asked for? Also a short one: of an unaligned buffer the kernel asks for the last bytes by themselves.
     pub(crate) fn follows(&self, of: Of, (offset, len): (u64, u64)) -> bool {
         let end = offset.saturating_add(len);
-        self.runs.get(&of).is_some_and(|run| run.goes_on(offset) || run.covers(offset, end))
+        self.runs.get(&of).is_some_and(|run| {
+            run.goes_on(offset) || run.covers(offset, end) || run.stride.is_next((offset, len))
+        })
+    }
+
+    /// A read that goes another way; it may be one of records at a distance.
+    pub(crate) fn note(&mut self, of: Of, range: (u64, u64)) {
+        let run = self.runs.entry(of).or_insert_with(|| Run::new(0));
+        if !run.stride.goes_on(range, false) {
+            run.stride.note(range);
+        }
     }
 
     /// A read begins. Returns what is to be asked for, its own bytes with it, in blocks that end at multiples of `grain`; 0: nothing is.
@@ -149,9 +188,23 @@ impl<B: Clone> Ahead<B> {
         let (end, clock) = (offset.saturating_add(len), self.clock);
         let run = self.runs.entry(of).or_insert_with(|| Run::new(lease));
         run.used = clock;
-        let stays = run.lease == lease && (run.goes_on(offset) || run.covers(offset, end));
-        if !stays {
-            (run.lease, run.next, run.length) = (lease, end, len);
+        let same = run.lease == lease;
+        let goes_on = same && run.goes_on(offset);
+        let is_record = !goes_on && run.stride.goes_on((offset, len), same && run.covers(offset, end));
+        if is_record {
+            (run.next, run.length) = (end, 0);
+            run.lease = lease;
+            let (wanted, gaps) = run.records((offset, len));
+            let kept_from = offset.saturating_sub(RECORDS_BEHIND_MAX);
+            self.drop_blocks(of, &if same { 0..kept_from } else { 0..u64::MAX });
+            if grain == 0 {
+                return Vec::new();
+            }
+            return wanted.into_iter().flat_map(|range| self.ask(of, range, grain, gaps)).collect();
+        }
+        if !(goes_on || same && run.covers(offset, end)) {
+            (run.lease, run.next, run.length, run.narrow) = (lease, end, len, false);
+            run.stride.note((offset, len));
             self.drop_blocks(of, &(0..u64::MAX));
             return Vec::new();
         }
@@ -160,10 +213,11 @@ impl<B: Clone> Ahead<B> {
         let window = run.length.min(WINDOW_MAX);
         let until = run.next.saturating_add(window);
         self.drop_blocks(of, &(0..offset.saturating_sub(BEHIND_MAX)));
-        if grain == 0 { Vec::new() } else { self.ask(of, offset..until, grain) }
+        if grain == 0 { Vec::new() } else { self.ask(of, offset..until, grain, true) }
     }
 
-    fn ask(&mut self, of: Of, range: Range<u64>, grain: u64) -> Vec<Fetch> {
+    /// `whole`: to the ends of blocks, also behind the range.
+    fn ask(&mut self, of: Of, range: Range<u64>, grain: u64, whole: bool) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         let mut at = range.start;
         while at < range.end {
@@ -179,6 +233,7 @@ impl<B: Clone> Ahead<B> {
             }
             let next = run.blocks.range(at..).next().map_or(u64::MAX, |(from, _)| *from);
             let to = (at / grain).saturating_add(1).saturating_mul(grain).min(next);
+            let to = if whole { to } else { to.min(range.end) };
             let changing =
                 self.changing.get(&of.0).is_some_and(|all| all.iter().any(|one| overlap(one, &(at..to))));
             if changing || to > i64::MAX as u64 || !self.make_room(of, to - at) {
@@ -206,6 +261,10 @@ impl<B: Clone> Ahead<B> {
                 return false;
             };
             self.drop_blocks(oldest, &(0..u64::MAX));
+            if let Some(run) = self.runs.get_mut(&oldest) {
+                run.narrow = true;
+                run.stride.lessen();
+            }
         }
         true
     }
@@ -287,6 +346,9 @@ impl<B: Clone> Ahead<B> {
     /// This mount begins to change these bytes.
     pub(crate) fn begin_change(&mut self, ino: Ino, range: &Range<u64>) {
         self.changing.entry(ino).or_default().push(range.clone());
+        for (_, run) in self.runs.range_mut((ino, 0)..=(ino, u64::MAX)) {
+            run.narrow |= run.blocks.iter().any(|(from, block)| overlap(range, &(*from..block.to)));
+        }
         self.drop_of(ino, range);
     }
 

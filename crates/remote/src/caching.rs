@@ -137,6 +137,7 @@ impl Remote {
         if self.is_in_run(file, (offset, len)) {
             return self.ask_in_run(file, (offset, len));
         }
+        self.note_read(file, (offset, len));
         let Some(mut lease) = self.lease_for(file) else { return self.ask_for(file, offset, len) };
         let Some(pages) = &self.caching.pages else { return self.ask_for(file, offset, len) };
         let (want, ahead) = file.run.lock().read(offset, len as u64);
@@ -185,24 +186,36 @@ impl Remote {
         let lease = self.bytes_lease(ino)?;
         let pieces = pages.lock().peek((ino, lease), offset, len as u64)?;
         let (_, ahead) = file.run.lock().read(offset, len as u64);
+        self.note_read(&file, (offset, len));
         self.read_ahead(&file, lease, ahead);
         Some(found(&file, pieces))
     }
 
     fn fetch(&self, file: &OpenFile, fetch: &Fetch) -> Result<(), Errno> {
         let Some(pages) = &self.caching.pages else { return Ok(()) };
-        let mut buf = vec![0; fetch.len as usize];
-        let read =
-            self.ask_for(file, fetch.from, buf.len()).and_then(|all| self.fill(fetch.from, &mut buf, all));
-        match read {
-            Ok(len) => {
-                let chunks = buf[..len].chunks(CHUNK as usize).map(Arc::from).collect();
-                pages.lock().fill(fetch, len as u64, chunks);
-            }
-            Err(_) => pages.lock().failed(fetch),
+        let read = self.ask_for(file, fetch.from, fetch.len as usize);
+        let chunks = read.and_then(|all| self.chunks(fetch, all));
+        let done = chunks.map(|(len, chunks)| {
+            pages.lock().fill(fetch, len as u64, chunks);
+        });
+        if done.is_err() {
+            pages.lock().failed(fetch);
         }
         self.caching.came.notify_all();
-        read.map(drop)
+        done
+    }
+
+    /// What came, as it is kept. What is in one piece is copied once.
+    fn chunks(&self, fetch: &Fetch, all: Answers) -> Result<(usize, Vec<Arc<[u8]>>), Errno> {
+        let kept = |bytes: &[u8]| (bytes.len(), bytes.chunks(CHUNK as usize).map(Arc::from).collect());
+        if let Answers::Whole(got) = all {
+            let chunks = kept(&got.bytes);
+            self.reuse(got);
+            return Ok(chunks);
+        }
+        let mut buf = vec![0; fetch.len as usize];
+        let len = self.fill(fetch.from, &mut buf, all)?;
+        Ok(kept(&buf[..len]))
     }
 
     /// Parts of it at once, each by a thread of its own, as far as there are some.

@@ -70,6 +70,7 @@ mod session;
 mod shape;
 mod spreads;
 mod status;
+mod stride;
 mod stripes;
 mod syncing;
 mod through;

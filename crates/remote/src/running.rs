@@ -1,4 +1,4 @@
-//! Large reads that follow each other: what comes next is asked for while the program is at the last one, under the lease of the file's bytes.
+//! Large reads that follow each other, and records at a constant distance: what comes next is asked for while the program is at the last one, under the lease of the file's bytes.
 //!
 //! Whoever has a request of the kernel's in hand asks, without waiting for anything, and answers what has come. A request for what is on its way is
 //! answered by the thread that receives it, unless others wait, too; what did not come so, whatever the reason, is asked for as ever.
@@ -34,6 +34,8 @@ use crate::{
 
 /// Shorter blocks would be more requests than reads.
 const BLOCK_MIN: u64 = 256 << 10;
+/// Shorter records at a constant distance go by what is kept.
+const RECORD_MIN: usize = 16 << 10;
 /// A read that is overtaken so often is asked for by itself.
 const TURNS_MAX: usize = 8;
 
@@ -59,6 +61,15 @@ impl Remote {
     /// Large reads go past what is kept; and so does what was asked for ahead of them.
     pub(crate) fn is_in_run(&self, file: &OpenFile, range: Range) -> bool {
         range.1 >= LARGE || self.follows(file, range)
+    }
+
+    /// A read that has what is kept. Records may be read so at first, or now and then.
+    pub(crate) fn note_read(&self, file: &OpenFile, range: Range) {
+        let Some(runs) = self.caching.runs.as_ref().filter(|_| range.1 >= RECORD_MIN) else { return };
+        let has_blocks = file.placed.lock().as_deref().is_none_or(|placed| grain(placed) > 0);
+        if has_blocks {
+            runs.lock().ahead.note((file.ino, file.number), wide(range));
+        }
     }
 
     fn follows(&self, file: &OpenFile, range: Range) -> bool {

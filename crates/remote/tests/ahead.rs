@@ -255,6 +255,87 @@ fn who_reads_reads_what_it_changed_itself() {
     a.shutdown();
 }
 
+/// Every so many records one, from one of them on. How many were answered with what was asked for ahead.
+fn read_records(
+    client: &Remote,
+    file: &OpenFile,
+    want: &[u8],
+    (len, first, of): (usize, usize, usize),
+) -> u64 {
+    let before = counts(client).found;
+    for at in (first * len..want.len()).step_by(of * len) {
+        same_bytes(&read(client, file, at, len), &want[at..want.len().min(at + len)]);
+    }
+    counts(client).found - before
+}
+
+#[test]
+fn records_at_a_constant_distance_find_what_they_want() {
+    let site = Site::new(3);
+    let a = client(&site, 900);
+    let len = 47_008;
+    let want = bytes(12 * MIB + 12_345, 1);
+    let ino = make(&a, "f", &want);
+    let all = (want.len() / len) as u64;
+    // The first two do not find it, those without a connection yet, and those at the end. With what lies between them, and without.
+    for (first, of) in [(0, 2), (1, 2), (2, 3), (5, 9)] {
+        let file = leased(&a, ino, READ);
+        let before = counts(&a).asked;
+        let (found, records) = (read_records(&a, &file, &want, (len, first, of)), all / of as u64);
+        assert!(found * 10 >= records * 7, "{found} of {records}");
+        let asked = counts(&a).asked - before;
+        assert!(
+            if of == 2 { asked < records / 3 } else { asked <= 2 * records + 40 },
+            "{asked} for {records}"
+        );
+        a.close(file.number);
+    }
+    // Here and there, and short ones, nothing is.
+    let (file, before) = (leased(&a, ino, READ), counts(&a));
+    for n in [3, 90, 17, 200, 44, 171, 5, 230] {
+        same_bytes(&read(&a, &file, n * len, len), &want[n * len..(n + 1) * len]);
+    }
+    assert_eq!(counts(&a).asked, before.asked);
+    a.close(file.number);
+    until("nothing is on its way", || counts(&a).bytes == 0);
+    a.shutdown();
+}
+
+#[test]
+fn records_that_are_changed_meanwhile_are_read_as_they_are() {
+    let site = Site::new(2);
+    let (a, b) = (client(&site, 900), client(&site, 901));
+    let len = 47_008;
+    let mut want = bytes(8 * MIB, 3);
+    let ino = make(&a, "f", &want);
+    let file = leased(&a, ino, BOTH);
+    // Each is changed after it was read, and the one after the next before.
+    for n in (0..want.len() / len - 4).step_by(2) {
+        let at = n * len;
+        same_bytes(&read(&a, &file, at, len), &want[at..at + len]);
+        for at in [at, at + 4 * len] {
+            let new = bytes(len, n as u8 | 1);
+            write_all(&a, &file, at as u64, &new);
+            want[at..at + len].copy_from_slice(&new);
+        }
+    }
+    a.close(file.number);
+    // Another one changes what this one has asked for.
+    let file = leased(&a, ino, READ);
+    read_records(&a, &file, &want[..40 * len], (len, 0, 2));
+    let other = b.open(ino, BOTH).unwrap();
+    for n in [40, 42, 46, 60] {
+        let new = bytes(len, n as u8);
+        write_all(&b, &other, (n * len) as u64, &new);
+        want[n * len..(n + 1) * len].copy_from_slice(&new);
+        same_bytes(&read(&a, &file, n * len, len), &want[n * len..(n + 1) * len]);
+    }
+    b.close(other.number);
+    read_records(&a, &file, &want, (len, 0, 2));
+    a.shutdown();
+    b.shutdown();
+}
+
 /// The number that a block of them says everywhere.
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks_exact(8).map(|eight| u64::from_le_bytes(eight.try_into().unwrap()))

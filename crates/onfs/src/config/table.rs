@@ -107,8 +107,8 @@ settings! {
     mount.cache: Kind::Size { min: MIB, max: TIB, or: Some("off") }, "256MiB", None,
         "Of a mount of a cluster: bytes of files that the client keeps at the most, as long as the metadata server lets it. `off` keeps none.";
     mount.read_ahead: Kind::Size { min: MIB, max: TIB, or: Some("off") }, "64MiB", None,
-        "Of a mount of a cluster: bytes that are asked for ahead of large reads (512 KiB and more) at the most, 4 MiB of them for each opening, as long as \
-         the metadata server lets it. `off` asks for what is read alone.";
+        "Of a mount of a cluster: bytes that are asked for ahead of large reads (512 KiB and more), and of records at a constant distance, at the most, 4 MiB of \
+         them for each opening, as long as the metadata server lets it. `off` asks for what is read alone.";
     mount.write_back: Kind::Size { min: MIB, max: 64 * GIB, or: Some("off") }, "off", None,
         "Of a mount of a cluster: bytes of small writes (less than 128 KiB) that the client keeps back at the most, for a second at the most, of files that \
          it alone has open. They are many writes in one request; what was not sent is lost if the mount is killed or its machine dies. `off` sends each \

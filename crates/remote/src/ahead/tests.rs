@@ -175,6 +175,99 @@ fn under_another_lease_nothing_is_found_and_it_begins_again() {
     assert_eq!(ahead.find(of(1), 3, (80, 16)), Step::No);
 }
 
+/// Records of that length and distance, each found or not.
+fn records(
+    ahead: &mut Ahead<Vec<u8>>,
+    file: &[u8],
+    reads: std::ops::Range<u64>,
+    (len, step): (u64, u64),
+) -> Vec<bool> {
+    let mut read = |at| {
+        if ahead.follows(of(1), (at, len)) {
+            let fetches = ahead.read(of(1), 1, (at, len), GRAIN);
+            come(ahead, &fetches, file);
+        } else {
+            ahead.note(of(1), (at, len));
+        }
+        match ahead.find(of(1), 1, (at, len)) {
+            Step::Found(pieces) => {
+                assert_eq!(bytes_of(&pieces), file[at as usize..(at + len) as usize]);
+                true
+            }
+            Step::Wait(_) => panic!("all has come"),
+            Step::No => false,
+        }
+    };
+    reads.map(|n| read(n * step)).collect()
+}
+
+#[test]
+fn records_at_a_constant_distance_are_found_from_the_third_on() {
+    // What lies between them is worth reading, or not.
+    for (len, step) in [(5, 11), (5, 20), (5, 21), (3, 190), (40, 90)] {
+        let (mut ahead, file) = (Ahead::new(1 << 20), file(20 * 190));
+        let found = records(&mut ahead, &file, 0..19, (len, step));
+        assert_eq!(found[..2], [false; 2], "{len} {step}");
+        assert_eq!(found[2..], [true; 17], "{len} {step}");
+        // Up to the window's end each block once; or each record, in one or two.
+        let most = if step <= 4 * len { 2 * (19 * step).div_ceil(GRAIN) + 2 } else { 2 * (19 + RECORDS_MAX) };
+        assert!(ahead.counts().asked <= most, "{} of {most}", ahead.counts().asked);
+        ahead.close(of(1));
+        assert_eq!(ahead.counts().bytes, 0);
+    }
+}
+
+#[test]
+fn of_records_that_are_changed_only_they_are_asked_for() {
+    let (mut ahead, file, len, step) = (Ahead::new(1 << 20), file(4000), 5, 11);
+    records(&mut ahead, &file, 0..5, (len, step));
+    let mut asked = 0;
+    for n in 5..60 {
+        let at = n * step;
+        ahead.begin_change(ino(), &(at - step..at - step + len));
+        ahead.end_change(ino(), &(at - step..at - step + len));
+        let fetches = ahead.read(of(1), 1, (at, len), GRAIN);
+        asked += fetches.iter().map(|fetch| fetch.len).sum::<u64>();
+        come(&mut ahead, &fetches, &file);
+        assert!(matches!(ahead.find(of(1), 1, (at, len)), Step::Found(_)), "{n}");
+    }
+    assert!(asked <= (55 + RECORDS_MAX) * len, "{asked}");
+}
+
+#[test]
+fn where_there_is_no_room_for_blocks_records_are_asked_for_by_themselves() {
+    let (mut ahead, file, len, step, openings) = (Ahead::new(LIMIT), file(4000), 5, 11, 12);
+    let (mut asked, mut read) = (0, 0);
+    for n in 0..300 {
+        for opening in 1..=openings {
+            let range = (n * step, len);
+            if !ahead.follows(of(opening), range) {
+                ahead.note(of(opening), range);
+                continue;
+            }
+            let fetches = ahead.read(of(opening), 1, range, GRAIN);
+            asked += fetches.iter().map(|fetch| fetch.len).sum::<u64>();
+            come(&mut ahead, &fetches, &file);
+            ahead.find(of(opening), 1, range);
+            read += len;
+            assert!(ahead.counts().bytes <= LIMIT);
+        }
+    }
+    assert!(asked <= 6 * read, "{asked} for {read}");
+}
+
+#[test]
+fn records_go_on_under_another_lease_with_nothing_from_before() {
+    let (mut ahead, file) = (Ahead::new(1 << 20), file(400));
+    records(&mut ahead, &file, 0..5, (5, 11));
+    let fetches = ahead.read(of(1), 2, (55, 5), GRAIN);
+    assert_eq!(ranges(&fetches)[0], (55, 9), "its own is asked for again");
+    assert_eq!(ahead.find(of(1), 1, (55, 5)), Step::No);
+    assert!(matches!(ahead.find(of(1), 2, (55, 5)), Step::Wait(_)));
+    come(&mut ahead, &fetches, &file);
+    assert!(matches!(ahead.find(of(1), 2, (55, 5)), Step::Found(_)));
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Read {
@@ -186,6 +279,11 @@ enum Act {
     Next {
         opening: u64,
         len: u64,
+    },
+    /// The record at a distance from there.
+    Record {
+        opening: u64,
+        step: u64,
     },
     /// A server makes the answer to one of those it was asked for.
     Serve(usize),
@@ -216,6 +314,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         1 => (opening.clone(), offset, 1..50_u64).prop_map(|(opening, offset, len)| Act::Read { opening, offset, len }),
         12 => (opening.clone(), 1..24_u64).prop_map(|(opening, len)| Act::Next { opening, len }),
+        12 => (opening.clone(), prop_oneof![8 => Just(13_u64), 4 => Just(60_u64), 1 => 1..80_u64]).prop_map(|(opening, step)| Act::Record { opening, step }),
         12 => which.clone().prop_map(Act::Serve),
         12 => (which.clone(), prop::bool::weighted(0.9)).prop_map(|(which, whole)| Act::Come { which, whole }),
         1 => (opening.clone(), 0..50_u64, 1..40_u64).prop_map(|(opening, by, len)| Act::Begin { opening, by, len }),
@@ -289,6 +388,16 @@ impl Model {
                 // From the beginning again, behind the end.
                 let next = self.next[opening as usize];
                 self.read(opening, if next < self.file.len() as u64 { next } else { 0 }, len);
+            }
+            Act::Record { opening, step } => {
+                let next = self.next[opening as usize];
+                let at = if next < self.file.len() as u64 { next + step.saturating_sub(6) } else { 0 };
+                if self.ahead.follows(of(opening), (at, 6)) || step == 60 {
+                    self.read(opening, at, 6);
+                } else {
+                    self.next[opening as usize] = at + 6;
+                    self.ahead.note(of(opening), (at, 6));
+                }
             }
             Act::Serve(which) => {
                 if let Some(n) = which.checked_rem(self.asked.len()) {
