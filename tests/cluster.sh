@@ -29,8 +29,9 @@ kill_of() {
     while kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
 }
 client() { # DIR
+    # shellcheck disable=SC2086
     timeout 60 "$onfs" mount --config none --cluster-key "$scratch/c/cluster.key" --state "$scratch/state-$1" \
-        --set "monitor.listen=unix:$scratch/monitor-$1" --set "log.level=${client_log:-info}" \
+        --set "monitor.listen=unix:$scratch/monitor-$1" --set "log.level=${client_log:-info}" ${SUITES_MOUNT_OPTIONS:-} \
         "$addresses:/" "$scratch/$1" >>"$logs/mount.log" 2>&1 </dev/null
 }
 all_are_up() { [ "$("$onfs" node list --config "$scratch/n3.toml" | grep -c ' up ')" = $nodes ]; }

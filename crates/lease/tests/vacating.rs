@@ -228,3 +228,25 @@ fn openings_that_come_exclude_bytes() {
     world.server.handle(SECOND, Input::End { by: writer, operation: 5 });
     assert!(world.grant(SECOND, 1, &key, Rights::PAGES).is_some());
 }
+
+/// Goal: writes that are kept back are not taken for given back because names and attributes of the slot are (I-VACATE-3). Method: a holder that gives
+/// slots back at once, and the file later.
+#[test]
+fn regression_slots_that_are_given_back_leave_what_is_kept_back() {
+    let (mut world, file) = (World::new(), ino(7, 2));
+    let key = Key::Inode(file);
+    world.server.put_openings(&[(world.parties[0].session, 5, file)]);
+    world.grant(SECOND, 0, &key, Rights::WRITE_BACK).unwrap();
+    let of = slots(&[7]);
+    let by_slots = world.server.ask_back(SECOND, &of);
+    world.drain();
+    for one in by_slots {
+        world.server.returned_slots(world.parties[0], &one.slots, one.number);
+    }
+    let other = world.parties[1].session;
+    assert!(world.server.may_be_kept_back(other, &key), "it has not written yet, and who looks has to wait");
+    let (who, key, keeps, number) = world.recalls.remove(0);
+    let saying = Saying::Returned { key, number, keeps };
+    world.server.handle(SECOND, Input::Said { by: world.parties[who], saying });
+    assert!(world.server.holders_in(&of).is_empty());
+}

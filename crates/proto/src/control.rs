@@ -115,6 +115,10 @@ pub struct Renew {
     /// As in [`Mount`], as it is now. Missing: as it was.
     #[prost(uint64, optional, tag = "2")]
     pub node: Option<u64>,
+    /// It may keep writes back ([`crate::writes::KeepWrites`]) from now on, at whichever metadata server: this one is to know who may have, should it go on
+    /// for another.
+    #[prost(bool, tag = "3")]
+    pub writes: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -125,6 +129,9 @@ pub struct Renewed {
     /// The last number of slots that the server took without what sessions had in them ([`crate::owners::Bare`]). 0, and missing: none.
     #[prost(uint64, tag = "2")]
     pub bare: u64,
+    /// That it may keep writes back is recorded.
+    #[prost(bool, tag = "3")]
+    pub writes: bool,
 }
 
 /// The newest map, if it is not the one with this epoch.

@@ -421,6 +421,9 @@ pub struct Open {
     /// Its bytes would be kept, if they may be.
     #[prost(bool, tag = "5")]
     pub keep: bool,
+    /// The session has it open: a server that took the slot, or was started again, is told so.
+    #[prost(bool, tag = "6")]
+    pub again: bool,
 }
 
 /// An opening that is not there is closed.

@@ -6,7 +6,7 @@
 //! - I-BACK-6: what is kept back has a bound, for each file and for all.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -324,9 +324,28 @@ impl Back {
     }
 
     pub(crate) fn stop_all(&mut self) {
-        let all: Vec<Ino> = self.files.keys().copied().collect();
-        for ino in all {
-            self.stop(ino);
+        self.stop_some(|_| true);
+    }
+
+    /// The same of those files. Returns those of which something is kept back.
+    pub(crate) fn stop_some(&mut self, which: impl Fn(Ino) -> bool) -> Vec<Ino> {
+        let mut some: Vec<Ino> = self.files.keys().copied().filter(|ino| which(*ino)).collect();
+        some.retain(|ino| self.stop(*ino));
+        some
+    }
+
+    /// The same of those with rights of such sources, or of which something is kept back under one.
+    pub(crate) fn stop_of(&mut self, which: impl Fn(Source) -> bool) -> Vec<Ino> {
+        let of = |file: &File| file.from.into_iter().chain(file.right.map(|right| right.from)).any(&which);
+        let some: HashSet<Ino> =
+            self.files.iter().filter(|(_, file)| of(file)).map(|(ino, _)| *ino).collect();
+        self.stop_some(|ino| some.contains(&ino))
+    }
+
+    /// What is kept back of it is sent in another server's name from now on: the file's slot went there.
+    pub(crate) fn rename(&mut self, ino: Ino, from: Source) {
+        if let Some(file) = self.files.get_mut(&ino).filter(|file| !file.is_clean()) {
+            file.from = Some(from);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The writes that a mount keeps back, for all its threads: the lock, and how they wait for who sends. What comes and goes, [`crate::keeping_back`] says.
 
-use std::{sync::atomic::AtomicBool, thread::JoinHandle};
+use std::{sync::atomic::AtomicBool, thread::JoinHandle, time::Instant};
 
 use parking_lot::{Condvar, Mutex};
 use types::Ino;
@@ -15,6 +15,8 @@ pub(crate) struct Backlog {
     pub(crate) sent: Condvar,
     /// The server knows nothing of it.
     pub(crate) unknown: AtomicBool,
+    /// Of several metadata servers one could not be told then that writes may be kept back.
+    pub(crate) untold: Mutex<Option<Instant>>,
     pub(crate) ended: Mutex<bool>,
     pub(crate) end: Condvar,
     pub(crate) sender: Mutex<Option<JoinHandle<()>>>,
@@ -26,6 +28,7 @@ impl Backlog {
             back: (bytes > 0).then(|| Mutex::new(Back::new(bytes))),
             sent: Condvar::new(),
             unknown: AtomicBool::new(false),
+            untold: Mutex::default(),
             ended: Mutex::new(false),
             end: Condvar::new(),
             sender: Mutex::default(),

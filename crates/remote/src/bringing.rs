@@ -12,7 +12,7 @@ use proto::{
     metadata::{Hold, Open},
     owners::{Bare, BareSlots},
 };
-use types::Ino;
+use types::{Ino, Slot};
 use wire::frame::Body;
 
 use crate::{
@@ -62,6 +62,11 @@ impl Remote {
             }
             let slots: BTreeSet<u16> = proto::owners::slots(&slots).into_iter().collect();
             let there = |ino: Ino| slots.contains(&ino.ugsd().slot().get());
+            self.send_back_there(
+                home,
+                (session, joined),
+                &slots.iter().filter_map(|n| Slot::new(*n)).collect(),
+            );
             let had = (self.hold_at(home, head, &there)?, self.open_at(home, head, &there)?);
             locks = self.locks_there(session.id, &there);
             all.extend(slots.iter().copied());
@@ -95,7 +100,8 @@ impl Remote {
             self.openings.all().into_iter().filter(|file| there(file.ino)).collect();
         for file in &files {
             let (ino, opening) = (file.ino.get(), file.number);
-            let open = Open { head: Some(head), ino, opening, write: file.access.write, keep: false };
+            let write = file.access.write;
+            let open = Open { head: Some(head), ino, opening, write, keep: false, again: true };
             match ask_line(&home.metadata, &open, Body::default(), self.waits()) {
                 Ok(_) => file.lost.store(false, Ordering::Release),
                 Err(stop @ Stop::Silent { .. }) => return Err(stop),

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use net::Address;
@@ -53,6 +53,8 @@ pub(crate) struct Home {
     pub bringing: Mutex<()>,
     /// In slots up to this number the session, as it came there, said there what it has.
     pub brought: Mutex<Option<(SessionId, u64, u64)>>,
+    /// That it may keep writes back the session, as it came there, said there then.
+    pub writes: Mutex<Option<(SessionId, u64, Instant)>>,
     /// How often it was started again and did not know any more what it had answered.
     pub losses: AtomicU64,
     /// A thread hears there of locks that wait.
@@ -90,6 +92,12 @@ impl Home {
         brought.filter(|(of, at, _)| (*of, *at) == (id, joined)).map_or(0, |(.., number)| number)
     }
 
+    /// Since when does it know that the session, as it came there as that, may keep writes back?
+    pub(crate) fn knows_of_writes(&self, id: SessionId, joined: u64) -> Option<Instant> {
+        let said = *self.writes.lock();
+        said.filter(|(of, at, _)| (*of, *at) == (id, joined)).map(|(.., since)| since)
+    }
+
     pub(crate) fn addresses(&self) -> &[String] {
         &self.addresses
     }
@@ -122,6 +130,7 @@ impl Homes {
             recovering: Mutex::default(),
             bringing: Mutex::default(),
             brought: Mutex::default(),
+            writes: Mutex::default(),
             losses: AtomicU64::new(0),
             listening: AtomicBool::new(false),
         })
@@ -138,6 +147,7 @@ impl Homes {
         if let Some(before) = known.get(&owner.node) {
             *home.joined.lock() = *before.joined.lock();
             *home.brought.lock() = *before.brought.lock();
+            *home.writes.lock() = *before.writes.lock();
             home.losses.store(before.losses.load(Ordering::Acquire), Ordering::Release);
             home.listening.store(before.listening.load(Ordering::Acquire), Ordering::Release);
         }

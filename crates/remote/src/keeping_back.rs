@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const TOGETHER: usize = 32;
 /// What was asked back and cannot be written for so long holds nobody else up: half of the time after which the server gives a client up.
 const RETURN_MAX: Duration = Duration::from_secs(7);
-const PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 /// Stripes that move meanwhile.
 const MOVES_MAX: usize = 64;
 
@@ -105,10 +105,6 @@ impl Remote {
         if !small || past || self.backlog.unknown.load(Ordering::Relaxed) || !self.keeps() {
             return Ok(false);
         }
-        // Of several metadata servers none gives the right.
-        if self.has_homes() {
-            return Ok(false);
-        }
         if file.small_writes.fetch_add(1, Ordering::Relaxed) < FEW {
             return Ok(false);
         }
@@ -152,16 +148,26 @@ impl Remote {
     fn ask_right(&self, ino: Ino, number: u64) {
         let Some(back) = &self.backlog.back else { return };
         let since = Instant::now();
+        let session = self.session();
+        if !self.all_know_of_writes(&session) {
+            return back.lock().answered(ino, None);
+        }
         let asked = self.asked_to_keep();
         let answer =
             self.look_and_where(|head| KeepWrites { head: Some(head), ino: ino.get(), opening: number });
         let mut right = None;
         match answer {
             Ok((answered, from)) => {
+                if answered.granted {
+                    self.listen_at(from.node);
+                }
+                // Not as another session, of which not all know.
+                let joined = self.joined_at(from.node, &session).unwrap_or(0);
+                let ours = joined != 0 && joined == from.joined;
                 let at = kept::At { ticket: asked.ticket, now: Instant::now(), from };
                 let mut table = self.kept.lock();
                 table.heard_term(&at, Duration::from_millis(answered.term_ms.into()));
-                if answered.granted && from.joined != 0 && table.may_write(&at, ino) {
+                if answered.granted && ours && table.may_write(&at, ino) {
                     right = Some(Right { ticket: asked.ticket, from, asked: since });
                 }
                 // Before it can be asked back: whoever does that has this lock first.
@@ -263,7 +269,7 @@ impl Remote {
     }
 
     /// Asks data servers alone: who makes a session anew may wait for it.
-    fn send_until(&self, file: &OpenFile, placed: &Placed, until: u64) -> Result<(), Errno> {
+    pub(crate) fn send_until(&self, file: &OpenFile, placed: &Placed, until: u64) -> Result<(), Errno> {
         let Some(back) = &self.backlog.back else { return Ok(()) };
         loop {
             let mut table = back.lock();
@@ -358,7 +364,7 @@ impl Remote {
         Err(error)
     }
 
-    fn lose_back(&self, ino: Ino, error: Errno) {
+    pub(crate) fn lose_back(&self, ino: Ino, error: Errno) {
         let Some(back) = &self.backlog.back else { return };
         let mut table = back.lock();
         while table.is_sending(ino) {
@@ -431,24 +437,13 @@ impl Remote {
         true
     }
 
-    /// The session is gone at its server: what was kept back is sent under the number that it had, which data servers take as long as nobody else got
-    /// what it had; or it is lost. No metadata server is asked.
-    pub(crate) fn save_back(&self) {
+    /// The session is gone at a server, or everywhere: what was kept back under its rights is sent under the number that it had, which data servers take as
+    /// long as nobody else got what it had; or it is lost. No metadata server is asked.
+    pub(crate) fn save_back(&self, at: Option<u64>) {
         let Some(back) = &self.backlog.back else { return };
-        back.lock().stop_all();
-        let all = back.lock().all();
-        for ino in all {
-            let until = back.lock().until_now(ino);
-            let Some((until, through)) = until else { continue };
-            let found = self.openings.get(through).and_then(|file| {
-                let placed = file.placed.lock().clone()?;
-                Some((file, placed))
-            });
-            let sent = match found {
-                Some((file, placed)) => self.send_until(&file, &placed, until),
-                None => Err(Errno::EIO),
-            };
-            if sent.is_err() {
+        let some = back.lock().stop_of(|from| at.is_none_or(|node| from.node == node));
+        for ino in some {
+            if self.send_as_it_is(ino).is_err() {
                 self.lose_back(ino, Errno::EIO);
             }
         }

@@ -28,6 +28,7 @@ mod caching;
 mod closes;
 mod closing;
 mod covering;
+mod declaring;
 mod dirs;
 mod droppers;
 mod dropping;

@@ -95,7 +95,10 @@ impl Remote {
         let keep = access.read && self.keeps();
         let asked = keep.then(|| self.asked_to_keep());
         let write = access.write;
-        let make = |head| metadata::Open { head: Some(head), ino: ino.get(), opening: number, write, keep };
+        let make = |head| {
+            let (head, ino) = (Some(head), ino.get());
+            metadata::Open { head, ino, opening: number, write, keep, again: false }
+        };
         let (opened, sure) = self.ask_whom(make, self.want_anew());
         let opened = opened.and_then(|(opened, _, from)| Ok((attr_of(opened.attr)?, opened, from)));
         let (attr, opened, from) = opened.inspect_err(|_| {
@@ -140,6 +143,7 @@ impl Remote {
                 opening: number,
                 write: file.access.write,
                 keep: false,
+                again: false,
             };
             self.ask(make, self.want_anew()).map_err(|_| Errno::EIO)?;
             file.lost.store(false, Ordering::Release);

@@ -118,7 +118,7 @@ impl Remote {
         if lost.joined != 0 && known != Some(lost.joined) {
             return Ok(());
         }
-        self.save_back();
+        self.save_back(self.has_homes().then_some(lost.node));
         // Whom it came to for the first time has given it up, and so has who did not begin a new life since.
         if lost.joined != 0 && self.come_back(gone, lost)? {
             return Ok(());
@@ -184,6 +184,7 @@ impl Remote {
     /// Makes a session in place of `gone`, whose locks are lost, wherever they were.
     fn begin_again(&self, gone: &Arc<Session>) -> Result<(), Errno> {
         tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
+        self.save_back(None);
         let life = self.fetch_facts().map_err(|stop| stop.errno())?;
         let unlocked = self.locks.lock().held.lose();
         let (session, at) = self.new_session(life).map_err(|stop| stop.errno())?;
@@ -201,6 +202,8 @@ impl Remote {
             again
         };
         self.ask_locks_again(again);
+        // What was kept back meanwhile under a right of the lost session, which other servers know for as long as it has not left.
+        self.save_back(None);
         self.leave_soon(gone.id);
         Ok(())
     }
@@ -243,6 +246,7 @@ impl Remote {
                 opening: file.number,
                 write: file.access.write,
                 keep: false,
+                again: true,
             };
             match self.ask_in(session, coming, open) {
                 Ok(_) => file.lost.store(false, Ordering::Release),

@@ -424,7 +424,7 @@ impl Remote {
         }
         *renewed = Instant::now();
         let session = self.session();
-        let renew = control::Renew { head: Some(session.head()), node: Some(node) };
+        let renew = control::Renew { head: Some(session.head()), node: Some(node), writes: false };
         let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
         if renewed.is_ok() {
             self.told_node.store(node, Ordering::Relaxed);

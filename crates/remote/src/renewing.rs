@@ -120,7 +120,7 @@ impl Remote {
         let waits = Waits::of(patience, every);
         if let Some(came) = Self::on_its_way(home, &session) {
             let head = Some(Head { joined: came.joined, ..Head::of(came.id) });
-            let renew = control::Renew { head, node: Some(node) };
+            let renew = control::Renew { head, node: Some(node), writes: false };
             if let Err(stop) = ask_line(&home.control, &renew, Body::default(), waits) {
                 tracing::debug!(node = home.node, errno = %stop.errno(), "a session on its way was not renewed");
             }
@@ -131,7 +131,8 @@ impl Remote {
         let renewed = self.join_at(home, &session).and_then(|joined| {
             at.joined = joined;
             let head = Some(Head { joined, ..session.head() });
-            ask_line(&home.control, &control::Renew { head, node: Some(node) }, Body::default(), waits)
+            let renew = control::Renew { head, node: Some(node), writes: false };
+            ask_line(&home.control, &renew, Body::default(), waits)
         });
         match renewed {
             Ok((answer, _)) => {

@@ -19,6 +19,7 @@ use proto::{Method, attr::Caller, writes::KeepWrites};
 use remote::{Access, AllocateArgs, OpenFile, Place, Remote, RemoteOptions, WriteHow};
 use serve::metadata::{MetadataOptions, SessionLimits};
 use site::{
+    DataSite,
     cluster::{Site, options},
     credentials, until,
 };
@@ -365,4 +366,34 @@ fn after_a_restart_of_the_metadata_server_what_was_answered_is_seen() {
     }
     a.shutdown();
     b.shutdown();
+}
+
+/// Goal: a data server that fills up while writes are kept back says so at the next `fsync` where what was answered is lost; what is there is a part of what was
+/// answered and nothing else (S-336). Method: real data servers without room.
+#[test]
+fn a_data_server_that_fills_up_is_an_error_of_the_next_fsync() {
+    let mut data = DataSite::new(1);
+    (data.memory, data.ssd) = (8 << 20, Some(8 << 20));
+    data.start();
+    let site = Site::of(vec![data], options());
+    let a = client(&site, 900);
+    let (ino, file) = keeping(&a, "f");
+    let mut end = 1u64;
+    // As a program that does not look at what each write says.
+    while a.status().back.lost == 0 && end < 64 << 20 {
+        let _ = a.write(&file, end, &[7; 64 << 10], WriteHow::default());
+        end += 64 << 10;
+    }
+    assert!(a.status().back.lost > 0, "there was room when they were answered, and none when they were sent");
+    assert_eq!(a.fsync(&file), Err(Errno::ENOSPC), "what was answered and is lost is said");
+    assert_eq!(a.status().back.bytes, 0);
+    // What is there is what was written, or a hole.
+    let got = read(&a, ino);
+    assert!(got[1..].iter().all(|byte| [0, 7].contains(byte)));
+    a.setattr(ino, &SetattrArgs { size: Some(0), ..SetattrArgs::default() }).unwrap();
+    until("with room again it goes on", || a.fsync(&file).is_ok());
+    write(&a, &file, 0, b"here");
+    assert_eq!((a.fsync(&file), read(&a, ino)), (Ok(()), b"here".to_vec()));
+    a.close(file.number);
+    a.shutdown();
 }

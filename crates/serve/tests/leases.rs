@@ -203,7 +203,8 @@ fn who_is_silent_holds_nobody_up_for_long() {
     // He does not listen.
     chmod(&two, ino, 0o600);
     assert_eq!(site.service().lease_counts().lapsed, 1);
-    ask(&one.control, &Renew { head: one.head(), node: None }, &[], 0).expect("the session goes on");
+    ask(&one.control, &Renew { head: one.head(), node: None, writes: false }, &[], 0)
+        .expect("the session goes on");
     assert_eq!(look(&one, ino, "").unwrap().attr.unwrap().mode, 0o600);
 }
 

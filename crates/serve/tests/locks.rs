@@ -153,7 +153,7 @@ fn locks_of_a_silent_session_are_free_when_it_is_given_up() {
     let told = std::thread::scope(|scope| {
         let listening = scope.spawn(|| hear(&other, 0));
         while !listening.is_finished() {
-            ask(&other.control, &Renew { head: other.head(), node: None }, &[], 0).unwrap();
+            ask(&other.control, &Renew { head: other.head(), node: None, writes: false }, &[], 0).unwrap();
             std::thread::sleep(Duration::from_millis(20));
         }
         listening.join().unwrap()
@@ -193,7 +193,8 @@ fn locks_outlive_a_restart_of_the_server() {
     // Those that are known are kept through the time of coming back, and free when they are given up.
     let renewing = |sessions: &[&Session]| {
         for session in sessions {
-            ask(&session.control, &Renew { head: session.head(), node: None }, &[], 0).unwrap();
+            ask(&session.control, &Renew { head: session.head(), node: None, writes: false }, &[], 0)
+                .unwrap();
         }
     };
     let mut told = Vec::new();

@@ -197,7 +197,7 @@ fn a_session_that_is_silent_is_given_up_with_what_it_had() {
     let gone = silent.create("gone", 2).unwrap().ino;
     silent.unlink("gone").unwrap();
     until("it is given up", || {
-        ask(&other.control, &Renew { head: other.head(), node: None }, &[], 0).unwrap();
+        ask(&other.control, &Renew { head: other.head(), node: None, writes: false }, &[], 0).unwrap();
         site.service().in_use().0 == 1
     });
     assert_eq!(Reason::of(&silent.fault(&GetAttr { head: silent.head(), ino })), Reason::SessionGone);
@@ -278,7 +278,7 @@ fn a_restart_of_the_metadata_server_loses_no_file_and_no_reference() {
     assert_eq!(again.open(orphan, 2, true).unwrap().attr.unwrap().nlink, 0);
     let beyond = Instant::now() + Duration::from_millis(3500);
     until("the time of coming back is over", || {
-        ask(&again.control, &Renew { head: again.head(), node: None }, &[], 0).unwrap();
+        ask(&again.control, &Renew { head: again.head(), node: None, writes: false }, &[], 0).unwrap();
         Instant::now() > beyond
     });
     assert_eq!(again.attr(orphan).unwrap().nlink, 0);
@@ -414,7 +414,7 @@ fn hostile_metas_are_answered() {
     let head = session.head();
     let good = [
         Lookup { head, dir: 1, name: b"stays".to_vec() }.encode_to_vec(),
-        Open { head, ino, opening: 5, write: true, keep: true }.encode_to_vec(),
+        Open { head, ino, opening: 5, write: true, keep: true, again: false }.encode_to_vec(),
         Append { head, ino, opening: 1, length: 5 }.encode_to_vec(),
         Hold { head, references: vec![Reference { ino, count: 3 }] }.encode_to_vec(),
         Mknod { head, caller: Session::caller(), dir: 1, name: b"n".to_vec(), kind: 4, mode: 0, rdev: 0 }

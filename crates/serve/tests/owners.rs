@@ -407,7 +407,9 @@ fn what_sessions_have_in_slots_that_were_given_up_they_say_first() {
     assert!(proto::owners::slots(&bare.slots).contains(&slot_of(1).get()));
     let references = vec![Reference { ino: gone, count: 1 }];
     assert_eq!(session.at(1, &Hold { head: session.head(), references }).unwrap().gone, []);
-    session.at(1, &Open { head: session.head(), ino: gone, opening: 2, write: true, keep: false }).unwrap();
+    session
+        .at(1, &Open { head: session.head(), ino: gone, opening: 2, write: true, keep: false, again: true })
+        .unwrap();
     let (rest, _) = site::ask(
         &control,
         &proto::owners::Bare { head: session.head(), brought: bare.number, stamp: 0 },

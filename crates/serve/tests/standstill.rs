@@ -44,7 +44,7 @@ fn regression_a_server_that_stood_still_gives_nobody_up() {
     let is_away = site.service().nodes().status()[0].away;
     std::thread::sleep(PAUSE);
     for session in [&one, &other] {
-        ask(&session.control, &Renew { head: session.head(), node: None }, &[], 0).unwrap();
+        ask(&session.control, &Renew { head: session.head(), node: None, writes: false }, &[], 0).unwrap();
     }
     assert_eq!((is_away, lock(&other)), (false, LockOutcome::Conflict));
 }

@@ -2,6 +2,7 @@
 //!
 //! - I-VACATE-1: from when the slots are asked back nothing is granted in them, which is the shell's to see to, so there is an end to what comes back.
 //! - I-VACATE-2: what is given back for whole slots counts up to the number that was said with it, as of single leases.
+//! - I-VACATE-3: bytes, and writes that are kept back, are given back file by file: the holder has to write them first.
 
 use std::collections::BTreeSet;
 
@@ -74,7 +75,7 @@ impl Server {
         }
     }
 
-    /// A session keeps no names and attributes in these slots any more that were granted up to `number`.
+    /// A session keeps no names and attributes in these slots any more that were granted up to `number`. Files it gives back by themselves.
     pub fn returned_slots(&mut self, by: Party, slots: &BTreeSet<Slot>, number: u64) {
         if !self.is_alive(by) {
             return;
@@ -82,7 +83,7 @@ impl Server {
         for key in self.table.keys_in(slots) {
             let holding = self.table.holding(by.session, &key).copied();
             let Some(holding) = holding.filter(|holding| holding.number <= number) else { continue };
-            if self.table.returned(by.session, &key, holding.number, Rights::PAGES) {
+            if self.table.returned(by.session, &key, holding.number, Rights::PAGES.with(Rights::WRITE_BACK)) {
                 self.begin_waiting(&key);
             }
         }

@@ -135,6 +135,11 @@ impl Terms {
         self.machine.lock().unsettled.retain(|slot, _| !slots.contains(slot));
     }
 
+    /// The number of such a slot, until it is known who has what there.
+    pub(super) fn unsettled(&self, slot: Slot) -> Option<u64> {
+        self.machine.lock().unsettled.get(&slot).map(|(_, number)| *number)
+    }
+
     pub(super) fn is_unsettled(&self) -> bool {
         !self.machine.lock().unsettled.is_empty()
     }

@@ -16,7 +16,7 @@ use wire::{
     schema::Retry,
 };
 
-use super::{MetadataService, fencing::data_lease, owners::Owners, session::Session};
+use super::{MetadataService, fencing::data_lease, owners::Owners, session::Session, verdicts::Presence};
 use crate::{
     answer::{Done, No, Outcome},
     standing,
@@ -101,7 +101,11 @@ impl MetadataService {
         // Its answer says that what we granted stands.
         self.may_speak()?;
         asked.node.into_iter().for_each(|node| session.is_at(node));
-        Ok(Done::new(&Renewed { map_epoch: self.nodes.epoch(), bare: self.last_bare() }))
+        if asked.writes {
+            self.arrive_with(session, Presence::Writing)?;
+        }
+        let (map_epoch, bare) = (self.nodes.epoch(), self.last_bare());
+        Ok(Done::new(&Renewed { map_epoch, bare, writes: asked.writes }))
     }
 
     /// Of a server about itself: with TLS only who has a server's certificate can say that it is one.

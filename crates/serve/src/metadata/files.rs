@@ -50,6 +50,21 @@ impl Files {
         table.entry(ino).or_insert_with(|| Arc::new(File { ino, state: Mutex::default() })).clone()
     }
 
+    /// Under its lock, while it is in the table, where it stays if somebody needs it.
+    pub(crate) fn with<R>(&self, ino: Ino, run: impl FnOnce(&File, &mut State) -> R) -> R {
+        loop {
+            let file = self.get_or_make(ino);
+            let mut state = file.state.lock();
+            // It left before it was locked: what is counted now counts in the one that came after it.
+            if state.gone {
+                continue;
+            }
+            let result = run(&file, &mut state);
+            self.remove_if_idle(&file, &mut state);
+            return result;
+        }
+    }
+
     /// Under the file's lock.
     pub(crate) fn remove_if_idle(&self, file: &File, state: &mut State) {
         if state.is_idle() && !state.gone {
@@ -65,6 +80,9 @@ impl Files {
         let mut taken = Vec::new();
         for file in some {
             let mut state = file.state.lock();
+            if state.gone {
+                continue;
+            }
             if state.begun || state.append_end > 0 {
                 taken.push((file.ino, state.append_end));
             }
@@ -76,5 +94,30 @@ impl Files {
 
     pub(crate) fn len(&self) -> usize {
         self.table.lock().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Goal: what is counted in a file is there when it is looked for. Method: one waits for the lock of a file that leaves the table meanwhile.
+    #[test]
+    fn regression_nothing_is_counted_in_a_file_that_left_the_table() {
+        let (files, ino) = (Files::default(), Ino::ROOT);
+        let first = files.get_or_make(ino);
+        let mut state = first.state.lock();
+        thread::scope(|scope| {
+            scope.spawn(|| files.with(ino, |_, state| state.openings += 1));
+            // The table has it, this test, and who waits.
+            while Arc::strong_count(&first) < 3 {
+                thread::yield_now();
+            }
+            files.remove_if_idle(&first, &mut state);
+            drop(state);
+        });
+        assert_eq!((files.len(), files.with(ino, |_, state| state.openings)), (1, 1));
     }
 }

@@ -97,6 +97,9 @@ impl MetadataService {
         })?;
         *recorded = Some(known);
         drop(recorded);
+        if known >= Presence::Writing {
+            self.leaving.writers.lock().insert(session.id);
+        }
         if session.has.lock().over {
             self.depart(session);
         }
@@ -105,6 +108,7 @@ impl MetadataService {
 
     /// Also one that an earlier life recorded.
     pub(super) fn depart(&self, session: &Session) {
+        self.leaving.writers.lock().remove(&session.id);
         if let Err(error) = verdicts::depart(&self.notes, session.id) {
             tracing::warn!(session = %session.id, %error, "a session that has ended is waited for after the next start");
         }
@@ -133,6 +137,12 @@ impl MetadataService {
 
     /// Until the result is dropped others keep nothing that this changes.
     pub(super) fn claim(&self, session: &Session, ino: Ino, claim: Claim) -> Result<Claimed<'_>, No> {
+        self.all_have_said(session, ino)?;
+        self.claim_here(session, ino, claim)
+    }
+
+    /// The same of what was granted here: who says what it has waits for nobody who has to do so.
+    pub(super) fn claim_here(&self, session: &Session, ino: Ino, claim: Claim) -> Result<Claimed<'_>, No> {
         let claims = vec![(Key::Inode(ino), claim)];
         self.claim_as(session.party(), self.turns.next(), claims)
     }
@@ -256,7 +266,8 @@ impl MetadataService {
             return Kept::default();
         }
         let none = Kept { keeps: 0, term_ms: self.term_ms() };
-        if self.in_grace() || self.terms.grant(session.party(), &Key::Inode(ino), Rights::PAGES).is_none() {
+        let unknown = self.in_grace() || self.all_have_said(session, ino).is_err();
+        if unknown || self.terms.grant(session.party(), &Key::Inode(ino), Rights::PAGES).is_none() {
             return none;
         }
         Kept { keeps: keeps::BYTES, ..none }

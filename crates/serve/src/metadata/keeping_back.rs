@@ -4,6 +4,8 @@
 //!   what was kept back is at the data servers.
 //! - I-BACK-2: who may have kept something back is not passed over because he is silent: he is given up first, and data servers refuse him then. So
 //!   nothing that was kept back lands after what came later.
+//! - I-BACK-7: of several metadata servers each knows who may keep something back before he does, at whichever of them. Who goes on for a dead one has files
+//!   that were written there wait until each of those has said what he has, which he does when what he kept back is written, or is over.
 
 use lease::coherence::{
     message::Party,
@@ -67,9 +69,9 @@ impl MetadataService {
         Ok(Done::new(&WritesKept { granted, term_ms: self.term_ms() }))
     }
 
-    /// Of several metadata servers none says so: who takes slots over is not told who may have kept something back there.
     fn may_keep_writes(&self, session: &Session, ino: Ino) -> Result<bool, No> {
-        if self.owners.is_some() || self.in_grace() || self.arrive_with(session, Presence::Writing).is_err() {
+        let unknown = self.in_grace() || self.terms.unsettled(ino.ugsd().slot()).is_some();
+        if unknown || self.arrive_with(session, Presence::Writing).is_err() {
             return Ok(false);
         }
         self.locked(ino, |_, state| {
@@ -88,10 +90,34 @@ impl MetadataService {
     /// Before a look at a file: what others kept back of it is at its data servers. Nobody keeps any back until the result is dropped, if somebody may
     /// have; if nobody had, what comes meanwhile is of the same time as the look.
     pub(super) fn look_through(&self, session: &Session, ino: Ino) -> Result<Option<Claimed<'_>>, No> {
+        self.all_have_said(session, ino)?;
+        self.look_through_here(session, ino)
+    }
+
+    /// Of what was granted here.
+    fn look_through_here(&self, session: &Session, ino: Ino) -> Result<Option<Claimed<'_>>, No> {
         if self.terms.may_be_kept_back(session.party(), &Key::Inode(ino)) {
-            self.claim(session, ino, Claim::Look).map(Some)
+            self.claim_here(session, ino, Claim::Look).map(Some)
         } else {
             Ok(None)
+        }
+    }
+
+    /// Of a file that was written in a slot that came from who is dead: all others who may have kept something back there have said what they have.
+    pub(super) fn all_have_said(&self, session: &Session, ino: Ino) -> Result<(), No> {
+        let Some(number) = self.owners.as_ref().and_then(|_| self.terms.unsettled(ino.ugsd().slot())) else {
+            return Ok(());
+        };
+        let writers = self.leaving.writers.lock().clone();
+        let has_said = |id| self.sessions.get(id).is_some_and(|other| other.brought() >= number);
+        if writers.into_iter().all(|id| id == session.id || has_said(id)) {
+            return Ok(());
+        }
+        match self.mds.find(ino) {
+            Ok(found) if is_written(&found) => {
+                Err(No::later("who may have kept writes back has not said so yet"))
+            }
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 
@@ -133,7 +159,11 @@ impl MetadataService {
         if asked.write {
             return Ok(None);
         }
-        let Some(_looking) = self.look_through(session, ino)? else { return Ok(None) };
+        let looking = match asked.again {
+            true => self.look_through_here(session, ino),
+            false => self.look_through(session, ino),
+        };
+        let Some(_looking) = looking? else { return Ok(None) };
         self.locked(ino, |file, state| self.complete_locked(file, state)).map(Some)
     }
 }

@@ -1,7 +1,7 @@
 //! Sessions that were given up, until all that they have is.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64},
@@ -28,6 +28,8 @@ pub(super) struct Leaving {
     pub earlier: AtomicBool,
     /// but not these.
     pub given_up: Vec<Joined>,
+    /// Sessions that may keep writes back, here or at another metadata server, until they are over: as recorded.
+    pub writers: Mutex<BTreeSet<SessionId>>,
     /// When slots of another metadata server came last.
     pub came: Mutex<Option<Instant>>,
 }
@@ -61,7 +63,7 @@ pub(super) enum Fenced {
 }
 
 impl Leaving {
-    pub(super) fn new(life: Life, given_up: Vec<Joined>) -> Leaving {
+    pub(super) fn new(life: Life, given_up: Vec<Joined>, writers: BTreeSet<SessionId>) -> Leaving {
         Leaving {
             condemned: Mutex::default(),
             undone: Mutex::default(),
@@ -69,6 +71,7 @@ impl Leaving {
             version: AtomicU64::new(life.first_number() + 1),
             earlier: AtomicBool::new(true),
             given_up,
+            writers: Mutex::new(writers),
             // What was found at the start was another's, or is not known to have been ours.
             came: Mutex::new(Some(Instant::now())),
         }

@@ -179,6 +179,7 @@ impl MetadataService {
         let missing = self.terms.missing();
         match verdicts::end_grace(&self.notes, self.terms.life(), &missing, keep) {
             Ok(()) => {
+                self.leaving.writers.lock().retain(|session| !missing.contains(session));
                 tracing::info!("sessions of earlier lives come back no more");
                 self.fence_at_data_servers(Fenced::Earlier, self.tell_given_up(&missing))
             }

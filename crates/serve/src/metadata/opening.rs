@@ -120,6 +120,9 @@ impl MetadataService {
         let ino = proto::attr::ino(asked.ino)?;
         let attr = self.find_again(ino)?;
         regular(attr.kind)?;
+        if !asked.again {
+            self.all_have_said(session, ino)?;
+        }
         let (attr, layout) = self.open_found(session, asked.opening, &attr, asked.write)?;
         let through = self.opened_through(session, asked, ino);
         let attr = through.inspect_err(|_| self.close_one(session, asked.opening, None))?.unwrap_or(attr);
@@ -216,14 +219,12 @@ impl MetadataService {
     /// An opening counts no more. Is the file to be settled?
     pub(super) fn counted_out(&self, ino: Ino, write: bool) -> bool {
         // In any case: whoever has the lock for long does not keep them.
-        let file = self.files.get_or_make(ino);
-        let mut state = file.state.lock();
-        state.openings = state.openings.saturating_sub(1);
-        state.writers = state.writers.saturating_sub(u32::from(write));
-        state.untouched = state.untouched.filter(|_| !write);
-        let settle = state.begun && state.writers == 0;
-        self.files.remove_if_idle(&file, &mut state);
-        settle
+        self.files.with(ino, |_, state| {
+            state.openings = state.openings.saturating_sub(1);
+            state.writers = state.writers.saturating_sub(u32::from(write));
+            state.untouched = state.untouched.filter(|_| !write);
+            state.begun && state.writers == 0
+        })
     }
 
     /// An opening is no more.

@@ -149,7 +149,7 @@ impl MetadataService {
         // What concerns this server alone is in its own store.
         let notes = shared.as_ref().map_or_else(|| store.clone(), |shared| shared.notes.clone());
         let mut before = verdicts::begin_life(&notes).map_err(io::Error::other)?;
-        let life = before.past.life;
+        let (life, writers) = (before.past.life, before.writers());
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         // A store that was just made has no earlier sessions.
@@ -169,7 +169,7 @@ impl MetadataService {
             nodes: Nodes::new(credentials, options.me.clone(), options.node_silence, options.patience),
             sessions: Sessions::default(),
             terms: Terms::new(&options.sessions, (before.past, before.present), begun),
-            leaving: Leaving::new(life, before.given_up),
+            leaving: Leaving::new(life, before.given_up, writers),
             turns: Turns::default(),
             files: Files::default(),
             due: Mutex::default(),

@@ -4,7 +4,10 @@
 //! come back; and one for each session that may have something. A verdict is durable before what the session had is anybody else's, and that it
 //! is there before it has anything.
 
-use std::{collections::BTreeMap, ops::ControlFlow};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+};
 
 use bytes::Bytes;
 use kv::{MetaStore, WriteSet};
@@ -119,6 +122,14 @@ pub(super) struct Before {
     pub given_up: Vec<Joined>,
     /// Sessions that were there, and what they may have. `None`: that was not recorded.
     pub present: Option<BTreeMap<SessionId, Presence>>,
+}
+
+impl Before {
+    /// Those that may have kept writes back.
+    pub(super) fn writers(&self) -> BTreeSet<SessionId> {
+        let present = self.present.iter().flatten();
+        present.filter(|(_, has)| **has >= Presence::Writing).map(|(session, _)| *session).collect()
+    }
 }
 
 /// Counts one more life, durably, and says what is known of those before.

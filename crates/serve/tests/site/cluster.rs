@@ -291,7 +291,7 @@ impl Session {
     }
 
     pub fn open(&self, ino: u64, opening: u64, write: bool) -> Answer<Opened> {
-        self.try_ask(&Open { head: self.op(), ino, opening, write, keep: false })
+        self.try_ask(&Open { head: self.op(), ino, opening, write, keep: false, again: false })
     }
 
     pub fn close(&self, opening: u64) {

@@ -126,10 +126,10 @@ impl MetadataService {
                 let opening = Opening { ino: proto::attr::ino(*ino)?, write: *write };
                 if session.has.lock().openings.insert(*number, opening).is_none() {
                     self.mds.hold(opening.ino, 1);
-                    let file = self.files.get_or_make(opening.ino);
-                    let mut state = file.state.lock();
-                    state.openings += 1;
-                    state.writers += u32::from(*write);
+                    self.files.with(opening.ino, |_, state| {
+                        state.openings += 1;
+                        state.writers += u32::from(*write);
+                    });
                 }
                 writing.extend(write.then_some((session.id, *number, opening.ino)));
             }
@@ -148,11 +148,8 @@ impl MetadataService {
 
     /// Of a file in slots that are not served here: what comes for it before the first request is what counts.
     fn set_append_end(&self, ino: Ino, append_end: u64) {
-        let file = self.files.get_or_make(ino);
-        let mut state = file.state.lock();
-        state.append_end = append_end;
         // What nobody has open was given to nobody who could write it.
-        self.files.remove_if_idle(&file, &mut state);
+        self.files.with(ino, |_, state| state.append_end = append_end);
     }
 
     /// The slots were not taken after all.
@@ -186,16 +183,17 @@ impl MetadataService {
     /// Files that are being written are, from now on, in this server's epoch.
     pub(super) fn go_on_writing(&self, files: &[FileState]) {
         for ino in files.iter().filter_map(|file| Ino::from_raw(file.ino)) {
-            let file = self.files.get_or_make(ino);
-            let mut state = file.state.lock();
-            match self.mds.begin_write(ino) {
-                Ok(_) => state.begun = true,
-                Err(errno) => tracing::warn!(%ino, %errno, "a file that is being written is settled later"),
-            }
-            if state.writers == 0 {
-                self.due.lock().insert(ino);
-            }
-            self.files.remove_if_idle(&file, &mut state);
+            self.files.with(ino, |_, state| {
+                match self.mds.begin_write(ino) {
+                    Ok(_) => state.begun = true,
+                    Err(errno) => {
+                        tracing::warn!(%ino, %errno, "a file that is being written is settled later");
+                    }
+                }
+                if state.writers == 0 {
+                    self.due.lock().insert(ino);
+                }
+            });
         }
     }
 }
