@@ -85,6 +85,28 @@ fn regression_who_is_brought_and_does_not_come_in_time_is_given_up() {
     assert_eq!(join(&mut server, 2, 1300), gone());
 }
 
+/// Found with clients of a server that died twice: it came back to the second life, did not hear so, and was refused by the third as one who had come too
+/// late, although what it has was its own all the time.
+#[test]
+fn regression_who_came_back_without_hearing_so_comes_back_again() {
+    let with = |known: &[SessionId]| {
+        let past = Past { life: Life(3), from: Life(2), fenced: BTreeSet::new() };
+        let mut server = Server::new(LIMITS, past, at(0));
+        let sessions = known.iter().copied().collect();
+        server.expect(Expected { sessions, ..Expected::default() });
+        let by = Party { session: NAME, joined: Joined(Life(1).first_number() + 1) };
+        let owner = Owner { session: NAME, class: Class::Process, id: 1 };
+        let lock = HadLock { ino: Ino::ROOT, owner, range: Range::ALL, kind: Kind::Write, pid: 7 };
+        let had = Had { locks: vec![lock], ..Had::default() };
+        server.handle(at(10), Input::Said { by, saying: Saying::Join { number: 1, life: Life(3), had } });
+        std::iter::from_fn(|| server.poll_effect()).next().unwrap()
+    };
+    let back = with(&[NAME, SessionId(8)]);
+    assert!(matches!(back, Effect::Tell { to: NAME, telling: Telling::Joined { .. } }), "{back:?}");
+    let late = with(&[SessionId(8)]);
+    assert!(matches!(late, Effect::Tell { to: NAME, telling: Telling::Gone { .. } }), "{late:?}");
+}
+
 /// Goal: what comes of a session that was given up, and is over, is its own until it is fenced once more. Method: the same, with a lock that is put in.
 #[test]
 fn what_comes_of_who_was_given_up_is_free_when_it_is_fenced_again() {

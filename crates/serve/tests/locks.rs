@@ -221,7 +221,12 @@ fn locks_outlive_a_restart_of_the_server() {
     site.kill();
     site.start();
     assert!(come_back(&late, late_before, vec![]).is_err());
-    come_back(&one, mounted.joined, vec![]).unwrap();
+    come_back(&one, mounted.joined, vec![write(1)]).unwrap();
+    // It did not hear that it was in the third and the second.
+    site.kill();
+    site.start();
+    assert!(come_back(&late, late_before, vec![]).is_err());
+    come_back(&one, before, vec![write(1)]).unwrap();
     until("all have ended", || {
         ask(&one.control, &Unmount { head: Some(Head::of(one.id)) }, &[], 0).unwrap();
         site.service().in_use().0 == 0

@@ -203,13 +203,11 @@ impl Server {
     /// With all that it had, or not at all: nothing was granted since that could be in the way, if all said what is true.
     fn may_come_back(&self, by: Party, had: &Had) -> bool {
         let life = Life::of(by.joined.0);
+        // It was there at the end of the last life: others brought what it had, or it came back to that one and never heard so.
+        let was_there = || self.expected.as_ref().is_some_and(|past| past.sessions.contains(&by.session));
         let in_time = self.in_grace()
-            && if by.joined == Joined::default() {
-                // Others brought what it had, and it never heard of us.
-                self.expected.as_ref().is_some_and(|past| past.sessions.contains(&by.session))
-            } else {
-                life >= self.past.from && life < self.past.life
-            };
+            && life < self.past.life
+            && (was_there() || (by.joined != Joined::default() && life >= self.past.from));
         let limits = &self.limits;
         let room = self.sessions.len() < limits.sessions
             && self.table.leases() + had.leases.len() <= limits.leases
