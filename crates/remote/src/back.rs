@@ -246,6 +246,11 @@ impl Back {
         Some((file.written, file.through))
     }
 
+    /// All of that is at its data servers, or lost.
+    pub(crate) fn is_there(&self, ino: Ino, until: u64) -> bool {
+        self.files.get(&ino).is_none_or(|file| file.done_to >= until)
+    }
+
     /// What is to be done until all of that is there. After [`Step::Send`] comes [`Back::sent`] or [`Back::failed`].
     pub(crate) fn step(&mut self, ino: Ino, until: u64) -> Step {
         let Some(file) = self.files.get_mut(&ino).filter(|file| file.done_to < until) else {
@@ -287,7 +292,7 @@ impl Back {
         file.map_or(Duration::ZERO, |file| now.saturating_duration_since(*file.failing.get_or_insert(now)))
     }
 
-    /// What is kept back of it is lost. Nobody sends it. Returns how many bytes.
+    /// What is kept back of it is lost. Nobody sends it, or who does is not waited for: what comes of that counts for nothing. Returns how many bytes.
     pub(crate) fn lose(&mut self, ino: Ino) -> u64 {
         let Some(file) = self.files.get_mut(&ino) else { return 0 };
         let lost = file.sealed_bytes() + file.young.bytes();

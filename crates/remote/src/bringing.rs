@@ -44,6 +44,8 @@ impl Remote {
             Some(at) => at.joined,
             None => self.join_at(home, session)?,
         };
+        // One in place of a lost one had nothing there.
+        let again = recovering.is_none_or(|recovering| recovering.0.is_some());
         let head = Head { joined, ..session.head() };
         let patience = self.options.patience;
         let waits = Waits::of(patience, patience);
@@ -67,7 +69,7 @@ impl Remote {
                 (session, joined),
                 &slots.iter().filter_map(|n| Slot::new(*n)).collect(),
             );
-            let had = (self.hold_at(home, head, &there)?, self.open_at(home, head, &there)?);
+            let had = (self.hold_at(home, head, &there)?, self.open_at(home, head, &there, again)?);
             locks = self.locks_there(session.id, &there);
             all.extend(slots.iter().copied());
             tracing::info!(
@@ -95,13 +97,19 @@ impl Remote {
         Ok(references.len())
     }
 
-    fn open_at(&self, home: &Home, head: Head, there: &dyn Fn(Ino) -> bool) -> Result<usize, Stop> {
+    fn open_at(
+        &self,
+        home: &Home,
+        head: Head,
+        there: &dyn Fn(Ino) -> bool,
+        again: bool,
+    ) -> Result<usize, Stop> {
         let files: Vec<Arc<OpenFile>> =
             self.openings.all().into_iter().filter(|file| there(file.ino)).collect();
         for file in &files {
             let (ino, opening) = (file.ino.get(), file.number);
             let write = file.access.write;
-            let open = Open { head: Some(head), ino, opening, write, keep: false, again: true };
+            let open = Open { head: Some(head), ino, opening, write, keep: false, again };
             match ask_line(&home.metadata, &open, Body::default(), self.waits()) {
                 Ok(_) => file.lost.store(false, Ordering::Release),
                 Err(stop @ Stop::Silent { .. }) => return Err(stop),

@@ -15,13 +15,7 @@ use types::{Errno, Ino, Slot};
 use wire::frame::Body;
 
 use crate::{
-    Remote,
-    finding::ask_line,
-    held::Source,
-    homes::Home,
-    keeping_back::PAUSE,
-    line::Waits,
-    session::Session,
+    Remote, finding::ask_line, held::Source, homes::Home, keeping_back::PAUSE, line::Waits, session::Session,
 };
 
 /// What was said is said again after so long: a server gives up who says nothing for longer.
@@ -83,27 +77,35 @@ impl Remote {
         let there = |ino: Ino| slots.contains(&ino.ugsd().slot());
         let files = back.lock().stop_some(there);
         let knew_of_us = home.knows_of_writes(session.id, joined).is_some();
-        let end = Instant::now() + BRING_MAX.max(2 * self.renew_every());
+        let end = Instant::now() + self.bring_max();
         for ino in files {
             if knew_of_us {
                 back.lock().rename(ino, Source { node: home.node, joined });
             }
-            while let Err(error) = self.send_as_it_is(ino) {
-                if Instant::now() + PAUSE >= end {
-                    self.lose_back(ino, error);
-                    break;
+            loop {
+                let left = end.saturating_duration_since(Instant::now()).max(PAUSE);
+                match self.send_as_it_is(ino, Waits::of(left, left)) {
+                    Ok(()) => break,
+                    Err(error) if Instant::now() + PAUSE >= end => {
+                        self.lose_back_within(ino, error, PAUSE);
+                        break;
+                    }
+                    Err(_) => std::thread::sleep(PAUSE),
                 }
-                std::thread::sleep(PAUSE);
             }
         }
     }
 
+    pub(crate) fn bring_max(&self) -> Duration {
+        BRING_MAX.max(2 * self.renew_every())
+    }
+
     /// What is kept back of the file, to where it was known to be: no metadata server is asked.
-    pub(crate) fn send_as_it_is(&self, ino: Ino) -> Result<(), Errno> {
+    pub(crate) fn send_as_it_is(&self, ino: Ino, waits: Waits) -> Result<(), Errno> {
         let Some(back) = &self.backlog.back else { return Ok(()) };
         let Some((until, through)) = back.lock().until_now(ino) else { return Ok(()) };
         let file = self.openings.get(through).ok_or(Errno::EIO)?;
         let placed = file.placed.lock().clone().ok_or(Errno::EIO)?;
-        self.send_until(&file, &placed, until)
+        self.send_until(&file, &placed, until, waits)
     }
 }

@@ -19,7 +19,9 @@ use crate::{
     Remote,
     back::{At, Back, Batch, Found, Right, Step, Wrote},
     held::Source,
+    homes::FIRST_PAUSE,
     kept,
+    line::Waits,
     openings::{OpenFile, Placed},
     pages::Piece,
     reading::{Answers, asking, object},
@@ -103,6 +105,9 @@ impl Remote {
         // Growth under a quota is asked for, pages of mappings are the kernel's, and so are reads of files that were lent.
         let past = file.reserved.is_some() || self.dropping.has(file.ino) || self.through.has(file.ino);
         if !small || past || self.backlog.unknown.load(Ordering::Relaxed) || !self.keeps() {
+            return Ok(false);
+        }
+        if self.has_homes() && !self.options.write_back_of_several {
             return Ok(false);
         }
         if file.small_writes.fetch_add(1, Ordering::Relaxed) < FEW {
@@ -190,7 +195,7 @@ impl Remote {
         };
         let offered = self.data_pool.offer(move || {
             if let Some(this) = this.upgrade() {
-                let _ = this.write_out(ino);
+                let _ = this.write_out_to(ino, false);
                 done(&this);
             }
         });
@@ -225,9 +230,15 @@ impl Remote {
 
     /// What was kept back of the file so far is at its data servers when this returns, or is an error.
     pub(crate) fn write_out(&self, ino: Ino) -> Result<(), Errno> {
+        self.write_out_to(ino, true)
+    }
+
+    /// `owner`: somebody else may have the file's slot by now. That is waited for, and he is told what we have there, which sends it.
+    fn write_out_to(&self, ino: Ino, owner: bool) -> Result<(), Errno> {
         let Some(back) = &self.backlog.back else { return Ok(()) };
         let Some((until, _)) = back.lock().until_now(ino) else { return Ok(()) };
-        for _ in 0..MOVES_MAX {
+        let (began, mut pause, mut moves) = (Instant::now(), FIRST_PAUSE, 0);
+        loop {
             let Some((_, through)) = back.lock().until_now(ino) else { return Ok(()) };
             let Some(file) = self.openings.get(through) else {
                 self.lose_back(ino, Errno::EIO);
@@ -237,17 +248,25 @@ impl Remote {
                 Ok(placed) => placed,
                 Err(error) => return self.not_sent(ino, error),
             };
-            let failed = match self.send_until(&file, &placed, until) {
+            let failed = match self.send_until(&file, &placed, until, self.waits()) {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            let elsewhere = matches!(failed, Errno::EIO | Errno::ESTALE)
-                && self.placed_now(&file).is_ok_and(|now| now.layout != placed.layout);
-            if !elsewhere {
+            let again = if failed == Errno::EREMOTE {
+                let waited = owner && self.owner_is_waited_for(began, &mut pause);
+                if waited {
+                    let _ = self.placed_now(&file);
+                }
+                waited
+            } else {
+                let may_move = matches!(failed, Errno::EIO | Errno::ESTALE) && moves < MOVES_MAX;
+                moves += 1;
+                may_move && self.placed_now(&file).is_ok_and(|now| now.layout != placed.layout)
+            };
+            if !again && !back.lock().is_there(ino, until) {
                 return self.not_sent(ino, failed);
             }
         }
-        self.not_sent(ino, Errno::EIO)
     }
 
     /// Of all files.
@@ -269,20 +288,26 @@ impl Remote {
     }
 
     /// Asks data servers alone: who makes a session anew may wait for it.
-    pub(crate) fn send_until(&self, file: &OpenFile, placed: &Placed, until: u64) -> Result<(), Errno> {
+    pub(crate) fn send_until(
+        &self,
+        file: &OpenFile,
+        placed: &Placed,
+        until: u64,
+        waits: Waits,
+    ) -> Result<(), Errno> {
         let Some(back) = &self.backlog.back else { return Ok(()) };
         loop {
             let mut table = back.lock();
             match table.step(file.ino, until) {
                 Step::Done => return Ok(()),
                 Step::Wait => {
-                    if self.backlog.sent.wait_for(&mut table, self.options.longest).timed_out() {
+                    if self.backlog.sent.wait_for(&mut table, waits.longest).timed_out() {
                         return Err(Errno::EIO);
                     }
                 }
                 Step::Send(batch) => {
                     drop(table);
-                    let sent = self.send(file, placed, &batch);
+                    let sent = self.send((file, placed), &batch, waits);
                     let mut table = back.lock();
                     match sent {
                         Ok(()) => table.sent(file.ino),
@@ -295,16 +320,21 @@ impl Remote {
         }
     }
 
-    fn send(&self, file: &OpenFile, placed: &Placed, batch: &Batch) -> Result<(), Errno> {
+    fn send(&self, (file, placed): (&OpenFile, &Placed), batch: &Batch, waits: Waits) -> Result<(), Errno> {
         let range = |(at, bytes): &(u64, Bytes)| *at..*at + bytes.len() as u64;
         let mut changing: Vec<_> =
             batch.pieces.iter().map(|piece| self.change_bytes(file.ino, Some(range(piece)))).collect();
-        let done = self.send_pieces(file, placed, batch);
+        let done = self.send_pieces((file, placed), batch, waits);
         changing.iter_mut().for_each(|one| one.ended(&done));
         done
     }
 
-    fn send_pieces(&self, file: &OpenFile, placed: &Placed, batch: &Batch) -> Result<(), Errno> {
+    fn send_pieces(
+        &self,
+        (file, placed): (&OpenFile, &Placed),
+        batch: &Batch,
+        waits: Waits,
+    ) -> Result<(), Errno> {
         let mut parts: Vec<(usize, u64, Bytes)> = Vec::new();
         for (at, bytes) in &batch.pieces {
             for part in placed.striped.parts(*at, bytes.len() as u64) {
@@ -322,7 +352,7 @@ impl Remote {
                 Ok(ToStripe { stripe: *stripe, what: What::Change, asking })
             });
             let askings = askings.collect::<Result<_, Errno>>()?;
-            let answers = self.ask_stripes(file, placed, askings, self.waits())?;
+            let answers = self.ask_stripes(file, placed, askings, waits)?;
             if answers.iter().any(|answered| matches!(answered, Err(Errno::ESTALE))) {
                 return Err(Errno::ESTALE);
             }
@@ -365,10 +395,15 @@ impl Remote {
     }
 
     pub(crate) fn lose_back(&self, ino: Ino, error: Errno) {
+        self.lose_back_within(ino, error, self.options.longest);
+    }
+
+    /// `longest`: so long who is sending some of it is waited for.
+    pub(crate) fn lose_back_within(&self, ino: Ino, error: Errno, longest: Duration) {
         let Some(back) = &self.backlog.back else { return };
         let mut table = back.lock();
         while table.is_sending(ino) {
-            if self.backlog.sent.wait_for(&mut table, self.options.longest).timed_out() {
+            if self.backlog.sent.wait_for(&mut table, longest).timed_out() {
                 break;
             }
         }
@@ -442,9 +477,15 @@ impl Remote {
     pub(crate) fn save_back(&self, at: Option<u64>) {
         let Some(back) = &self.backlog.back else { return };
         let some = back.lock().stop_of(|from| at.is_none_or(|node| from.node == node));
+        // Of a server that was started again data servers may not have heard yet; or another has the slot, and is being told beside this what we have there.
+        let end = at.map(|_| Instant::now() + self.bring_max());
         for ino in some {
-            if self.send_as_it_is(ino).is_err() {
-                self.lose_back(ino, Errno::EIO);
+            while let Err(error) = self.send_as_it_is(ino, self.waits()) {
+                if error != Errno::EREMOTE || end.is_none_or(|end| Instant::now() + PAUSE >= end) {
+                    self.lose_back(ino, Errno::EIO);
+                    break;
+                }
+                std::thread::sleep(PAUSE);
             }
         }
     }

@@ -112,7 +112,7 @@ impl Remote {
     }
 
     /// Data servers know another owner of a file's slot than we do, or none yet. False: that was waited for.
-    fn owner_is_waited_for(&self, since: Instant, pause: &mut Duration) -> bool {
+    pub(crate) fn owner_is_waited_for(&self, since: Instant, pause: &mut Duration) -> bool {
         if since.elapsed() + *pause >= self.metadata_patience() {
             return false;
         }

@@ -246,7 +246,8 @@ impl Remote {
                 opening: file.number,
                 write: file.access.write,
                 keep: false,
-                again: true,
+                // A new session had nothing: it waits for what others kept back while the lost one was given up.
+                again: coming.is_some(),
             };
             match self.ask_in(session, coming, open) {
                 Ok(_) => file.lost.store(false, Ordering::Release),

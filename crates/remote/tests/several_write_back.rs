@@ -13,7 +13,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use proto::{attr::Caller, metadata::BeginWrite, writes::KeepWrites};
@@ -26,7 +26,7 @@ use site::{
     several::{Begin, Several},
     until,
 };
-use types::Ino;
+use types::{Errno, Ino};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const READ: Access = Access { read: true, write: false, exclusive: false, no_atime: true };
@@ -38,6 +38,7 @@ fn client(site: &Several, node: u64) -> Arc<Remote> {
     options.patience = Duration::from_secs(20);
     options.longest = Duration::from_secs(40);
     options.write_back = 64 << 20;
+    options.write_back_of_several = true;
     Remote::start(options).unwrap()
 }
 
@@ -196,7 +197,11 @@ fn after_a_server_ended_what_was_answered_is_seen() {
     };
     let look = |end: u64, why: &str| {
         for file in &files {
-            assert_eq!(b.getattr(file.ino).unwrap().size, end, "{why}");
+            let began = Instant::now();
+            let lost = || (a.status().sessions_lost, b.status().sessions_lost);
+            let attr = b.getattr(file.ino);
+            let size = attr.map(|attr| attr.size);
+            assert_eq!(size, Ok(end), "{why}; {:?}, sessions lost: {:?}", began.elapsed(), lost());
             assert_eq!(read(&b, file.ino)[end as usize - 1], end as u8, "{why}");
         }
     };
@@ -305,6 +310,40 @@ fn who_says_what_it_has_waits_for_nobody() {
         write(client, file, 1, b"2");
         assert_eq!(client.getattr(file.ino).unwrap().size, 2);
     }
+    a.shutdown();
+    b.shutdown();
+}
+
+/// Goal: what cannot be sent is lost, with an error, before its client is taken for one that says nothing. Method: a data server that is away for the whole
+/// of a take-over.
+#[test]
+fn what_cannot_be_sent_is_lost_before_the_session_is() {
+    let mut site = Several::with(3, 1, with_silence(Duration::from_secs(20)));
+    let (a, b) = (client(&site, 900), client(&site, 901));
+    let dirs = dirs(&site, &a);
+    let root = site.owner(Ino::ROOT.get());
+    let dir = *dirs.iter().find(|dir| site.owner(dir.get()) != root).unwrap();
+    let owner = site.owner(dir.get());
+    until("it has a standby", || site.is_copied(owner));
+    let file = keeping(&a, at(dir, "f"));
+    write(&a, &file, 0, b"kept");
+    a.fsync(&file).unwrap();
+    keep(&a, &file);
+    site.kill_data(0);
+    write(&a, &file, 4, b"back");
+    assert!(a.status().back.bytes > 0);
+    site.kill_for_good(owner);
+    until("it is lost", || a.status().back.lost > 0);
+    assert_eq!(a.status().sessions_lost, 0);
+    site.data[0].start();
+    site.report(0);
+    assert!(read(&b, file.ino).len() >= 4);
+    assert_eq!(a.fsync(&file), Err(Errno::EIO));
+    write(&a, &file, 0, b"more");
+    assert_eq!(a.fsync(&file), Ok(()));
+    assert_eq!(&read(&b, file.ino)[..4], b"more");
+    assert_eq!(a.status().sessions_lost, 0);
+    a.close(file.number);
     a.shutdown();
     b.shutdown();
 }
