@@ -17,6 +17,7 @@ mod chance;
 mod client;
 mod content;
 mod coordinator;
+pub mod copies;
 mod data;
 mod database;
 mod domain;
