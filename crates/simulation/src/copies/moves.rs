@@ -1,5 +1,7 @@
 //! Movements between tiers, as `tier` wants them, and syncs, which are movements that it is asked for.
 
+use std::collections::btree_map::Entry;
+
 use cluster::tenure::Time;
 use layout::SauIndex;
 use tier::{Effect, Input, MoveFailure, MoveId, Request, RequestId};
@@ -174,9 +176,8 @@ impl Tiers {
         for number in wanted {
             let Some(held) = self.held.get_mut(&number) else { continue };
             if held.record.map.is_dirty() && stage.left != Left::EarlySync {
-                if !self.flushing.contains_key(&number) {
-                    let id = stage.number();
-                    self.flushing.insert(number, id);
+                if let Entry::Vacant(place) = self.flushing.entry(number) {
+                    let id = *place.insert(stage.number());
                     let request = Request::Flush { ino: object(number) };
                     self.machine.handle(now, Input::Request { id: RequestId(id), request });
                     self.carry_out(stage, now);
