@@ -8,7 +8,7 @@
 //! ([0028](../../../docs/decisions/0028-simulation.md) says what that is).
 //!
 //! - [`world`] the processes, their faults, and what must hold; [`cast`] who takes part, and what can be left out to see that it is missed.
-//! - [`tail`] journals and their ends on standbys. [`network`] connections; [`database`], [`store`] what outlives processes; [`names`], [`content`] what is true.
+//! - [`copies`] files with two copies, in a world of their own over the same network. [`tail`] journals and their ends on standbys. [`network`] connections; [`database`], [`store`] what outlives processes; [`names`], [`content`] what is true.
 #![forbid(unsafe_code)]
 #![allow(clippy::wildcard_enum_match_arm, reason = "messages that are not for a process are no answer to it")]
 
@@ -17,6 +17,7 @@ mod chance;
 mod client;
 mod content;
 mod coordinator;
+pub mod copies;
 mod data;
 mod database;
 mod domain;

@@ -399,4 +399,6 @@ pub enum Message {
     // Their answers.
     Value(Option<u64>),
     Refused,
+    /// Of files with two copies.
+    Copies(Box<crate::copies::said::Said>),
 }
