@@ -180,7 +180,8 @@ fn locks_outlive_a_restart_of_the_server() {
     let (interrupted, also) = begin(&b, wish(&of_b, TWO, Kind::Read, true));
     until("both wait", || b.status().waiting_locks == 2);
     for _ in 0..2 {
-        site.kill();
+        // It may die again while they are coming back.
+        site.vanish();
         site.start();
         site.wait_for(1);
         // Nobody gets it, before and after the time of coming back.

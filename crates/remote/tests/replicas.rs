@@ -21,7 +21,7 @@ use site::{
     DataSite,
     cluster::{Session, Site, options},
     credentials,
-    cuts::Cuts,
+    cuts::{Cuts, node_in},
     until,
 };
 use types::{Errno, Ino, SAU_BYTES};
@@ -321,6 +321,13 @@ fn sizes_cuts_and_holes_are_those_of_both() {
         run.site.start_data(n);
     }
     run.end();
+}
+
+/// A handshake whose checksum or length has a bracket was waited for without an end, and its server looked as if it could not be reached.
+#[test]
+fn regression_who_asks_is_found_behind_any_bytes() {
+    assert_eq!(node_in(b"\x5b\0\xff[ab]\x5d[[17]\x5b\x0a"), Some(17));
+    assert_eq!(node_in(b"[1"), None);
 }
 
 /// Without a device everything is in memory, and both lose it.

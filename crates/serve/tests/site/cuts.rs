@@ -24,10 +24,12 @@ pub fn build_of(node: u64) -> String {
     format!("[{node}]")
 }
 
-fn node_in(hello: &[u8]) -> Option<u64> {
-    let text = String::from_utf8_lossy(hello);
-    let (_, rest) = text.split_once('[')?;
-    rest.split_once(']')?.0.parse().ok()
+/// What comes before it is random in part, and may have a bracket.
+pub fn node_in(hello: &[u8]) -> Option<u64> {
+    hello.split(|byte| *byte == b'[').skip(1).find_map(|rest| {
+        let end = rest.iter().position(|byte| *byte == b']')?;
+        std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
+    })
 }
 
 /// In front of one server.
