@@ -317,6 +317,36 @@ fn a_file_on_the_only_data_server_gets_its_second_copy_when_there_is_another_one
     assert_eq!(attrs.attrs[0].size, MIB);
 }
 
+/// Goal: a second copy is made though the primary was not told of it when that was decided, and nobody asks for the file meanwhile. Method: what the
+/// metadata server says to the primary does not arrive, and is lost; then it can be reached again.
+#[test]
+fn regression_a_primary_that_was_not_told_of_its_second_is_told_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("before");
+    let mut data = site::DataSite::started(1);
+    let net::Address::Unix(to) = data.address().clone() else { panic!("{}", data.address()) };
+    let cuts = site::cuts::Cuts::before(&to, &at);
+    data.shown = Some(cuts.address());
+    let mut site = Site::of(vec![data], twofold());
+    let session = site.session();
+    say(&session, "copies=2");
+    let mut file = begin(&site, &session, "f", 1);
+    file.write(0, &pattern(1, MIB));
+    cuts.cut(META);
+    site.add_data(site::DataSite::started(2));
+    until("a second one is to be made", || {
+        std::thread::sleep(Duration::from_millis(20));
+        file.find(None).second.is_some()
+    });
+    // Longer than the metadata server waits.
+    std::thread::sleep(Duration::from_secs(3));
+    drop(cuts);
+    let _cuts = site::cuts::Cuts::before(&to, &at);
+    file = File::of(&site, &session, file.ino, file.layout.clone());
+    file.wait_until_whole(0);
+    assert_eq!(file.read(true, 0, 4 << 20), pattern(1, MIB));
+}
+
 #[test]
 fn what_was_synced_outlives_both() {
     let mut site = Site::with(2, twofold());

@@ -221,6 +221,11 @@ impl MetadataService {
             return Ok(());
         }
         if now.second.is_some() {
+            // Who was not reached when this view was made does not copy, and nobody has to ask by it.
+            let object = Some(placed.object(ino, stripe));
+            if let Err(no) = self.ask(now.primary.node, KnowView { object, asks: false }) {
+                tracing::debug!(%ino, stripe, why = no.0.detail, "a primary hears of a view later");
+            }
             return Ok(());
         }
         let Some((second, kept)) = self.place_for_second(ino, stripe, &placed, &lives, &counting) else {
