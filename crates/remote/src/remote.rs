@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -28,7 +28,7 @@ use crate::{
     droppers::Dropping,
     finding::find_duty,
     held::Source,
-    homes::{Home, Homes, TELL},
+    homes::{Home, Homes},
     kept::Kept,
     line::{Common, Line, Stop, Waits},
     members::Doubts,
@@ -209,9 +209,7 @@ impl Remote {
             return Err(stop.into());
         }
         remote.begin_to_keep("remote-keep", keep)?;
-        if remote.has_homes() {
-            remote.begin_renewing()?;
-        }
+        remote.begin_renewing()?;
         remote.begin_keeping_back()?;
         remote.begin_closing()?;
         Ok(remote)
@@ -407,47 +405,6 @@ impl Remote {
         }
         *stopping
     }
-
-    /// One look of the keeper.
-    fn tick(&self, renewed: &mut Instant) {
-        self.give_back();
-        self.pay_locks();
-        if self.has_homes() {
-            return;
-        }
-        let every = self.renew_every();
-        let node = self.own_node();
-        let is_told = self.told_node.load(Ordering::Relaxed) == node;
-        // One that has come, or is no more, is told at once; if that fails, as often as all else.
-        if renewed.elapsed() < if is_told { every } else { every.min(TELL) } {
-            return;
-        }
-        *renewed = Instant::now();
-        let session = self.session();
-        let renew = control::Renew { head: Some(session.head()), node: Some(node), writes: false };
-        let (sent, renewed) = (Instant::now(), self.ask_control(&renew, every));
-        if renewed.is_ok() {
-            self.told_node.store(node, Ordering::Relaxed);
-            let here = Source { node: 0, joined: session.joined };
-            self.kept.lock().heard(here, sent, Instant::now());
-        }
-        match renewed {
-            Ok((answer, _)) if answer.map_epoch != self.nodes.epoch() => {
-                self.fetch_map();
-            }
-            Ok(_) => {}
-            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
-                let here = Source { node: 0, joined: session.joined };
-                if let Err(error) = self.recover(&session, here) {
-                    tracing::warn!(%error, "no session in place of the lost one yet");
-                }
-            }
-            Err(Stop::Fault { fault, .. }) => {
-                tracing::warn!(detail = fault.detail, "the session was not renewed")
-            }
-            Err(Stop::Silent { why, .. }) => tracing::debug!(why, "the session was not renewed"),
-        }
-    }
 }
 
 /// The directory that it is about is spread, or a part of it that was asked is none any more.
@@ -456,13 +413,13 @@ fn is_elsewhere(fault: &Fault, entered: &[u64]) -> bool {
 }
 
 fn keep(remote: &Weak<Remote>) {
-    let mut renewed = Instant::now();
     loop {
         let Some(remote) = remote.upgrade() else { return };
         if remote.pause() {
             return;
         }
-        remote.tick(&mut renewed);
+        remote.give_back();
+        remote.pay_locks();
     }
 }
 

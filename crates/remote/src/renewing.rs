@@ -1,11 +1,11 @@
-//! Keeping the session at several metadata servers: each hears by itself that it is there, whatever holds up what is asked of another.
+//! Keeping the session at the metadata servers: each hears by itself that it is there, whatever holds up what is asked of another.
 //!
 //! - I-RENEW-1: no renewal waits for another server, for a recovery or for what the mount gives back. What a renewal finds to be done (the session is to come
 //!   back, or to say what it has) is done by another thread, one for each server, while renewals go on.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     thread::{Builder, JoinHandle},
     time::{Duration, Instant},
 };
@@ -66,13 +66,77 @@ fn keep_homes(remote: &Weak<Remote>) {
     }
 }
 
+/// The same, of a mount with one metadata server.
+fn keep_alone(remote: &Weak<Remote>) {
+    let (mut renewed, mut mending) = (Instant::now(), None);
+    loop {
+        let Some(remote) = remote.upgrade() else { return };
+        if remote.pause() {
+            break;
+        }
+        remote.tend_alone(&mut renewed, &mut mending);
+    }
+    if mending.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("a thread that brings the session back ended with a panic");
+    }
+}
+
 fn ended<V>(thread: &mut Option<JoinHandle<V>>) -> Option<V> {
     thread.take_if(|thread| thread.is_finished())?.join().ok()
 }
 
 impl Remote {
     pub(crate) fn begin_renewing(self: &Arc<Self>) -> Result<(), std::io::Error> {
-        self.begin_to_keep("remote-homes", keep_homes)
+        if self.has_homes() {
+            self.begin_to_keep("remote-homes", keep_homes)
+        } else {
+            self.begin_to_keep("remote-renew", keep_alone)
+        }
+    }
+
+    /// The only server hears of the session, also while that comes back or is made anew there, and while something that is given back waits.
+    fn tend_alone(&self, renewed: &mut Instant, mending: &mut Option<JoinHandle<()>>) {
+        ended(mending);
+        let every = self.renew_every();
+        let node = self.own_node();
+        let is_told = self.told_node.load(Ordering::Relaxed) == node;
+        // One that has come, or is no more, is told at once; if that fails, as often as all else.
+        if renewed.elapsed() < if is_told { every } else { every.min(TELL) } {
+            return;
+        }
+        *renewed = Instant::now();
+        let (session, home) = (self.session(), self.duty());
+        let on_its_way = Self::on_its_way(&home, &session);
+        let head = on_its_way
+            .map_or_else(|| session.head(), |came| Head { joined: came.joined, ..Head::of(came.id) });
+        let renew = control::Renew { head: Some(head), node: Some(node), writes: false };
+        let (sent, answer) = (Instant::now(), self.ask_control(&renew, every));
+        if on_its_way.is_some() {
+            if let Err(stop) = answer {
+                tracing::debug!(errno = %stop.errno(), "a session on its way was not renewed");
+            }
+            return;
+        }
+        let here = Source { node: 0, joined: session.joined };
+        match answer {
+            Ok((answer, _)) => {
+                self.told_node.store(node, Ordering::Relaxed);
+                self.kept.lock().heard(here, sent, Instant::now());
+                if answer.map_epoch != self.nodes.epoch() {
+                    self.fetch_map();
+                }
+            }
+            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                if mending.is_none() {
+                    let mend = Mend::Recover(session, here);
+                    *mending = self.spawn(home, move |remote, home| remote.mend(&home, mend));
+                }
+            }
+            Err(Stop::Fault { fault, .. }) => {
+                tracing::warn!(detail = fault.detail, "the session was not renewed");
+            }
+            Err(Stop::Silent { why, .. }) => tracing::debug!(why, "the session was not renewed"),
+        }
     }
 
     /// All of them hear of the session, also those that have nothing of it yet: a slot may bring it there.
