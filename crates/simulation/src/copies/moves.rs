@@ -10,21 +10,8 @@ use types::{Ino, SAU_BYTES, TierId};
 use super::{
     cast::{CELLS, Left, OBJECTS, object},
     stage::Stage,
-    tiers::Tiers,
+    tiers::{Moving, Tiers},
 };
-
-pub struct Moving {
-    id: MoveId,
-    number: u64,
-    from: TierId,
-    to: TierId,
-    keep: bool,
-    saus: Vec<SauIndex>,
-    changes: u64,
-    began: Time,
-    ready: Time,
-    cancelled: bool,
-}
 
 fn number_of(ino: Ino) -> u64 {
     (0..OBJECTS).find(|number| object(*number) == ino).unwrap_or(0)

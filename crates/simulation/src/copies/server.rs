@@ -17,7 +17,6 @@ use super::{
     peers::Peers,
     said::{Said, Values},
     stage::Stage,
-    syncs::Syncing,
     tiers::Tiers,
 };
 use crate::{
@@ -40,6 +39,15 @@ pub(super) struct Storing {
     pub object: u64,
     pub number: u64,
     pub values: Values,
+}
+
+pub(super) struct Syncing {
+    pub(super) ticket: Ticket,
+    pub(super) object: u64,
+    pub(super) view: View,
+    /// Of whom no word has come yet, this one included.
+    pub(super) waits: usize,
+    pub(super) failed: bool,
 }
 
 pub(super) struct Object {

@@ -5,19 +5,10 @@ use cluster::replica::View;
 use super::{
     cast::{Left, all_of, place_of},
     said::Said,
-    server::{Called, Server},
+    server::{Called, Server, Syncing},
     stage::Stage,
 };
 use crate::network::Ticket;
-
-pub(super) struct Syncing {
-    ticket: Ticket,
-    object: u64,
-    view: View,
-    /// Of whom no word has come yet, this one included.
-    waits: usize,
-    failed: bool,
-}
 
 impl Server {
     pub(super) fn sync(

@@ -4,12 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use cluster::tenure::Time;
 use layout::{ObjectRecord, ReadPlace, Sau, SauIndex, WritePlace, WriteWish, read_place, write_place};
-use tier::{Input, Need, Placement, Settings, Tiering};
+use tier::{Input, MoveId, Need, Placement, Settings, Tiering};
 use types::{SAU_BYTES, TierId, TierSet};
 
 use super::{
     cast::{CELLS, Left, OBJECTS, Value, object, offset},
-    moves::Moving,
     stage::Stage,
 };
 use crate::store::Devices;
@@ -27,6 +26,20 @@ pub struct Held {
     pub in_sync: bool,
     pub open: bool,
     pub written: Time,
+}
+
+/// A movement under way.
+pub struct Moving {
+    pub(super) id: MoveId,
+    pub(super) number: u64,
+    pub(super) from: TierId,
+    pub(super) to: TierId,
+    pub(super) keep: bool,
+    pub(super) saus: Vec<SauIndex>,
+    pub(super) changes: u64,
+    pub(super) began: Time,
+    pub(super) ready: Time,
+    pub(super) cancelled: bool,
 }
 
 pub struct Tiers {
