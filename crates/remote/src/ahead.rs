@@ -119,7 +119,8 @@ impl<B> Run<B> {
         let gap = step.saturating_sub(len);
         if gap <= GAP_MAX.min(len.saturating_mul(GAPS_MAX)) && !self.narrow {
             let window = step.saturating_mul(seen).min(WINDOW_MAX);
-            return (Vec::from([offset..offset.saturating_add(len).saturating_add(window)]), true);
+            let whole = offset..offset.saturating_add(len).saturating_add(window);
+            return (Vec::from([whole]), true);
         }
         let ahead = seen.min(RECORDS_MAX).min(WINDOW_MAX / len.max(1));
         let all = (0..=ahead).filter_map(|n| {

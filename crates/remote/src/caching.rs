@@ -29,6 +29,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// A read that is overtaken so often goes past what is kept.
 const TURNS_MAX: usize = 8;
 
+/// How many bytes came, and they.
+type Chunks = (usize, Vec<Arc<[u8]>>);
+
 /// A change of bytes by this mount; it ends when this is dropped.
 pub(crate) struct Changing<R: Deref<Target = Remote>> {
     remote: R,
@@ -206,7 +209,7 @@ impl Remote {
     }
 
     /// What came, as it is kept. What is in one piece is copied once.
-    fn chunks(&self, fetch: &Fetch, all: Answers) -> Result<(usize, Vec<Arc<[u8]>>), Errno> {
+    fn chunks(&self, fetch: &Fetch, all: Answers) -> Result<Chunks, Errno> {
         let kept = |bytes: &[u8]| (bytes.len(), bytes.chunks(CHUNK as usize).map(Arc::from).collect());
         if let Answers::Whole(got) = all {
             let chunks = kept(&got.bytes);

@@ -36,7 +36,7 @@ impl Stride {
     pub(crate) fn goes_on(&mut self, (offset, len): (u64, u64), there: bool) -> bool {
         let next = self.is_next((offset, len));
         let among = |(at, of): (u64, u64)| len == of && at.abs_diff(offset).is_multiple_of(self.step);
-        if !next && !(there && self.step > 0 && self.last.is_some_and(among)) {
+        if !(next || there && self.step > 0 && self.last.is_some_and(among)) {
             return false;
         }
         self.seen = self.seen.saturating_add(1);
