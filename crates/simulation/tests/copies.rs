@@ -13,6 +13,8 @@ use simulation::copies::{
 };
 
 const SEEDS: u64 = 150;
+/// Runs that were wrong once: bytes that a kill had left in memory alone were taken for durable by the check.
+const KEPT: [u64; 2] = [1075, 2547];
 /// So many runs at most until what is left out is missed.
 const PATIENCE: u64 = 200;
 
@@ -38,7 +40,7 @@ fn two_copies_are_one_file() {
     let seeds = setting("SIMULATION_SEEDS").unwrap_or(SEEDS);
     let first = setting("SIMULATION_FIRST").unwrap_or(0);
     let (mut wrong, mut met) = (Vec::new(), BTreeMap::new());
-    for seed in first..first + seeds {
+    for seed in (first..first + seeds).chain(KEPT) {
         let outcome = run(seed, Left::Nothing, false);
         for (what, times) in outcome.tally.counts() {
             *met.entry(what).or_insert(0) += times;

@@ -161,8 +161,8 @@ impl Epoch {
         let writes = || self.ops.iter().filter(|op| op.writes);
         let is_durable = |op: &Op| op.answered.is_some_and(|at| at < durable);
         if value.is_none() && self.initial != Some(None) && self.initial.is_some() {
-            // Only what was written since can be in memory alone.
-            let risky = writes().any(|op| !is_durable(op));
+            // What was written since can be in memory alone, and what a kill had left there.
+            let risky = self.begins > durable || writes().any(|op| !is_durable(op));
             let promised = writes().find(|op| is_durable(op));
             return match promised {
                 None if risky => Ok(()),
