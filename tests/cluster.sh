@@ -7,7 +7,7 @@
 
 A=$scratch/a B=$scratch/b
 # Of this run alone: two at once do not meet. Below those that the kernel gives to connections.
-port=${port:-$((20000 + $$ % 12000))}
+port=${port:-$(free_ports)}
 addresses=127.0.0.1:$port
 several=${several:-no} nodes=3
 if [ $several = yes ]; then

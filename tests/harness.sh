@@ -125,6 +125,16 @@ skip_case() { # inside a case
     echo "$*"
     exit 77
 }
+# The first of a hundred ports that nobody uses, below those that the kernel gives to connections. Suites that run at the same time have
+# process numbers near each other, so each number has a hundred.
+free_ports() {
+    local n first
+    for ((n = $$; n < $$ + 120; n++)); do
+        first=$((20000 + n % 120 * 100))
+        [ -n "$(ss -Htln "sport >= :$first and sport < :$((first + 100))")" ] || break
+    done
+    echo "$first"
+}
 # Runs a command that must end with this status; prints what it said.
 expect_status() { # STATUS COMMAND...
     local wanted=$1 got=0
