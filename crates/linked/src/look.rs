@@ -155,7 +155,7 @@ impl Linked {
     }
 
     /// It has to be listed at the next look, whatever its times say.
-    fn unsettle(&self, dir: Ino) -> Result<(), Errno> {
+    pub(crate) fn unsettle(&self, dir: Ino) -> Result<(), Errno> {
         // Nobody remembers it as settled in between.
         let _log = self.ledger.lock();
         let Some(mut record) = self.record_of(dir)? else { return Ok(()) };

@@ -65,6 +65,10 @@ impl Linked {
             Verdict::Do => self.carry_out(&task, from, to),
             Verdict::Done => {
                 let done = self.found_done(&task, from, to)?;
+                // If it moved along with its directory, that one has the times which it had, and would not be listed.
+                if let Step::Unlink { at } | Step::Rmdir { at } = &entry.step {
+                    self.unsettle(at.dir).map_err(after_the_fact)?;
+                }
                 Ok(Done { changed: self.dirs_of(&task).map_err(after_the_fact)?, ..done })
             }
             // Whose bytes they were nobody can tell: neither is lost if both are kept.
@@ -344,7 +348,8 @@ impl Linked {
         let (dir, way) = self.dir_and_way(at).map_err(Trouble::of)?;
         let taken = if is_dir { self.back.rmdir(&way) } else { self.back.unlink(&way) };
         match taken {
-            Ok(()) | Err(Errno::ENOENT) => {}
+            Ok(()) => {}
+            Err(Errno::ENOENT) => self.unsettle(at.dir).map_err(after_the_fact)?,
             Err(errno) => return Err(Trouble::of(errno)),
         }
         let done = self.without(task, at).map_err(after_the_fact)?;

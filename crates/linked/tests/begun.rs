@@ -371,6 +371,24 @@ fn regression_what_is_written_after_a_version_is_published() {
     assert_eq!(site.they_have("f"), b"end");
 }
 
+/// Whatever was to be taken was not where it had been, which passed for its being gone.
+#[test]
+fn regression_what_moves_with_its_directory_before_it_is_taken_is_seen() {
+    for step in STEPS.iter().filter(|step| matches!(step.name, "unlink" | "rmdir")) {
+        let mut site = Site::new();
+        site.they_mkdir("d");
+        (step.before)(&site);
+        site.start();
+        site.settle();
+        site.plan.hold_steps(true);
+        (step.ours)(&site);
+        they_rename(&site, "d", "dd");
+        site.plan.hold_steps(false);
+        assert_eq!(drain(&site, &|| false), Ok(()), "{}", step.name);
+        site.settle();
+    }
+}
+
 steps! {
     create 0
     create_over 1
