@@ -16,10 +16,12 @@ use crate::{
 /// Shorter ones are sooner with a worker than the next one is received.
 const LEAST: usize = 64 << 10;
 
-pub(super) fn is_for(incoming: &Incoming) -> bool {
-    std::env::var_os("ONFS_X_NOHERE").is_none() && incoming.body().len() >= LEAST
-        && Method::from_number(incoming.header.method) == Some(Method::Write)
-        && incoming.is_alone()
+impl DataService {
+    pub(super) fn is_for_here(&self, incoming: &Incoming) -> bool {
+        incoming.body().len() >= LEAST
+            && Method::from_number(incoming.header.method) == Some(Method::Write)
+            && incoming.is_alone()
+    }
 }
 
 impl Attempt for DataService {

@@ -532,7 +532,7 @@ impl Handler for DataService {
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
             let is_of_copies = self.is_of_copies(&incoming);
-            if !is_of_copies && super::here::is_for(&incoming) {
+            if !is_of_copies && self.is_for_here(&incoming) {
                 return self.workers.take_here(me, incoming, reply);
             }
             let workers = if is_of_copies { &self.among } else { &self.workers };
