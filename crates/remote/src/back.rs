@@ -52,7 +52,9 @@ pub(crate) enum Wrote {
     /// There is enough to be sent; somebody else does it.
     SendSome,
     /// He waits as long as [`Back::is_full`]. `send`: as with [`Wrote::SendSome`].
-    Wait { send: bool },
+    Wait {
+        send: bool,
+    },
 }
 
 /// What is to be sent: none of it overlaps.

@@ -47,9 +47,15 @@ impl World {
 
     fn write(&mut self, offset: usize, bytes: &[u8]) -> bool {
         let at = At::Offset(offset as u64);
-        let kept = self.back.write(self.now, (INO, 1), (at, &Bytes::copy_from_slice(bytes)), |_| true).is_some();
+        let bytes = Bytes::copy_from_slice(bytes);
+        let wrote = self.back.write(self.now, (INO, 1), (at, &bytes), |_| true);
+        if let Some(Wrote::SendSome | Wrote::Wait { send: true }) = wrote {
+            // It is sent whenever the test says so.
+            self.back.unqueue(INO);
+        }
+        let kept = wrote.is_some();
         if kept {
-            self.seen[offset..offset + bytes.len()].copy_from_slice(bytes);
+            self.seen[offset..offset + bytes.len()].copy_from_slice(&bytes);
         }
         kept
     }

@@ -36,7 +36,8 @@ impl Attempt for DataService {
         if !matches!(self.asked_replica(object), Ok(None)) {
             return None;
         }
-        let admitted = self.admission.begin(Asker { server: write.server, joined: write.joined }, ino).ok()?;
+        let admitted =
+            self.admission.begin(Asker { server: write.server, joined: write.joined }, ino).ok()?;
         let begun = self.under_way.try_begin(incoming, ino)?;
         let state = held.state.try_read().filter(|state| !state.gone && state.begun)?;
         let there = state.object.as_ref()?;
