@@ -59,6 +59,9 @@ pub struct MountOptions {
     pub max_transfer: u32,
     /// The connection is to outlive the process: /dev/fuse with one descriptor, which another process can go on with.
     pub guarded: bool,
+    /// So many more buffers of /dev/fuse are kept than its threads use: for data that the file system holds beyond its answers
+    /// ([`Call::take_data`](crate::Call::take_data)).
+    pub held_buffers: usize,
     /// What the kernel offers and is not used, as if it did not offer it. For tests.
     pub withhold: Capabilities,
 }
@@ -78,6 +81,7 @@ impl MountOptions {
             threads: 0,
             max_transfer: 1 << 20,
             guarded: false,
+            held_buffers: 0,
             withhold: Capabilities::empty(),
         }
     }

@@ -295,7 +295,8 @@ pub(crate) fn spawn_device_threads(
     options: &MountOptions,
 ) -> Result<(), MountError> {
     let threads = options.thread_count();
-    let pool = Pool::new(core.agreed.payload + PAGE, threads * 2, options.guarded);
+    let kept = threads * 2 + options.held_buffers;
+    let pool = Pool::new(core.agreed.payload + PAGE, kept, options.guarded);
     for id in 0..threads {
         let channel = if id == 0 || options.guarded {
             Arc::clone(device)

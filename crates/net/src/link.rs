@@ -278,6 +278,10 @@ impl Link {
         self.state.lock().news.pop_front()
     }
 
+    pub(crate) fn has_no_news(&self) -> bool {
+        self.state.lock().news.is_empty()
+    }
+
     pub(crate) fn ended(&self) -> Option<Woken> {
         self.state.lock().ended.pop_front()
     }

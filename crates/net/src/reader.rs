@@ -50,6 +50,8 @@ pub struct Incoming {
     /// Nobody waits for the answer after that.
     pub deadline: Instant,
     body: PageBuffer,
+    /// The last of what was received together.
+    alone: bool,
     link: Arc<Link>,
 }
 
@@ -85,6 +87,11 @@ impl Incoming {
     /// For the body of an answer. What is in it has no meaning.
     pub fn buffer(&self, len: usize) -> Buffer {
         Buffer::new(&self.link.pool, len)
+    }
+
+    /// Nothing else has come over its connection: who carries it out on the reader's thread holds nothing up that is there by now.
+    pub fn is_alone(&self) -> bool {
+        self.alone && !self.link.transport.has_more()
     }
 
     /// Takes the body away; else its buffer is used again.
@@ -236,7 +243,8 @@ impl Reader {
                     let reply = Reply::new(self.link.clone(), header.id);
                     let deadline = self.link.instant(deadline);
                     let link = self.link.clone();
-                    self.handler.asked(Incoming { header, meta, deadline, body, link }, reply);
+                    let alone = self.decoder.is_between_frames() && self.link.has_no_news();
+                    self.handler.asked(Incoming { header, meta, deadline, body, alone, link }, reply);
                 }
                 News::Unasked { id } => self.handler.unasked(&self.link.peer, id),
             }

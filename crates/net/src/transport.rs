@@ -26,6 +26,10 @@ pub trait Transport: Send + Sync {
     fn send(&self, parts: &[IoSlice<'_>], wait: bool) -> io::Result<usize>;
     /// Fills the front of `into` with what is there, at least a byte; 0 is the end. `WouldBlock` after a tick without a byte.
     fn receive(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+    /// Is there perhaps something to receive now?
+    fn has_more(&self) -> bool {
+        true
+    }
     /// Ends both directions at once; whoever waits in the others returns.
     fn close(&self);
 }
@@ -73,6 +77,10 @@ impl Transport for SocketStream {
 
     fn receive(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         again(|| (&self.socket).read_vectored(into))
+    }
+
+    fn has_more(&self) -> bool {
+        rustix::io::ioctl_fionread(&self.socket).is_ok_and(|bytes| bytes > 0)
     }
 
     fn close(&self) {

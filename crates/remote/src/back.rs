@@ -24,8 +24,10 @@ const RENEW_AFTER: Duration = Duration::from_millis(1500);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// With so many bytes of a file some are sent.
 const SEND_BYTES: u64 = 1 << 20;
-/// With so many whoever writes waits until they are.
+/// With so many whoever writes waits until they are being sent; and with a quarter of what all files may have.
 const FILE_MAX: u64 = 8 << 20;
+/// Writes of so many bytes and more are kept where they came.
+pub(crate) const LARGE: usize = 128 << 10;
 
 /// May writes of a file be kept back?
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +51,10 @@ pub(crate) enum Wrote {
     Kept,
     /// There is enough to be sent; somebody else does it.
     SendSome,
-    /// He waits until it is.
-    SendAll,
+    /// He waits as long as [`Back::is_full`]. `send`: as with [`Wrote::SendSome`].
+    Wait {
+        send: bool,
+    },
 }
 
 /// What is to be sent: none of it overlaps.
@@ -199,7 +203,7 @@ impl Back {
         &mut self,
         now: Instant,
         (ino, opening): (Ino, u64),
-        (at, bytes): (At, &[u8]),
+        (at, bytes): (At, &Bytes),
         stands: impl Fn(&Right) -> bool,
     ) -> Option<Wrote> {
         let file = self.files.get_mut(&ino)?;
@@ -215,21 +219,32 @@ impl Back {
         };
         let end = offset.checked_add(bytes.len() as u64).filter(|end| i64::try_from(*end).is_ok())?;
         let before = file.young.bytes();
-        file.young.write(offset, bytes);
+        if bytes.len() < LARGE {
+            file.young.write(offset, bytes);
+        } else {
+            file.young.put(offset, bytes.clone());
+        }
         self.counts.bytes = self.counts.bytes - before + file.young.bytes();
         self.counts.writes += 1;
         file.young_since = file.young_since.or(Some(now));
         file.written += 1;
         (file.through, file.from) = (opening, Some(right.from));
         file.end = file.end.map(|known| known.max(end));
-        Some(match file.young.bytes() {
-            FILE_MAX.. => Wrote::SendAll,
-            SEND_BYTES.. if !file.sending && !file.queued => {
-                file.queued = true;
-                Wrote::SendSome
-            }
-            _ => Wrote::Kept,
+        let young = file.young.bytes();
+        let is_full = young >= file_max(self.max);
+        let send = (young >= SEND_BYTES || is_full) && !file.sending && !file.queued;
+        file.queued |= send;
+        Some(match send {
+            _ if is_full => Wrote::Wait { send },
+            true => Wrote::SendSome,
+            false => Wrote::Kept,
         })
+    }
+
+    /// There is as much of it as may wait to be sent, and somebody sends, or is about to. When one begins to there is room.
+    pub(crate) fn is_full(&self, ino: Ino) -> bool {
+        let waits = |file: &File| (file.sending || file.queued) && file.failing.is_none();
+        self.files.get(&ino).is_some_and(|file| file.young.bytes() >= file_max(self.max) && waits(file))
     }
 
     /// What was answered last, of a range.
@@ -369,11 +384,20 @@ impl Back {
         .collect()
     }
 
+    /// Whoever was about to send has, or does not.
     pub(crate) fn unqueue(&mut self, ino: Ino) {
         if let Some(file) = self.files.get_mut(&ino) {
             file.queued = false;
         }
         self.forget_if_idle(ino);
+    }
+
+    /// There is enough to be sent, and whoever asks is about to.
+    pub(crate) fn queue(&mut self, ino: Ino) -> bool {
+        let enough = |file: &&mut File| {
+            file.young.bytes() >= SEND_BYTES && !file.sending && !file.queued && file.failing.is_none()
+        };
+        self.files.get_mut(&ino).filter(enough).map(|file| file.queued = true).is_some()
     }
 
     /// A change of the file that goes past this begins.
@@ -399,6 +423,11 @@ impl Back {
         }
         self.forget_if_idle(ino);
     }
+}
+
+/// As much is being sent meanwhile, and other files have room, too.
+fn file_max(max: u64) -> u64 {
+    FILE_MAX.min(max / 4).max(1)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Keeping back small writes, and sending what was kept back.
+//! Keeping writes back, and sending what was kept back.
 //!
-//! A mount that alone has a file open, for writing, answers small writes when it has them, and sends many at once: when there is enough, after a second,
+//! A mount that alone has a file open, for writing, answers writes when it has them, and sends many at once: when there is enough, after a second,
 //! and before anybody looks at the file, here or elsewhere. What could not be sent is an error of the next `fsync` or `close` of each opening that wrote.
 
 use std::{
@@ -29,9 +29,7 @@ use crate::{
     writing::{WriteHow, place_of},
 };
 
-/// Writes of so many bytes and more are sent as they come.
-const LARGE: usize = 128 << 10;
-/// So many small writes of an opening come before it is asked whether more may be kept back.
+/// So many writes of an opening come before it is asked whether more may be kept back.
 const FEW: u32 = 3;
 /// A look at what is due.
 const LOOK: Duration = Duration::from_millis(100);
@@ -91,48 +89,73 @@ impl Remote {
         back.lock().stop_all();
         let (all, end) = (back.lock().all(), Instant::now() + patience);
         all.into_iter().for_each(|ino| self.write_out_or_lose(ino, end));
+        backlog.go_on();
     }
 
-    /// A small write, if it may be answered before its data servers have it.
+    /// A write, if it may be answered before its data servers have it.
     pub(crate) fn keep_back(
         &self,
         file: &OpenFile,
-        (offset, bytes): (u64, &[u8]),
+        (offset, bytes): (u64, &Bytes),
         how: WriteHow,
     ) -> Result<bool, Errno> {
         let Some(back) = &self.backlog.back else { return Ok(false) };
-        let small = bytes.len() < LARGE && !how.sync;
-        // Growth under a quota is asked for, pages of mappings are the kernel's, and so are reads of files that were lent.
-        let past = file.reserved.is_some() || self.dropping.has(file.ino) || self.through.has(file.ino);
-        if !small || past || self.backlog.unknown.load(Ordering::Relaxed) || !self.keeps() {
-            return Ok(false);
-        }
-        if self.has_homes() && !self.options.write_back_of_several {
-            return Ok(false);
-        }
-        if file.small_writes.fetch_add(1, Ordering::Relaxed) < FEW {
+        if !self.may_keep_back(file, how) || file.writes.fetch_add(1, Ordering::Relaxed) < FEW {
             return Ok(false);
         }
         self.ask_for_right(file, back);
         self.begin_write(file)?;
+        let wrote = self.keep_under_right(file, (offset, bytes), how);
+        if let Some(Wrote::Wait { .. }) = wrote {
+            // An error is that of the next `fsync`.
+            let _ = self.write_out(file.ino);
+        }
+        Ok(wrote.is_some())
+    }
+
+    /// The same, for who may not wait. `None`: the other one is to be asked. True: there is to be room before it is answered.
+    pub(crate) fn keep_back_now(&self, file: &OpenFile, at: (u64, &Bytes), how: WriteHow) -> Option<bool> {
+        self.ask_for_right(file, self.backlog.back.as_ref()?);
+        self.keep_under_right(file, at, how).map(|wrote| matches!(wrote, Wrote::Wait { .. }))
+    }
+
+    /// Could [`Remote::keep_back_now`] do it?
+    pub(crate) fn is_kept_back(&self, file: &OpenFile, how: WriteHow) -> bool {
+        let Some(back) = &self.backlog.back else { return false };
+        self.may_keep_back(file, how)
+            && file.writes.load(Ordering::Relaxed) >= FEW
+            && back.lock().right(file.ino).is_some()
+            && self.begun_write(file).is_some()
+    }
+
+    fn may_keep_back(&self, file: &OpenFile, how: WriteHow) -> bool {
+        // Growth under a quota is asked for, pages of mappings are the kernel's, and so are reads of files that were lent.
+        let past = file.reserved.is_some() || self.dropping.has(file.ino) || self.through.has(file.ino);
+        // Who has not heard yet that some are lost hears of those that come now at once.
+        let lost = || file.late_error.lock().is_some();
+        let known = !self.backlog.unknown.load(Ordering::Relaxed);
+        let several = self.has_homes() && !self.options.write_back_of_several;
+        !how.sync && !past && known && self.keeps() && !several && !lost()
+    }
+
+    fn keep_under_right(
+        &self,
+        file: &OpenFile,
+        (offset, bytes): (u64, &Bytes),
+        how: WriteHow,
+    ) -> Option<Wrote> {
+        let back = self.backlog.back.as_ref()?;
         let now = Instant::now();
         // Not both locks at once: a grant has them in the other order.
         let right = back.lock().right(file.ino);
-        let Some(right) = right.filter(|right| self.kept.lock().stands((right.ticket, right.from), now))
-        else {
-            return Ok(false);
-        };
+        let right = right.filter(|right| self.kept.lock().stands((right.ticket, right.from), now))?;
         let at = if how.append { At::End } else { At::Offset(offset) };
         let wrote =
             back.lock().write(now, (file.ino, file.number), (at, bytes), |now| now.ticket == right.ticket);
-        match wrote {
-            None => return Ok(false),
-            Some(Wrote::Kept) => {}
-            Some(Wrote::SendSome) => self.send_soon(file.ino),
-            // An error is that of the next `fsync`.
-            Some(Wrote::SendAll) => drop(self.write_out(file.ino)),
+        if let Some(Wrote::SendSome | Wrote::Wait { send: true }) = wrote {
+            self.send_soon(file.ino);
         }
-        Ok(true)
+        wrote
     }
 
     fn ask_for_right(&self, file: &OpenFile, back: &Mutex<Back>) {
@@ -188,20 +211,26 @@ impl Remote {
 
     fn send_soon(&self, ino: Ino) {
         let this = self.this.clone();
-        let done = move |this: &Remote| {
-            if let Some(back) = &this.backlog.back {
-                back.lock().unqueue(ino);
-            }
-        };
         let offered = self.data_pool.offer(move || {
             if let Some(this) = this.upgrade() {
                 let _ = this.write_out_to(ino, false);
-                done(&this);
+                this.leave_sending(ino);
+                // Behind others.
+                if this.backlog.back.as_ref().is_some_and(|back| back.lock().queue(ino)) {
+                    this.send_soon(ino);
+                }
             }
         });
         if !offered {
-            done(self);
+            self.leave_sending(ino);
         }
+    }
+
+    fn leave_sending(&self, ino: Ino) {
+        if let Some(back) = &self.backlog.back {
+            back.lock().unqueue(ino);
+        }
+        self.backlog.go_on();
     }
 
     /// Before a change of the file that is not kept back.
@@ -307,6 +336,7 @@ impl Remote {
                 }
                 Step::Send(batch) => {
                     drop(table);
+                    self.backlog.go_on();
                     let sent = self.send((file, placed), &batch, waits);
                     let mut table = back.lock();
                     match sent {
@@ -409,6 +439,7 @@ impl Remote {
         }
         let lost = table.lose(ino);
         drop(table);
+        self.backlog.go_on();
         if lost == 0 {
             return;
         }
@@ -506,6 +537,7 @@ fn send_due(remote: &Weak<Remote>) {
                 return;
             }
         }
+        this.backlog.go_on();
         let due = this.backlog.back.as_ref().map(|back| back.lock().queue_due(Instant::now()));
         due.into_iter().flatten().for_each(|ino| this.send_soon(ino));
     }

@@ -138,7 +138,7 @@ impl Filesystem for Remote {
                 return;
             }
             Ok(Operation::Write(_)) => {
-                if let Some(call) = self.write_at_once(call) {
+                if let Some(call) = self.keep_at_once(call).and_then(|call| self.write_at_once(call)) {
                     self.defer(call, true);
                 }
                 return;

@@ -39,6 +39,7 @@ mod held;
 mod homes;
 mod keeping;
 mod keeping_back;
+mod keeping_now;
 mod kept;
 mod kernel;
 mod keys;

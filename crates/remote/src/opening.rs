@@ -192,7 +192,7 @@ impl Remote {
             begun: AtomicU64::new(begun),
             cleared: AtomicBool::new(false),
             reserved: (access.write && attr.project != ProjectId::NONE).then(|| AtomicU64::new(attr.size)),
-            small_writes: AtomicU32::new(0),
+            writes: AtomicU32::new(0),
             answered: self.openings.answered(attr.ino),
             late_error: Mutex::default(),
             unsynced: Unsynced::default(),

@@ -55,8 +55,8 @@ pub struct OpenFile {
     pub(crate) cleared: AtomicBool,
     /// Of a file whose project may have a limit: up to here growth was asked for.
     pub(crate) reserved: Option<AtomicU64>,
-    /// Small writes through it so far.
-    pub(crate) small_writes: AtomicU32,
+    /// Writes through it so far, of those that may be kept back.
+    pub(crate) writes: AtomicU32,
     /// Of all openings of the file.
     pub(crate) answered: Arc<Mutex<Answered>>,
     /// What was answered and lost, until an `fsync` or a close says so.

@@ -197,15 +197,117 @@ fn this_mount_sees_what_it_wrote() {
     write_back(&a, &file, 6000, b"x");
     a.allocate(&file, AllocateArgs { offset: 6000, length: 1, mode: 3 }).unwrap();
     assert_eq!(read(&a, ino)[5999..], [0, 0]);
-    // A large one and one that is to be safe go past it, in their order.
+    // One that is to be safe goes past it, and is behind what came before.
     keep(&a, &file);
     write_back(&a, &file, 0, &[1; 1000]);
-    write(&a, &file, 500, &vec![2; 200 << 10]);
+    write_back(&a, &file, 500, &vec![2; 200 << 10]);
     write_back(&a, &file, 600, &[3; 10]);
     assert_eq!(a.write(&file, 605, &[4; 10], SYNC), Ok(10));
     assert_eq!(a.status().back.bytes, 0);
     let got = read(&a, ino);
     assert_eq!((got[499], got[500], got[604], got[605], got[614], got[615]), (1, 2, 3, 4, 4, 2));
+    a.close(file.number);
+    a.shutdown();
+}
+
+/// Goal: large writes are answered when the client has them, too, and are seen by all as small ones are (S-402). Method: large and small ones over each
+/// other, beside plain bytes; this mount's reads, and another's.
+#[test]
+fn large_writes_are_kept_back_in_their_order() {
+    const SIZE: usize = 3 << 20;
+    let site = Site::new(2);
+    let (a, b) = (client(&site, 900), client(&site, 901));
+    for seed in 0..6u8 {
+        let (ino, file) = keeping(&a, &format!("f{seed}"));
+        let mut want = vec![0; SIZE];
+        want[0] = b'0';
+        let lengths = [1 << 20, 4096, 128 << 10, 300_001, 700_000, 9, 1 << 20, 200_000];
+        for (n, len) in lengths.into_iter().enumerate() {
+            let at = (n * 1_234_567 + usize::from(seed) * 777_777) % (SIZE - len);
+            let part = bytes(len, seed ^ n as u8);
+            write_back(&a, &file, at as u64, &part);
+            want[at..at + len].copy_from_slice(&part);
+            let mut buf = vec![0; len];
+            assert_eq!(a.read(&file, at as u64, &mut buf), Ok(len));
+            assert!(buf == part, "{seed}, {n}");
+        }
+        write_back(&a, &file, SIZE as u64 - 1, b"e");
+        want[SIZE - 1] = b'e';
+        let other = b.open(ino, READ).unwrap();
+        let mut got = vec![1; SIZE];
+        for (n, part) in got.chunks_mut(1 << 20).enumerate() {
+            assert_eq!(b.read(&other, (n << 20) as u64, part), Ok(part.len()));
+        }
+        assert!(got == want, "{seed}");
+        b.close(other.number);
+        a.close(file.number);
+    }
+    assert_eq!(a.status().back.lost, 0);
+    a.shutdown();
+    b.shutdown();
+}
+
+/// Goal: what is kept back has the bound of the setting, however fast a program writes (S-403), and all of it comes. Method: a stream of large writes, with little room;
+/// somebody looks meanwhile.
+#[test]
+fn a_stream_of_large_writes_keeps_to_its_bound() {
+    const MAX: u64 = 6 << 20;
+    let site = Site::new(2);
+    let (a, b) = (client_with(&site, 900, MAX, Duration::from_secs(20)), client(&site, 901));
+    let (ino, file) = keeping(&a, "f");
+    let (before, done) = (a.status().back.writes, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                let now = a.status().back.bytes;
+                assert!(now <= MAX, "{now} bytes");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        for n in 0..40u64 {
+            write(&a, &file, n << 20, &bytes(1 << 20, n as u8));
+        }
+        done.store(true, Ordering::Release);
+    });
+    assert!(a.status().back.writes > before + 10, "they were kept back");
+    let other = b.open(ino, READ).unwrap();
+    for n in 0..40u64 {
+        let mut buf = vec![0; 1 << 20];
+        assert_eq!(b.read(&other, n << 20, &mut buf), Ok(1 << 20));
+        assert!(buf == bytes(1 << 20, n as u8), "{n}");
+    }
+    b.close(other.number);
+    a.close(file.number);
+    a.shutdown();
+    b.shutdown();
+}
+
+/// Goal: once some are lost no more are answered before they are there, until the program has heard of it (S-404). Method: a data server without room, and a program
+/// that does not sync.
+#[test]
+fn after_a_loss_each_write_says_itself_what_became_of_it() {
+    let mut data = DataSite::new(1);
+    (data.memory, data.ssd) = (8 << 20, Some(8 << 20));
+    data.start();
+    let site = Site::of(vec![data], options());
+    let a = client(&site, 900);
+    let (_, file) = keeping(&a, "f");
+    let part = vec![7; 512 << 10];
+    let mut end = 0;
+    until("something is lost", || {
+        end += part.len() as u64;
+        let _ = a.write(&file, end, &part, WriteHow::default());
+        a.status().back.lost > 0
+    });
+    let before = a.status().back.writes;
+    for n in 1..4 {
+        let at = end + n * part.len() as u64;
+        assert_eq!(a.write(&file, at, &part, WriteHow::default()), Err(Errno::ENOSPC));
+    }
+    assert_eq!(a.status().back.writes, before);
+    assert_eq!(a.fsync(&file), Err(Errno::ENOSPC));
+    a.setattr(file.ino, &SetattrArgs { size: Some(0), ..SetattrArgs::default() }).unwrap();
+    keep(&a, &file);
     a.close(file.number);
     a.shutdown();
 }

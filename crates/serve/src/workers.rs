@@ -61,6 +61,11 @@ pub trait Serve: Send + Sync + 'static {
     }
 }
 
+/// What may be done with a request on the thread that received it, which must not wait. `None`: nothing that counts was done, a worker is to do it.
+pub trait Attempt {
+    fn attempt(&self, incoming: &mut Incoming) -> Option<Outcome>;
+}
+
 struct Job {
     service: Arc<dyn Serve>,
     incoming: Incoming,
@@ -83,6 +88,9 @@ pub struct Workers {
     bytes: Arc<AtomicU64>,
     team: Arc<Team>,
     meter: Arc<Meter>,
+    /// Of those that need no worker.
+    counts: Arc<Counts>,
+    ended: RwLock<bool>,
 }
 
 /// No request was taken for so long, though some wait: all threads are held up.
@@ -182,7 +190,10 @@ impl Workers {
             let watch = std::thread::Builder::new().name(format!("{name}-watch"));
             team.threads.lock().push(watch.spawn(move || watched.watch())?);
         }
-        Ok(Workers { bytes_max: bounds.bytes, bytes: Arc::default(), team, meter })
+        let counts =
+            Counts { meter: meter.clone(), share: team.crowd.share(), failures: team.failures.clone() };
+        let (counts, ended) = (Arc::new(counts), RwLock::new(false));
+        Ok(Workers { bytes_max: bounds.bytes, bytes: Arc::default(), team, meter, counts, ended })
     }
 
     /// What was asked, and how it ended.
@@ -193,6 +204,26 @@ impl Workers {
     /// Adds what each client asked for.
     pub fn add_clients(&self, sums: &mut BTreeMap<u64, Load>) {
         self.team.crowd.add_to(sums);
+    }
+
+    /// The same as [`Workers::take`], here and now if that can be.
+    pub fn take_here(&self, service: Arc<impl Serve + Attempt>, mut incoming: Incoming, reply: Reply) {
+        let came = Instant::now();
+        let ended = self.ended.read();
+        let carried = {
+            let _request = trace::enter(Trace(incoming.header.trace));
+            let is_wanted = !*ended && !incoming.is_superseded() && came < incoming.deadline;
+            is_wanted.then(|| service.attempt(&mut incoming)).flatten()
+        };
+        let Some(outcome) = carried else {
+            drop(ended);
+            return self.take(service, incoming, reply);
+        };
+        self.meter.begin();
+        let received = (incoming.meta.len() + incoming.body().len()) as u64;
+        let taken = Taken(self.bytes.clone(), 0);
+        let owed = Owed { counts: self.counts.clone(), incoming, reply, _taken: taken, came, received };
+        service.answer(owed, outcome);
     }
 
     /// Has a request carried out and answered, now or never.
@@ -221,6 +252,7 @@ impl Workers {
 
     /// Takes no more, and ends when what was taken is done.
     pub fn shutdown(&self) {
+        *self.ended.write() = true;
         self.team.jobs.close();
         *self.team.ended.0.lock() = true;
         self.team.ended.1.notify_all();

@@ -27,6 +27,9 @@ use crate::{
     watched,
 };
 
+/// Buffers of writes that are kept back: more than the largest files use at once.
+const HELD_MAX: usize = 24;
+
 /// Makes a session at the cluster's metadata server, mounts, and serves.
 pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<Running, StartError> {
     if config.mount.transport == Transport::IoUring {
@@ -59,6 +62,8 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     let remote = started.map_err(|error| StartError::Failed(format!("{source}: {error}")))?;
     let mut wanted = mount_options(&config.mount);
     wanted.transport = TransportChoice::Device;
+    let held = config.mount.write_back.0 / u64::from(wanted.max_transfer);
+    wanted.held_buffers = usize::try_from(held).unwrap_or(HELD_MAX).min(HELD_MAX);
     wanted.fsname.clone_from(&config.source);
     let session = match Session::mount(&wanted, remote.clone()) {
         Ok(session) => session,

@@ -110,9 +110,9 @@ settings! {
         "Of a mount of a cluster: bytes that are asked for ahead of large reads (512 KiB and more), and of records at a constant distance, at the most, 4 MiB of \
          them for each opening, as long as the metadata server lets it. `off` asks for what is read alone.";
     mount.write_back: Kind::Size { min: MIB, max: 64 * GIB, or: Some("off") }, "off", None,
-        "Of a mount of a cluster: bytes of small writes (less than 128 KiB) that the client keeps back at the most, for a second at the most, of files that \
-         it alone has open. They are many writes in one request; what was not sent is lost if the mount is killed or its machine dies. `off` sends each \
-         write before it is answered.";
+        "Of a mount of a cluster: bytes of writes that the client keeps back at the most, for a second at the most, of files that it alone has open. Small ones \
+         are many in one request, large ones are on their way while the program goes on; what was not sent is lost if the mount is killed or its machine \
+         dies. `off` sends each write before it is answered.";
     mount.request_deadline: Kind::Time { min_ms: SECOND, max_ms: HOUR, or: None }, "2min", None,
         "A request that takes longer is named in the log, once. It is not cut off.";
     mount.start_deadline: Kind::Time { min_ms: SECOND, max_ms: 24 * HOUR, or: None }, "5min", None,

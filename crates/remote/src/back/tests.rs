@@ -47,9 +47,15 @@ impl World {
 
     fn write(&mut self, offset: usize, bytes: &[u8]) -> bool {
         let at = At::Offset(offset as u64);
-        let kept = self.back.write(self.now, (INO, 1), (at, bytes), |_| true).is_some();
+        let bytes = Bytes::copy_from_slice(bytes);
+        let wrote = self.back.write(self.now, (INO, 1), (at, &bytes), |_| true);
+        if let Some(Wrote::SendSome | Wrote::Wait { send: true }) = wrote {
+            // It is sent whenever the test says so.
+            self.back.unqueue(INO);
+        }
+        let kept = wrote.is_some();
         if kept {
-            self.seen[offset..offset + bytes.len()].copy_from_slice(bytes);
+            self.seen[offset..offset + bytes.len()].copy_from_slice(&bytes);
         }
         kept
     }
@@ -161,7 +167,7 @@ fn nothing_is_kept_back_without_a_right_that_stands() {
     let mut world = World::new(1 << 20);
     let now = world.now;
     let write = |world: &mut World, now, stands: bool| {
-        world.back.write(now, (INO, 1), (At::Offset(0), b"x"), |_| stands).is_some()
+        world.back.write(now, (INO, 1), (At::Offset(0), &Bytes::from_static(b"x")), |_| stands).is_some()
     };
     assert!(!write(&mut world, now, false), "all was forgotten since it was asked");
     assert!(!write(&mut world, now + RIGHT_LASTS, true), "it was not asked for again");
@@ -182,8 +188,9 @@ fn nothing_is_kept_back_without_a_right_that_stands() {
 #[test]
 fn appends_are_kept_back_when_the_end_is_known() {
     let mut world = World::new(1 << 20);
-    let append =
-        |world: &mut World| world.back.write(world.now, (INO, 1), (At::End, b"ab"), |_| true).is_some();
+    let append = |world: &mut World| {
+        world.back.write(world.now, (INO, 1), (At::End, &Bytes::from_static(b"ab")), |_| true).is_some()
+    };
     assert!(!append(&mut world), "nobody said where the file ends");
     world.back.begin_direct(INO);
     world.back.end_direct(INO, Some((At::End, 100)));
@@ -211,14 +218,15 @@ fn appends_are_kept_back_when_the_end_is_known() {
 #[test]
 fn what_is_old_or_enough_is_sent_once() {
     let mut world = World::new(64 << 20);
-    let (now, part) = (world.now, vec![1; 64 << 10]);
+    let (now, part) = (world.now, Bytes::from(vec![1; 64 << 10]));
     let mut wrote = Vec::new();
     for n in 0..FILE_MAX / part.len() as u64 {
         let at = At::Offset(n * part.len() as u64);
         wrote.push(world.back.write(now, (INO, 1), (at, &part), |_| true).unwrap());
     }
     assert_eq!(wrote.iter().filter(|what| **what == Wrote::SendSome).count(), 1);
-    assert_eq!(wrote.last(), Some(&Wrote::SendAll));
+    assert_eq!(wrote.last(), Some(&Wrote::Wait { send: false }));
+    assert!(world.back.is_full(INO));
     world.back.unqueue(INO);
     assert!(world.back.queue_due(now + SEND_AFTER / 2).is_empty());
     assert_eq!(world.back.queue_due(now + SEND_AFTER), [INO]);
@@ -226,4 +234,16 @@ fn what_is_old_or_enough_is_sent_once() {
     let (until, _) = world.back.until_now(INO).unwrap();
     let Step::Send(batch) = world.back.step(INO, until) else { panic!() };
     assert_eq!(batch.pieces.len() as u64, FILE_MAX / (1 << 20), "in large pieces");
+    // There is room while it is being sent, and when nobody is about to.
+    assert!(!world.back.is_full(INO) && !world.back.queue(INO));
+    let large = Bytes::from(vec![2; FILE_MAX as usize]);
+    let wrote = |world: &mut World| world.back.write(now, (INO, 1), (At::Offset(0), &large), |_| true);
+    assert_eq!(wrote(&mut world), Some(Wrote::Wait { send: false }));
+    assert!(world.back.is_full(INO));
+    world.back.sent(INO);
+    world.back.unqueue(INO);
+    assert!(!world.back.is_full(INO));
+    assert!(world.back.queue(INO) && world.back.is_full(INO) && !world.back.queue(INO));
+    world.back.unqueue(INO);
+    assert_eq!(wrote(&mut world), Some(Wrote::Wait { send: true }));
 }

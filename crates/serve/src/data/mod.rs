@@ -22,6 +22,7 @@ mod dispatch;
 mod first;
 mod followed;
 mod held_up;
+mod here;
 mod leaving;
 mod lending;
 mod lent;

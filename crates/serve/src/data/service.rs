@@ -514,7 +514,7 @@ impl DataService {
 }
 
 /// Another layout's object under the same name is not the one that is asked for.
-fn same_generation(state: &State, object: &asked::Object) -> Result<(), No> {
+pub(super) fn same_generation(state: &State, object: &asked::Object) -> Result<(), No> {
     match &state.record {
         Some(record) if record.generation != object.generation => Err(No::moved()),
         Some(_) | None => Ok(()),
@@ -531,7 +531,11 @@ impl Handler for DataService {
     fn asked(&self, incoming: Incoming, reply: Reply) {
         // Without it the reply says that it was dropped.
         if let Some(me) = self.me.upgrade() {
-            let workers = if self.is_of_copies(&incoming) { &self.among } else { &self.workers };
+            let is_of_copies = self.is_of_copies(&incoming);
+            if !is_of_copies && self.is_for_here(&incoming) {
+                return self.workers.take_here(me, incoming, reply);
+            }
+            let workers = if is_of_copies { &self.among } else { &self.workers };
             workers.take(me, incoming, reply);
         }
     }

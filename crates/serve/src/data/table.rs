@@ -70,6 +70,11 @@ impl Table {
         self.held.lock().get(&ino).cloned()
     }
 
+    /// Somebody uses it.
+    pub(crate) fn touch(&self, held: &Held) {
+        held.used.store(self.now(), Ordering::Relaxed);
+    }
+
     /// It says that it is gone, under its lock.
     pub(crate) fn remove(&self, ino: Ino) {
         self.held.lock().remove(&ino);

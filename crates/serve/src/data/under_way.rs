@@ -87,6 +87,20 @@ impl UnderWay {
     }
 }
 
+impl UnderWay {
+    /// The same, if there is nobody to wait for.
+    pub(super) fn try_begin(&self, incoming: &Incoming, ino: Ino) -> Option<Begun<'_>> {
+        let Some(from) = From::of(incoming) else { return Some(Begun { of: self, change: None }) };
+        let mut state = self.state.lock();
+        let earlier = |(of, by): &(Ino, From)| *of == ino && by.is_older_than(from);
+        if incoming.is_superseded() || state.changes.iter().any(earlier) {
+            return None;
+        }
+        state.changes.push((ino, from));
+        Some(Begun { of: self, change: Some((ino, from)) })
+    }
+}
+
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
         let Some(change) = self.change else { return };
