@@ -107,9 +107,6 @@ impl Remote {
         if !small || past || self.backlog.unknown.load(Ordering::Relaxed) || !self.keeps() {
             return Ok(false);
         }
-        if self.has_homes() && !self.options.write_back_of_several {
-            return Ok(false);
-        }
         if file.small_writes.fetch_add(1, Ordering::Relaxed) < FEW {
             return Ok(false);
         }
