@@ -134,8 +134,7 @@ impl Remote {
         // Who has not heard yet that some are lost hears of those that come now at once.
         let lost = || file.late_error.lock().is_some();
         let known = !self.backlog.unknown.load(Ordering::Relaxed);
-        let several = self.has_homes() && !self.options.write_back_of_several;
-        !how.sync && !past && known && self.keeps() && !several && !lost()
+        !how.sync && !past && known && self.keeps() && !lost()
     }
 
     fn keep_under_right(

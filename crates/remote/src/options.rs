@@ -56,8 +56,6 @@ pub struct RemoteOptions {
     pub read_ahead: u64,
     /// Bytes of small writes that are kept back at the most; 0: none.
     pub write_back: u64,
-    /// Also where there are several metadata servers. Off until the suites have been run with it on real mounts.
-    pub write_back_of_several: bool,
     /// Reads leave no time behind.
     pub no_atime: bool,
     /// A server that cannot be reached for so long: whoever waits for it gets an error.
@@ -89,7 +87,6 @@ impl RemoteOptions {
             cache: 256 << 20,
             read_ahead: 64 << 20,
             write_back: 0,
-            write_back_of_several: false,
             no_atime: false,
             patience: Duration::from_secs(30),
             succession: Duration::from_secs(90),

@@ -201,6 +201,7 @@ impl Remote {
         match renewed {
             Ok((answer, _)) => {
                 self.kept.lock().heard(at, sent, Instant::now());
+                self.hear_what_is_asked_back(home);
                 if answer.map_epoch > self.nodes.epoch() {
                     self.fetch_map_from(&home.control, patience);
                 }
@@ -220,6 +221,13 @@ impl Remote {
                 self.fetch_map();
                 Renewed::default()
             }
+        }
+    }
+
+    /// Wherever the session is: what is granted with an answer that does not come is asked back, too, and who does not give it back is given up.
+    fn hear_what_is_asked_back(&self, home: &Home) {
+        if self.options.leases {
+            self.listen_at(home.node);
         }
     }
 

@@ -348,3 +348,16 @@ fn regression_a_verdict_outlives_the_server_that_gave_it() {
         until("who has what is known", || lock_of(&two, file) == LockOutcome::Granted);
     }
 }
+
+/// Goal: a server that comes soon after it died gets its share of the slots that are used, too, though they cannot go at first. Method: those of directories.
+#[test]
+fn regression_slots_that_cannot_go_at_first_go_later() {
+    let sessions = SessionLimits { silence: Duration::from_secs(4), ..SessionLimits::default() };
+    let mut site = Several::with(2, 0, MetadataOptions { sessions, ..options() });
+    let all = dirs(&site.session(), 40);
+    copied(&site, 0..2);
+    let duty = site.owner(1);
+    site.kill_for_good(1 - duty);
+    site.start(1 - duty);
+    until("it has its share", || all.iter().filter(|dir| site.owner(**dir) != duty).count() > 10);
+}

@@ -160,17 +160,19 @@ impl Terms {
         }
     }
 
-    /// Slots whose time is over, and sessions that may still believe in a lock there: those that have not said what they have. `spoke`: up to which number.
-    pub(super) fn overdue(&self, spoke: impl Fn(SessionId) -> u64) -> (Vec<Slot>, Due) {
+    /// Slots whose time is over, and sessions that may still believe in a lock there: those that have not said what they have. `spoke`: up to which number;
+    /// the time since the slots' time was over. Who came since then has not had his.
+    pub(super) fn overdue(&self, spoke: impl Fn(SessionId, Duration) -> u64) -> (Vec<Slot>, Due) {
         let (slots, sessions) = {
             let machine = self.machine.lock();
             let now = self.age();
             let over = machine.unsettled.iter().filter(|(_, (until, _))| *until <= now);
-            let over: Vec<(Slot, u64)> = over.map(|(slot, (_, number))| (*slot, *number)).collect();
-            let Some(number) = over.iter().map(|(_, number)| *number).max() else {
+            let over: Vec<(Slot, (Duration, u64))> = over.map(|(slot, of)| (*slot, *of)).collect();
+            let Some((until, number)) = over.iter().map(|(_, of)| *of).max() else {
                 return (Vec::new(), Due::default());
             };
-            let alive = machine.server.alive().into_iter().filter(|session| spoke(*session) < number);
+            let since = now.saturating_sub(until);
+            let alive = machine.server.alive().into_iter().filter(|session| spoke(*session, since) < number);
             (over.into_iter().map(|(slot, _)| slot).collect::<Vec<Slot>>(), alive.collect::<Vec<SessionId>>())
         };
         let mut all = Due::default();

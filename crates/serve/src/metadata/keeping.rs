@@ -226,8 +226,10 @@ impl MetadataService {
     /// Attributes, and what may be kept of the inode.
     fn look_at(&self, session: &Session, ino: Ino, keeping: bool) -> Result<(Attr, u32), No> {
         let key = Key::Inode(ino);
+        // Before the grant: who is told to come later is not told of it.
+        self.all_have_said(session, ino)?;
         let grant = if keeping { self.terms.grant(session.party(), &key, Rights::ATTRIBUTES) } else { None };
-        let _looking = self.look_through(session, ino)?;
+        let _looking = self.look_through_here(session, ino)?;
         let found = self.mds.find(ino)?;
         let written = self.is_theirs(&found);
         let attr = self.complete(found)?;

@@ -95,7 +95,7 @@ impl MetadataService {
     }
 
     /// Of what was granted here.
-    fn look_through_here(&self, session: &Session, ino: Ino) -> Result<Option<Claimed<'_>>, No> {
+    pub(super) fn look_through_here(&self, session: &Session, ino: Ino) -> Result<Option<Claimed<'_>>, No> {
         if self.terms.may_be_kept_back(session.party(), &Key::Inode(ino)) {
             self.claim_here(session, ino, Claim::Look).map(Some)
         } else {

@@ -1,13 +1,12 @@
 //! The server on duty: who comes, hand-overs, and the map that says how it is.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
 use cluster::{
     Change, NodeId,
-    assignment::grow,
     load::Loads as SlotLoads,
     map::{ClusterMap, SlotEpoch},
     node::{Node, NodeState, RACK},
@@ -496,20 +495,6 @@ impl MetadataService {
             let stayed = !turn.knows_any(some) && as_slots(some).iter().all(there);
             Err((no, are_heard && stayed && Instant::now() < until))
         })
-    }
-
-    fn share_with_newcomers(&self, owners: &Owners, turn: &mut Turn) {
-        let map = self.nodes.map();
-        let newcomers: BTreeSet<NodeId> = map
-            .nodes()
-            .filter(|node| node.takes_slots() && map.slots_of(node.id).next().is_none())
-            .map(|node| node.id)
-            .filter(|node| self.is_heard(*node))
-            .collect();
-        if !newcomers.is_empty() {
-            let plan = grow(&map, &newcomers, &SlotLoads::none());
-            self.move_slots(owners, turn, &plan);
-        }
     }
 
     fn relieve(&self, owners: &Owners, turn: &mut Turn) {

@@ -286,8 +286,12 @@ impl MetadataService {
         if self.owners.is_none() {
             return;
         }
-        let spoke = |id| self.sessions.get(id).map_or(0, |session| session.brought());
-        let (slots, due) = self.terms.overdue(spoke);
+        let (slots, due) = self.terms.overdue(|id, since| match self.sessions.get(id) {
+            // It had nothing there, or comes too late with that: in place of one that was given up it would be the next one.
+            Some(session) if session.times().0 < since => u64::MAX,
+            Some(session) => session.brought(),
+            None => 0,
+        });
         if !slots.is_empty() {
             self.carry_on(due);
             if !self.leaving.condemned.lock().is_empty() {

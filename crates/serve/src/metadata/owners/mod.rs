@@ -27,6 +27,7 @@ mod peers;
 mod removing;
 mod rights;
 mod sending;
+mod sharing;
 mod standby;
 mod standings;
 mod start;

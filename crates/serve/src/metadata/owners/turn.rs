@@ -29,6 +29,10 @@ pub(crate) struct Turn {
     pub relief: Relief,
     pub relieved: Instant,
     pub looked: Instant,
+    /// Slots for servers that came, from whom and to whom: they could not go yet.
+    pub owed: BTreeMap<Slot, (NodeId, NodeId)>,
+    pub tried: Instant,
+    pub came: Instant,
     /// Slots of a server that only keeps copies.
     pub handed_back: Option<Instant>,
     pub tickets: u64,
@@ -77,15 +81,19 @@ impl Turn {
             relief: Relief::new(relief),
             relieved: now,
             looked: now,
+            owed: BTreeMap::new(),
+            tried: now,
+            came: now,
             handed_back: None,
             tickets: 0,
         }
     }
 
-    /// They do not go back.
+    /// They stay where they are from now on.
     pub(crate) fn keep(&mut self, slots: &[u16]) {
         as_slots(slots).iter().for_each(|slot| {
             self.lent.remove(slot);
+            self.owed.remove(slot);
         });
     }
 }
