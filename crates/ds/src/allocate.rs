@@ -139,7 +139,7 @@ impl DataServer {
         Ok(true)
     }
 
-    fn record_zeroed(
+    pub(crate) fn record_zeroed(
         &self,
         object: &Object,
         state: &mut State,

@@ -24,6 +24,7 @@ mod lift;
 mod line;
 mod linked;
 mod load;
+mod lost;
 mod mapped;
 mod maps;
 mod metrics;

@@ -159,7 +159,7 @@ impl DataServer {
         }
     }
 
-    fn settle_charges(&self, object: &Object, state: &mut State) {
+    pub(crate) fn settle_charges(&self, object: &Object, state: &mut State) {
         for tier in TierId::ALL {
             if state.charged[tier.index()] > 0 {
                 self.settle_charge(object, state, tier);

@@ -4,12 +4,14 @@
 
 use proto::{
     control::TierNow,
-    watch::{ClientNow, ClusterNow, NodeNow},
+    watch::{ClientNow, ClusterNow, LostFile, NodeNow},
 };
 use types::TierId;
 
 use crate::{
-    control::{ClientReport, ClusterReport, DataServerReport, MetadataServerReport, ServerTierReport},
+    control::{
+        ClientReport, ClusterReport, DataServerReport, LostFileReport, MetadataServerReport, ServerTierReport,
+    },
     render::units::{bytes, span},
 };
 
@@ -36,7 +38,12 @@ pub fn cluster(now: &ClusterNow) -> ClusterReport {
         data: now.nodes.iter().map(data_server).collect(),
         clients: now.clients.iter().map(client).collect(),
         warnings: warnings(now),
+        lost_files: now.lost.iter().map(lost_file).collect(),
     }
+}
+
+fn lost_file(now: &LostFile) -> LostFileReport {
+    LostFileReport { inode: now.ino, path: now.path.clone(), lost_bytes: now.bytes }
 }
 
 /// As logs and reports have it.
@@ -110,10 +117,10 @@ fn warnings(now: &ClusterNow) -> Vec<String> {
             "{files} files that are to have two copies have one of some part: another is made while a data server has room for it"
         ));
     }
-    if now.copies_lost > 0 {
-        let parts = now.copies_lost;
+    if now.lost_files > 0 {
+        let files = now.lost_files;
         warnings.push(format!(
-            "of {parts} parts of files both copies were lost since the metadata server was started: what was not synced is gone, its log names the files"
+            "of {files} files both copies of some part were lost: what no tier had that outlives its data server reads as an error; `onfs status --cluster` lists them"
         ));
     }
     if now.nodes.is_empty() {
@@ -240,7 +247,7 @@ mod tests {
             (|now| now.nodes.clear(), "no data server has reported"),
             (|now| now.grace_ms = 5000, "have 5s more to come back"),
             (|now| now.copies_lacking = 3, "3 files that are to have two copies have one"),
-            (|now| now.copies_lost = 2, "of 2 parts of files both copies were lost"),
+            (|now| now.lost_files = 2, "of 2 files both copies of some part were lost"),
             (|now| now.trouble = "the disk".into(), "takes no changes: the disk"),
             (|now| now.clients[0].silent_ms = 20_000, "on h has been silent for 20s"),
         ];

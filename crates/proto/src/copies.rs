@@ -54,7 +54,7 @@ pub enum Change {
     Bytes = 0,
     /// The range reads as zeros, and takes no space.
     Zero = 1,
-    /// The object ends at `size`.
+    /// The object ends at `size`. The body has numbers, u32, of parts of 4 MiB from `from` on that are lost.
     Cut = 2,
     /// It ends at `size`, if it was shorter.
     Grow = 3,
@@ -62,6 +62,8 @@ pub enum Change {
     Time = 4,
     /// The range has space.
     Reserve = 5,
+    /// The range is lost.
+    Lost = 6,
 }
 
 /// From the primary to the second. The object's view is the one by which it is sent.
@@ -156,6 +158,12 @@ pub struct ViewKnown {
     /// It has what it had when it was left behind.
     #[prost(bool, tag = "3")]
     pub kept: bool,
+    /// Of who answers; 0 of one of before this was said.
+    #[prost(fixed64, tag = "4")]
+    pub life: u64,
+    /// Bytes of the object that are lost there. Not said to who asks whether it goes on.
+    #[prost(uint64, tag = "5")]
+    pub lost: u64,
 }
 
 /// From the metadata server: it does not have these any more, by this view or a later one, and its bytes go.

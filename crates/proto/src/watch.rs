@@ -169,6 +169,31 @@ pub struct ClusterNow {
     /// and of them those after both copies were lost.
     #[prost(uint64, tag = "72")]
     pub copies_lost: u64,
+    /// Files of which both copies of some part were lost, at whatever time: at most [`LOST_MAX`] of them.
+    #[prost(message, repeated, tag = "73")]
+    pub lost: Vec<LostFile>,
+    /// And how many there are.
+    #[prost(uint64, tag = "74")]
+    pub lost_files: u64,
+}
+
+/// Files that are listed.
+pub const LOST_MAX: usize = 100;
+
+/// What a tier had that outlived the data servers is there; the rest reads as an error until it is written over.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct LostFile {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    /// From the root; empty: not known.
+    #[prost(string, tag = "2")]
+    pub path: String,
+    /// Bytes that read as an error, as far as their data servers have said so.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Parts of it, each on two data servers, of which both copies were lost.
+    #[prost(uint64, tag = "4")]
+    pub parts: u64,
 }
 
 requests_of_anybody! {

@@ -186,8 +186,14 @@ fn watch() -> Vec<Golden> {
         trouble: "t".into(),
         ..ClusterNow::default()
     };
-    let of_copies =
-        ClusterNow { copies_lacking: 1, views_changed: 2, copies_lost: 3, ..ClusterNow::default() };
+    let of_copies = ClusterNow {
+        copies_lacking: 1,
+        views_changed: 2,
+        copies_lost: 3,
+        lost: vec![LostFile { ino: 9, path: "/a".into(), bytes: 1, parts: 2 }],
+        lost_files: 4,
+        ..ClusterNow::default()
+    };
     let counted = Counted { node: 1, incarnation: 2, at_us: 3, metadata, data, waiting: 4, clients };
     vec![
         ("counters", Counters {}.encode_to_vec()),
@@ -713,7 +719,7 @@ fn two_copies() -> Vec<Golden> {
         ),
         ("leave", Leave { granted: true, left_out: several.clone() }.encode_to_vec()),
         ("know-view", KnowView { object, asks: true }.encode_to_vec()),
-        ("view-known", ViewKnown { number: 2, goes_on: true, kept: true }.encode_to_vec()),
+        ("view-known", ViewKnown { number: 2, goes_on: true, kept: true, life: 8, lost: 4 }.encode_to_vec()),
         ("drop-copies", DropCopies { objects: several }.encode_to_vec()),
         ("node-report-of-two-copies", report.encode_to_vec()),
         ("node-reported-with-peers", NodeReported { peers, ..NodeReported::default() }.encode_to_vec()),

@@ -18,6 +18,7 @@ use net::{Call, Client};
 use prost::Message;
 use proto::{
     Head, Layout, Reason, Request,
+    control::NodeReport,
     copies::{Change, FindView, Member, StoreCopy, View},
     data::{Allocate, AllocateMode, Attrs, Object, Read, Sync, Write},
     metadata::{GetXattr, SetXattr, XattrMode},
@@ -371,6 +372,100 @@ fn what_was_synced_outlives_both() {
     );
     file.wait_until_whole(0);
     assert_eq!(file.read(true, 0, 4 << 20), pattern(1, MIB));
+}
+
+/// Goal: who counts and is there is not taken for one that has lost everything, whatever old reports say; or what it has answered would be gone. Method:
+/// of both there are only reports of earlier lives for a while, as who takes over may have heard, or as come late.
+#[test]
+fn regression_old_reports_revive_nobody() {
+    let mut site = Site::with(2, twofold());
+    let session = site.session();
+    say(&session, "copies=2");
+    let mut file = begin(&site, &session, "f", 1);
+    file.write(0, &pattern(1, MIB));
+    let before = file.view();
+    let said = site.service().cluster_now().nodes;
+    (0..2).for_each(|n| site.cut_off_data(n));
+    let client = client_to(&site.address(), META, Lane::Control);
+    for _ in 0..15 {
+        for node in &said {
+            let late = NodeReport { life: 7, copy_words: Vec::new(), ..node.report.clone() };
+            ask(&client, &late, &[], 1 << 20).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    (0..2).for_each(|n| site.report(n));
+    file.wait_until_whole(0);
+    assert_eq!(file.view().number >> 32, before.number >> 32, "nobody has lost anything");
+    for second in [false, true] {
+        assert_eq!(file.read(second, 0, 4 << 20), pattern(1, MIB));
+    }
+}
+
+/// Goal: of what both have lost a part gets a second copy all the same, which has lost it, too, and is written over at both. Method: one part is
+/// synced, one is not, when both data servers lose their memory at once; what is asked of each member then.
+#[test]
+#[ignore = "it was not seen to pass: two copies are not offered before it was"]
+fn regression_what_has_lost_a_part_has_two_copies_of_the_rest() {
+    const SAU: u64 = 4 << 20;
+    let mut site = Site::with(2, twofold());
+    let session = site.session();
+    say(&session, "copies=2 stripes=1");
+    let mut file = begin(&site, &session, "f", 1);
+    file.write(0, &pattern(1, SAU));
+    // Not by a sync, after which all would go to the SSD at once.
+    std::thread::sleep(Duration::from_secs(1));
+    until("it is copied to the SSD", || {
+        site.service().cluster_now().nodes.iter().all(|node| node.report.only_in_memory == 0)
+    });
+    // What comes in order behind it is lost, and has an end that is known; so has what nobody knows the end of.
+    file.write(SAU, &pattern(2, SAU));
+    file.write(2 * SAU, &pattern(3, MIB));
+    (0..2).for_each(|n| site.cut_off_data(n));
+    (0..2).for_each(|n| site.data[n].reboot());
+    (0..2).for_each(|n| site.report(n));
+    let mut file = File::of(&site, &session, file.ino, file.layout.clone());
+    assert_eq!(file.read(false, 0, SAU as u32), pattern(1, SAU));
+    file.wait_until_whole(0);
+    assert_eq!(file.view().number >> 32, 1);
+    let nodes: Vec<u64> = file.view().counting().map(|member| member.node).collect();
+    let read = |file: &File, n: usize, offset: u64, length: u32| {
+        let read = Read { object: Some(file.object()), offset, length };
+        file.once(nodes[n], &read, &[], length).unwrap()
+    };
+    for n in 0..2 {
+        assert_eq!(read(&file, n, 0, SAU as u32).unwrap().1, pattern(1, SAU), "{n}");
+        for offset in [SAU, SAU + MIB, 2 * SAU - 4096, 2 * SAU] {
+            let fault = read(&file, n, offset, 4096).unwrap_err();
+            let is_lost =
+                fault.errno == Errno::EIO.raw() || n == 1 && Reason::of(&fault) == Reason::AskPrimary;
+            assert!(is_lost, "{n} at {offset}: {fault:?}");
+        }
+    }
+    assert_eq!(lost_of(&site), [("/f".to_owned(), true)]);
+    // A part of what is lost cannot be written, and nobody is thrown out for it.
+    let write = Write { object: Some(file.object()), offset: SAU + MIB, sync: false, joined: 0, server: 0 };
+    assert_eq!(file.once(nodes[0], &write, b"x", 0).unwrap().unwrap_err().errno, Errno::EIO.raw());
+    let before = file.view();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(file.find(None), before);
+    // All of it can.
+    file.write(SAU, &pattern(4, SAU));
+    file.write(2 * SAU, &pattern(5, SAU));
+    for second in [false, true] {
+        assert_eq!(file.read(second, SAU, SAU as u32), pattern(4, SAU));
+        assert_eq!(file.read(second, 2 * SAU, 2 * SAU as u32), pattern(5, SAU));
+    }
+    assert_eq!(session.attr(file.ino).unwrap().size, 3 * SAU);
+    // Whoever is left has it all.
+    site.kill_data(nodes[0] as usize - 1);
+    assert_eq!(file.read(false, 0, SAU as u32), pattern(1, SAU));
+    assert_eq!(file.read(false, SAU, SAU as u32), pattern(4, SAU));
+}
+
+/// Paths of the files that are listed, and whether something of them is lost.
+fn lost_of(site: &Site) -> Vec<(String, bool)> {
+    site.service().cluster_now().lost.into_iter().map(|file| (file.path, file.bytes > 0)).collect()
 }
 
 /// One writes numbers that rise to two blocks, two read at either member: nobody sees a number that is smaller than one that was answered before.

@@ -58,9 +58,9 @@ impl Serving {
         self.services.data.clone().map(|data| data as Arc<dyn Hatch>)
     }
 
-    /// `leave_after`: of a closed file, from a node that has only memory.
+    /// `options`: of a node with data.
     pub fn start(
-        (node, leave_after): (&NodeConfig, Option<Duration>),
+        (node, options): (&NodeConfig, DataOptions),
         credentials: &Credentials,
         stores: &Stores,
         first: Option<Arc<FirstRecords>>,
@@ -69,7 +69,6 @@ impl Serving {
         let failed = |error: io::Error| StartError::Failed(format!("the services: {error}"));
         let mut data = None;
         if let (true, Some(first)) = (node.data, first) {
-            let options = DataOptions { leave_after, ..DataOptions::default() };
             let started = DataService::start(stores.ds(), stores.store.clone(), first, options);
             let started = started.map_err(failed)?;
             started.set_credentials(credentials.clone());

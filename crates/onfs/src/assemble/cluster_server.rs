@@ -8,6 +8,7 @@ use std::{
 
 use net::{Bounds, Server, Tuning};
 use parking_lot::{Condvar, Mutex};
+use serve::data::DataOptions;
 use types::Errno;
 use wire::handshake::Roles;
 
@@ -139,8 +140,13 @@ impl Parts {
             }
         };
         let with_names = names.as_ref().zip(shared);
-        let of_node = (&config.node, leave_after(config));
-        let serving = match Serving::start(of_node, &credentials, &stores, first, with_names) {
+        let options = DataOptions {
+            leave_after: leave_after(config),
+            copy_rate: config.stores.policy.copy_rate.0,
+            ..DataOptions::default()
+        };
+        let serving = match Serving::start((&config.node, options), &credentials, &stores, first, with_names)
+        {
             Ok(serving) => serving,
             Err(error) => {
                 give_up(names, stores);

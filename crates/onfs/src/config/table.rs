@@ -210,6 +210,8 @@ settings! {
         "All bytes that have a checksum are read and compared this long after they were the last time, without being asked for; `onfs scrub start` does it now.";
     policy.scrub_rate: Kind::Size { min: MIB, max: 64 * GIB, or: None }, "32MiB", None,
         "Bytes of all copies that this reads a second, at the most.";
+    policy.copy_rate: Kind::Size { min: MIB, max: 64 * GIB, or: None }, "256MiB", None,
+        "On a data server: bytes a second, for all files together, at which second copies are made anew (`onfs layout --copies 2`). What programs write is not held up by it.";
     policy.movers: Kind::Count { min: 1, max: 64, or: None }, "2", None,
         "Files that are moved between tiers at the same time.";
 

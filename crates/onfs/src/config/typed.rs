@@ -130,6 +130,8 @@ pub struct PolicyConfig {
     /// `None`: never by itself.
     pub scrub_every: Option<Duration>,
     pub scrub_rate: ByteSize,
+    /// On a data server: of second copies that are made anew.
+    pub copy_rate: ByteSize,
     pub movers: u32,
 }
 
@@ -330,6 +332,7 @@ fn policy(reader: &Reader<'_>) -> Result<PolicyConfig, ConfigError> {
         write_behind,
         scrub_every: if let Value::Time(span) = scrub_every { Some(span.0) } else { None },
         scrub_rate: reader.size("policy", "scrub_rate")?,
+        copy_rate: reader.size("policy", "copy_rate")?,
         movers: reader.count("policy", "movers")?.unwrap_or(1),
     })
 }

@@ -59,6 +59,19 @@ pub struct ClusterReport {
     pub clients: Vec<ClientReport>,
     /// What the operator should look at.
     pub warnings: Vec<String>,
+    /// Of which both copies of some part were lost: the first hundred.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_files: Vec<LostFileReport>,
+}
+
+/// A file of two copies, of which both of some part were lost.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LostFileReport {
+    pub inode: u64,
+    /// From the root of the file system; empty: not known.
+    pub path: String,
+    /// That read as an error until they are written over; the rest is there.
+    pub lost_bytes: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

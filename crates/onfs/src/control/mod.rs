@@ -30,8 +30,8 @@ pub use access::{Owner, Peer};
 pub use ahead::{GroupReport, PlanReport, RunReport, RunState, ScoreReport};
 pub use client::{CallError, Client};
 pub use cluster::{
-    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport,
-    MetadataServerReport, NodeReport, OwnReport, PressureReport, ServerReport, ServerTierReport,
+    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, LostFileReport,
+    MdsReport, MetadataServerReport, NodeReport, OwnReport, PressureReport, ServerReport, ServerTierReport,
     StandbyReport,
 };
 pub use frame::{Answer, AnswerBody, Envelope, FrameError, REQUEST_BYTES_MAX, read_frame, write_frame};

@@ -6,8 +6,8 @@ use super::{
     units::{bar, bytes, count, files, span},
 };
 use crate::control::{
-    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, MdsReport, NodeReport,
-    OwnReport, PressureReport, ServerReport, ServerTierReport, StandbyReport,
+    ClientReport, ClusterMountReport, ClusterReport, DataServerReport, DrainReport, LostFileReport,
+    MdsReport, NodeReport, OwnReport, PressureReport, ServerReport, ServerTierReport, StandbyReport,
 };
 
 /// The status of a mount of a cluster.
@@ -75,7 +75,19 @@ fn of_cluster(s: &ClusterReport) -> String {
         out.push_str("\nclients\n");
         out.push_str(&clients(&s.clients));
     }
+    if !s.lost_files.is_empty() {
+        out.push_str("\nfiles that lost both copies of a part\n");
+        out.push_str(&lost_files(&s.lost_files));
+    }
     out
+}
+
+fn lost_files(files: &[LostFileReport]) -> String {
+    let mut table = Table::new(&[("lost", Align::Right), ("inode", Align::Right), ("path", Align::Left)]);
+    for file in files {
+        table.row([bytes(file.lost_bytes), file.inode.to_string(), file.path.clone()]);
+    }
+    table.render(2)
 }
 
 fn data_servers(servers: &[DataServerReport]) -> String {
@@ -381,6 +393,7 @@ mod tests {
             data: vec![server],
             clients: vec![client],
             warnings: vec!["n2 is away".into()],
+            lost_files: vec![LostFileReport { inode: 77, path: "/a/b".into(), lost_bytes: 4 << 20 }],
         };
         let text = cluster(&report);
         let row = |begins: &str| text.lines().find(|line| line.trim_start().starts_with(begins)).unwrap();
@@ -388,6 +401,7 @@ mod tests {
         assert!(row("2  n2").contains("away   1min 1s ago"), "{text}");
         assert!(row("n2").contains("ssd   [###.......]  25%  1.0 MiB  4.0 MiB"), "{text}");
         assert!(row("h1").contains(" 3 "), "{text}");
+        assert!(row("4.0 MiB     77").ends_with("/a/b"), "{text}");
         assert!(text.ends_with("\nwarning: n2 is away\n"), "{text}");
     }
 }

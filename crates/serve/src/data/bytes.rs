@@ -198,6 +198,15 @@ impl DataService {
         })
     }
 
+    /// The bytes of these SAUs are lost from now on.
+    pub(super) fn lose(&self, object: &asked::Object, saus: &[u32]) -> Result<(), No> {
+        self.alone(object, |state, there| {
+            self.may_change(there.ino())?;
+            self.begin(state, there, object, false)?;
+            Ok(self.ds.lose(there, saus)?)
+        })
+    }
+
     pub(super) fn allocate(&self, asked: &asked::Allocate, incoming: &Incoming) -> Outcome {
         let object = the(asked.object.as_ref())?;
         if let Some(replica) = self.asked_replica(object)? {

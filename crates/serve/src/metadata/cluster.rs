@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use proto::watch::{ClientNow, ClusterNow, NodeNow};
+use proto::watch::{ClientNow, ClusterNow, LOST_MAX, NodeNow};
 
 use super::{
     MetadataService,
@@ -17,6 +17,10 @@ impl MetadataService {
     /// Who is there, and what they have.
     pub fn cluster_now(&self) -> ClusterNow {
         let me = self.options.me.as_ref();
+        let (lost, lost_files) = {
+            let lost = self.replicas.lost.lock();
+            (lost.values().take(LOST_MAX).cloned().collect(), lost.len() as u64)
+        };
         ClusterNow {
             epoch: self.nodes.epoch(),
             node: me.map_or(0, |me| me.id.0),
@@ -31,6 +35,8 @@ impl MetadataService {
             copies_lacking: self.replicas.lacking(),
             views_changed: self.replicas.changed.load(Ordering::Relaxed),
             copies_lost: self.replicas.revived.load(Ordering::Relaxed),
+            lost,
+            lost_files,
             trouble: self.store.stats().read_only.unwrap_or_default(),
         }
     }

@@ -23,6 +23,7 @@ mod keeping;
 mod keeping_back;
 mod layouts;
 mod leaving;
+mod listing;
 mod live;
 mod locking;
 mod mailbox;

@@ -111,7 +111,7 @@ impl MetadataService {
     }
 
     /// It has nothing, and never comes back.
-    fn is_removed(&self, node: u64) -> bool {
+    pub(super) fn is_removed(&self, node: u64) -> bool {
         self.nodes.standing(node).is_some_and(|standing| standing.kind == StandingKind::Removed)
     }
 

@@ -32,8 +32,18 @@ const LOOK: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 8;
 
 impl MetadataService {
+    /// With several metadata servers members would have to be told by each of them in its turn; that was not shown.
+    pub(super) fn offers_twofold(&self) -> bool {
+        self.options.twofold && self.owners.is_none()
+    }
+
     pub(super) fn has_twofold(&self) -> bool {
-        self.options.twofold || self.replicas.seen.load(Ordering::Acquire)
+        self.replicas.seen.load(Ordering::Acquire)
+    }
+
+    /// Data servers learn of each other before there is such a file, or its first write would wait.
+    pub(super) fn tells_peers(&self) -> bool {
+        self.offers_twofold() || self.has_twofold()
     }
 
     pub(super) fn layout_now(&self, ino: Ino) -> Result<proto::Layout, No> {
@@ -93,6 +103,9 @@ impl MetadataService {
         }
         self.replicas.doubted.lock().retain(|_, (_, last)| last.elapsed() < DOUBTED_AGAIN);
         self.replicas.apart.lock().retain(|_, at| at.elapsed() < APART_FOR);
+        if due {
+            self.replicas.forget_others();
+        }
         // Whoever is heard does not wait for the next round.
         let mut wakes = self.replicas.wakes.lock();
         if self.replicas.heard.lock().is_empty() {
@@ -148,7 +161,7 @@ impl MetadataService {
                 return;
             }
         }
-        let mut lacking = BTreeSet::new();
+        let (mut lacking, mut lost) = (BTreeSet::new(), Vec::new());
         let mut seen = false;
         let (from, to) = (key::inode(Ino::ROOT), [0xff; key::PREFIX_BYTES]);
         let scanned = self.store.scan(&from, &to, &mut |key, value| {
@@ -160,6 +173,9 @@ impl MetadataService {
                 if !self.is_whole(&placed, &lives) {
                     lacking.insert(ino);
                 }
+                if super::listing::lost_parts(&placed) > 0 {
+                    lost.push((ino, placed));
+                }
             }
             if self.has_ended() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -170,6 +186,7 @@ impl MetadataService {
             self.replicas.seen.store(true, Ordering::Release);
         }
         self.replicas.lacking.lock().extend(lacking);
+        self.list_lost(&lost);
         *self.replicas.looked.lock() = Some((Instant::now(), lives, standings));
     }
 }

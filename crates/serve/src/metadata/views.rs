@@ -3,6 +3,8 @@
 //! - I-VIEW-1: a view is durable, also at the standby, before anybody is told of it; it is made from the one that was stored, under the file's lock.
 //! - I-VIEW-2: who counts alone said so in the view before, or all who counted have lost what was not in a tier that outlives them: then one of them goes
 //!   on with what it has, in a view whose number says so in its upper half.
+//! - I-VIEW-3: whoever counts is taken to have lost what it had only if its data server, asked now, says that it is in another life, or was removed. A
+//!   report may be of an earlier life than the view: of a data server that was heard late, or by who takes over.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering, time::Instant};
 
@@ -36,13 +38,23 @@ fn is_up(lives: &Lives, of: Member) -> bool {
 }
 
 impl MetadataService {
-    /// It will not come back in that life.
-    fn is_gone(&self, lives: &Lives, of: Member) -> bool {
-        let removed = self
-            .nodes
-            .standing(of.node)
-            .is_some_and(|standing| standing.kind == proto::moving::StandingKind::Removed);
-        removed || lives.get(&of.node).is_some_and(|(life, _)| *life != of.life)
+    /// It will not come back in that life (I-VIEW-3).
+    fn is_gone(&self, lives: &Lives, of: Member, object: Object) -> bool {
+        if self.is_removed(of.node) || self.replicas.gone.lock().contains(&of) {
+            return true;
+        }
+        let seems = lives.get(&of.node).is_some_and(|(life, _)| *life != of.life);
+        let is_gone = seems && self.life_now(of.node, object).is_some_and(|life| life != of.life);
+        if is_gone {
+            self.replicas.is_gone(of);
+        }
+        is_gone
+    }
+
+    /// As its data server says itself.
+    fn life_now(&self, node: u64, object: Object) -> Option<u64> {
+        let said = self.ask(node, KnowView { object: Some(object), asks: false }).ok()?;
+        Some(said.life).filter(|life| *life != 0)
     }
 
     /// It is there, and stays.
@@ -197,6 +209,7 @@ impl MetadataService {
         if !self.is_whole(&placed, &self.nodes.lives()) {
             return Ok(false);
         }
+        self.replicas.is_whole(ino, count);
         self.drop_what_is_left(ino)?;
         Ok(true)
     }
@@ -206,8 +219,10 @@ impl MetadataService {
         let Some(now) = placed.layout.views.get(stripe).copied() else { return Ok(()) };
         let lives = self.nodes.lives();
         let counting: Vec<Member> = now.counting().collect();
-        if counting.iter().all(|one| self.is_gone(&lives, *one)) {
-            return self.revive(ino, stripe, &now, &lives);
+        let object = placed.object(ino, stripe);
+        let gone = counting.iter().filter(|one| self.is_gone(&lives, **one, object)).count();
+        if gone == counting.len() {
+            return self.revive(ino, stripe, &now, object);
         }
         if let Some(lost) = now.all().find(|one| !is_up(&lives, *one)) {
             self.without(ino, stripe, &placed, lost)?;
@@ -221,30 +236,46 @@ impl MetadataService {
             return Ok(());
         }
         if now.second.is_some() {
-            // Who was not reached when this view was made does not copy, and nobody has to ask by it.
-            let object = Some(placed.object(ino, stripe));
-            if let Err(no) = self.ask(now.primary.node, KnowView { object, asks: false }) {
-                tracing::debug!(%ino, stripe, why = no.0.detail, "a primary hears of a view later");
-            }
+            self.tell_again(ino, stripe, &now, object);
+            return Ok(());
+        }
+        if !self.replicas.may_try((ino, stripe), Instant::now()) {
             return Ok(());
         }
         let Some((second, kept)) = self.place_for_second(ino, stripe, &placed, &lives, &counting) else {
             return Ok(());
         };
+        self.replicas.tries((ino, stripe), Instant::now());
         self.next_view(ino, stripe, &now, Known::Room { member: member(second), kept }).map(drop)
     }
 
-    /// One of those that counted goes on with what outlived it.
-    fn revive(&self, ino: Ino, stripe: usize, now: &View, lives: &Lives) -> Result<(), No> {
-        let back = now.counting().find_map(|one| {
-            let (life, there) = *lives.get(&one.node)?;
-            there.then_some(Member { node: one.node, life })
+    /// Who was not reached when this view was made does not copy, and nobody has to ask by it.
+    fn tell_again(&self, ino: Ino, stripe: usize, now: &View, object: Object) {
+        if !self.replicas.may_tell((ino, stripe), now.number, Instant::now()) {
+            return;
+        }
+        match self.ask(now.primary.node, KnowView { object: Some(object), asks: false }) {
+            Ok(said) if said.number >= now.number => {
+                self.replicas.is_told((ino, stripe), now.number, Instant::now());
+            }
+            Ok(_) => (),
+            Err(no) => tracing::debug!(%ino, stripe, why = no.0.detail, "a primary hears of a view later"),
+        }
+    }
+
+    /// One of those that counted goes on with what outlived it, in the life in which it answers.
+    fn revive(&self, ino: Ino, stripe: usize, now: &View, object: Object) -> Result<(), No> {
+        let back = now.counting().filter(|one| !self.is_removed(one.node)).find_map(|one| {
+            let life = self.life_now(one.node, object).filter(|life| *life != one.life)?;
+            Some(Member { node: one.node, life })
         });
         let Some(primary) = back else { return Ok(()) };
         let number = ((now.number >> REVIVED) + 1) << REVIVED;
         tracing::error!(%ino, stripe, node = primary.node, "both copies were lost: what was in a tier that outlives its data server goes on, what was in memory alone is gone");
         self.replicas.revived.fetch_add(1, Ordering::Relaxed);
-        self.install(ino, stripe, now, View { number, primary, since: number, second: None })
+        self.install(ino, stripe, now, View { number, primary, since: number, second: None })?;
+        self.note_lost(ino);
+        Ok(())
     }
 
     /// Who gets the second copy: one that has kept what it had, or one in another rack, or another one. And whether it has kept it.
@@ -275,8 +306,9 @@ impl MetadataService {
         let before = placed.left.iter().rev().filter(|node| takers.contains_key(&NodeId(**node)));
         for node in before.copied() {
             let said = self.ask(node, KnowView { object: Some(object), asks: false });
-            if said.is_ok_and(|said| said.kept) {
-                return Some((of(node)?, true));
+            let taker = of(node)?;
+            if said.is_ok_and(|said| said.kept && said.life == taker.life) {
+                return Some((taker, true));
             }
         }
         let map = self.nodes.map();

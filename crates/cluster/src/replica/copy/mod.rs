@@ -28,7 +28,7 @@ use crate::{moving::Noted, tenure::Time};
 
 /// Pieces under way to a second one that is made.
 const PIECES_MAX: usize = 4;
-/// Of one piece.
+/// Of one piece, which begins and ends at multiples of it if it can: what a data server can lose is whole pieces.
 pub const PIECE: u64 = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

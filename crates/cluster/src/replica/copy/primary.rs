@@ -154,7 +154,9 @@ impl Copy {
         let mut pieces = self.flights.values().filter(|flight| flight.source == Source::Here).count();
         while pieces < PIECES_MAX {
             let Some((from, to)) = self.lacks.pop_front() else { break };
-            let piece = if to == END { (from, to) } else { (from, to.min(from.saturating_add(PIECE))) };
+            // None is of two parts of which one may be lost.
+            let end = (from / PIECE + 1).saturating_mul(PIECE);
+            let piece = if to == END { (from, to) } else { (from, to.min(end)) };
             if !self.is_free(piece) {
                 self.lacks.push_front((from, to));
                 break;

@@ -14,10 +14,12 @@ impl DataService {
                 self.make_zero(object, *from + bytes.len() as u64, *to)
             }
             Change::Zero { from, to } => self.make_zero(object, *from, *to),
-            Change::Cut { size } => {
+            Change::Cut { size, lost } => {
                 let cut = Truncate { object: Some(*object), size: *size, grow_only: false };
-                self.resize(&cut, object).map(drop)
+                self.resize(&cut, object)?;
+                self.lose_saus(object, lost)
             }
+            Change::Lost { from, to } => self.lose_range(object, (*from, *to)),
             Change::Grow { size } => {
                 let grow = Truncate { object: Some(*object), size: *size, grow_only: true };
                 self.resize(&grow, object).map(drop)

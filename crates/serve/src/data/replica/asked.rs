@@ -55,6 +55,7 @@ impl DataService {
         deadline: Instant,
     ) -> Result<(), No> {
         let admitted = self.admit(asker, replica.ino)?;
+        self.refuse_lost(replica, &change)?;
         let mut state = replica.state.lock();
         let call = match state.left_by(&change, asker) {
             Some(call) => call,
@@ -119,6 +120,7 @@ impl DataService {
         &self,
         replica: &Arc<Replica>,
         deadline: Instant,
+        asked: Range,
         read: impl Fn() -> Result<(R, Range), No>,
     ) -> Result<R, No> {
         let until = deadline.min(Instant::now() + WAIT);
@@ -133,7 +135,7 @@ impl DataService {
             };
             let (got, range) = match read() {
                 Ok(got) => got,
-                Err(no) => return Err(self.not_read(replica, no)),
+                Err(no) => return Err(self.not_read(replica, asked, no)),
             };
             let mut state = replica.state.lock();
             let call = state.read(range);
@@ -170,13 +172,21 @@ impl DataService {
         }
     }
 
-    /// The bytes here are damaged: if the other one has them, that one goes on.
-    fn not_read(&self, replica: &Replica, no: No) -> No {
+    /// The bytes here are damaged: if the other one has them, that one goes on. What is lost here the second has from the primary, which has the last word.
+    fn not_read(&self, replica: &Replica, asked: Range, no: No) -> No {
         let me = self.replicas.me();
+        let is_lost = no.errno() == Errno::EIO && self.is_lost_here(&replica.object, asked);
         let state = replica.state.lock();
         let has_other = state.view().is_some_and(|view| view.counts(me) && view.other(me).is_some());
         if no.errno() != Errno::EIO || !has_other || Retry::try_from(no.0.retry) == Ok(Retry::After) {
             return no;
+        }
+        if is_lost {
+            return if state.view().is_some_and(|view| view.primary != me) {
+                self.elsewhere(&state)
+            } else {
+                no
+            };
         }
         tracing::error!(ino = %replica.ino, why = no.0.detail, "one of two copies cannot be read here");
         state.complain(&self.replicas.world(), replica, me);
@@ -191,8 +201,8 @@ impl DataService {
         read: &asked::Read,
         incoming: &Incoming,
     ) -> Outcome {
-        self.shown(replica, incoming.deadline, || {
-            let wanted = (read.offset, read.offset.saturating_add(read.length.into()));
+        let wanted = (read.offset, read.offset.saturating_add(read.length.into()));
+        self.shown(replica, incoming.deadline, wanted, || {
             if self.is_nothing(&replica.object)? {
                 return Ok((Done::new(&asked::ReadDone { size: 0 }), (read.offset, END)));
             }
@@ -232,7 +242,7 @@ impl DataService {
         self.primary_of(replica)?;
         let change = match cut.grow_only {
             true => Change::Grow { size: cut.size },
-            false => Change::Cut { size: cut.size },
+            false => Change::Cut { size: cut.size, lost: Vec::new() },
         };
         self.change(replica, change, Asker { server: 0, joined: 0 }, incoming.deadline)?;
         if !cut.grow_only {
@@ -282,7 +292,7 @@ impl DataService {
         asked: &asked::Seek,
         incoming: &Incoming,
     ) -> Outcome {
-        self.shown(replica, incoming.deadline, || {
+        self.shown(replica, incoming.deadline, (asked.offset, END), || {
             Ok((self.seek_here(asked, &replica.object)?, (asked.offset, END)))
         })
     }
@@ -290,7 +300,7 @@ impl DataService {
     pub(in crate::data) fn attr_copy(&self, replica: &Arc<Replica>) -> Result<asked::ObjectAttr, No> {
         self.primary_of(replica)?;
         let deadline = Instant::now() + WAIT;
-        self.shown(replica, deadline, || Ok((self.attr_here(&replica.object)?, (0, END))))
+        self.shown(replica, deadline, (0, END), || Ok((self.attr_here(&replica.object)?, (0, END))))
     }
 
     /// By the primary for both, by the second for itself.

@@ -24,8 +24,10 @@ pub(super) enum Change {
         from: u64,
         to: u64,
     },
+    /// `lost`: SAUs behind what was copied before, of which the bytes are lost; only at the end of a copy.
     Cut {
         size: u64,
+        lost: Vec<u32>,
     },
     Grow {
         size: u64,
@@ -37,16 +39,22 @@ pub(super) enum Change {
         from: u64,
         to: u64,
     },
+    /// A piece that is lost at the primary.
+    Lost {
+        from: u64,
+        to: u64,
+    },
 }
 
 impl Change {
     /// Of which its order depends.
     pub fn range(&self) -> Range {
         match self {
-            Change::Bytes { from, to, .. } | Change::Zero { from, to } | Change::Reserve { from, to } => {
-                (*from, *to)
-            }
-            Change::Cut { size } | Change::Grow { size } => (*size, END),
+            Change::Bytes { from, to, .. }
+            | Change::Zero { from, to }
+            | Change::Reserve { from, to }
+            | Change::Lost { from, to } => (*from, *to),
+            Change::Cut { size, .. } | Change::Grow { size } => (*size, END),
             Change::Time { .. } => (END - 1, END),
         }
     }
@@ -56,13 +64,24 @@ impl Change {
         let (kind, size, mtime) = match self {
             Change::Bytes { .. } => (Kind::Bytes, 0, None),
             Change::Zero { .. } => (Kind::Zero, 0, None),
-            Change::Cut { size } => (Kind::Cut, *size, None),
+            Change::Cut { size, .. } => (Kind::Cut, *size, None),
             Change::Grow { size } => (Kind::Grow, *size, None),
             Change::Time { mtime } => (Kind::Time, 0, Some((*mtime).into())),
             Change::Reserve { .. } => (Kind::Reserve, 0, None),
+            Change::Lost { .. } => (Kind::Lost, 0, None),
         };
-        let body =
-            if let Change::Bytes { bytes, .. } = self { Body::new(bytes.clone()) } else { Body::default() };
+        let body = match self {
+            Change::Bytes { bytes, .. } => Body::new(bytes.clone()),
+            Change::Cut { lost, .. } if !lost.is_empty() => {
+                Body::new(lost.iter().flat_map(|sau| sau.to_le_bytes()).collect::<Vec<u8>>())
+            }
+            Change::Cut { .. }
+            | Change::Zero { .. }
+            | Change::Grow { .. }
+            | Change::Time { .. }
+            | Change::Reserve { .. }
+            | Change::Lost { .. } => Body::default(),
+        };
         let message = StoreCopy {
             object: Some(Object { view: Some(said_view(&sent.view)), ..*object }),
             serial: sent.serial,
@@ -95,7 +114,14 @@ impl Change {
             }
             Kind::Zero => in_object(Change::Zero { from, to }),
             Kind::Reserve => in_object(Change::Reserve { from, to }),
-            Kind::Cut => Ok(Change::Cut { size }),
+            Kind::Lost => in_object(Change::Lost { from, to }),
+            Kind::Cut => {
+                let (saus, rest) = incoming.body().as_chunks::<4>();
+                if !rest.is_empty() {
+                    return Err(Errno::EINVAL.into());
+                }
+                Ok(Change::Cut { size, lost: saus.iter().map(|sau| u32::from_le_bytes(*sau)).collect() })
+            }
             Kind::Grow => Ok(Change::Grow { size }),
             Kind::Time => {
                 let mtime = message.mtime.ok_or(Errno::EINVAL)?.try_into()?;

@@ -4,7 +4,7 @@ use cluster::replica::copy::{Input, Sent};
 use net::Incoming;
 use proto::{
     Nothing,
-    copies::{AskLeave, CopyDone, CopyStored, DropCopies, KnowView, Leave, StoreCopy, ViewKnown},
+    copies::{AskLeave, CopyDone, CopyStored, DropCopies, KnowView, Leave, REVIVED, StoreCopy, ViewKnown},
     data::{Object, Truncate},
 };
 use types::{Errno, Ino};
@@ -72,9 +72,13 @@ impl DataService {
         if *wiped >= second.since || is_old {
             return Ok(());
         }
-        // Of a new file there is nothing.
+        // Of a new file there is nothing. What was lost here of an older copy goes, too, or nothing could be stored in its place.
         let length = if second.kept { length } else { 0 };
-        if self.length_of(&replica.object)? > length {
+        let goes = match second.kept {
+            true => self.length_of(&replica.object)? > length,
+            false => !self.is_nothing(&replica.object)?,
+        };
+        if goes {
             let cut = Truncate { object: Some(replica.object), size: length, grow_only: false };
             self.resize(&cut, &replica.object)?;
         }
@@ -128,8 +132,9 @@ impl DataService {
         let object = asked.object.unwrap_or_default();
         let replica = self.replica(&object)?.ok_or(Errno::EINVAL)?;
         let world = self.replicas.world();
-        let mut state = replica.state.lock();
         let number = view(&object.view.unwrap_or_default()).number;
+        let lost = if asked.asks || number >> REVIVED == 0 { 0 } else { self.lost_bytes(&replica.object) };
+        let mut state = replica.state.lock();
         let mut goes_on = false;
         if asked.asks && !state.failed {
             state.goes_on = None;
@@ -141,6 +146,8 @@ impl DataService {
             number: state.number(),
             goes_on,
             kept: state.core.has_kept() && !state.failed,
+            life: self.replicas.life,
+            lost,
         }))
     }
 

@@ -155,12 +155,17 @@ impl DataService {
         let nothing = self.is_nothing(object)?;
         if to == END {
             let size = if nothing { 0 } else { self.shared(object, |_, there| Ok(there.size()))? };
-            return Ok(Change::Cut { size });
+            let lost = if nothing { Vec::new() } else { self.lost_behind(object, from)? };
+            return Ok(Change::Cut { size, lost });
         }
         let mut bytes = vec![0; usize::try_from(to - from).unwrap_or(0)];
         let read = match nothing {
-            true => 0,
-            false => self.shared(object, |_, there| Ok(self.ds.read(there, from, &mut bytes)?))?,
+            true => Ok(0),
+            false => self.shared(object, |_, there| Ok(self.ds.read(there, from, &mut bytes)?)),
+        };
+        let read = match read {
+            Ok(read) => read,
+            Err(no) => return self.piece_lost(object, sent.range, no),
         };
         bytes.truncate(read);
         if bytes.iter().all(|byte| *byte == 0) {
