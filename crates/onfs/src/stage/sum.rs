@@ -10,16 +10,11 @@ pub const BLOCK: usize = 4096;
 const ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// Takes the content in order of its offsets. What is not given counts as zeros.
+#[derive(Default)]
 pub struct Sum {
     hash: Xxh3,
     /// Where the last run of blocks that are not zero ended.
     end: Option<u64>,
-}
-
-impl Default for Sum {
-    fn default() -> Sum {
-        Sum { hash: Xxh3::new(), end: None }
-    }
 }
 
 impl Sum {
