@@ -49,12 +49,14 @@ const FIRST_REPORT: Duration = Duration::from_secs(1);
 /// As `tier::Settings::write_behind_latest`.
 const LEAVE_LATEST: Duration = Duration::from_secs(30);
 
-/// What is in memory alone is there as long as what is not written behind, at the latest; `None`: as long as it likes.
-fn leave_after(config: &ServerConfig) -> Option<Duration> {
-    match config.stores.policy.write_behind {
+fn data_options(config: &ServerConfig) -> DataOptions {
+    let policy = &config.stores.policy;
+    // What is in memory alone is there as long as what is not written behind, at the latest; `None`: as long as it likes.
+    let leave_after = match policy.write_behind {
         WriteBehind::After(delay) => Some(delay.0.max(LEAVE_LATEST)),
         WriteBehind::Never => None,
-    }
+    };
+    DataOptions { leave_after, copy_rate: policy.copy_rate.0, ..DataOptions::default() }
 }
 
 /// Opens the stores, recovers, and serves. Returns when it can be reached.
@@ -140,13 +142,8 @@ impl Parts {
             }
         };
         let with_names = names.as_ref().zip(shared);
-        let options = DataOptions {
-            leave_after: leave_after(config),
-            copy_rate: config.stores.policy.copy_rate.0,
-            ..DataOptions::default()
-        };
-        let serving = match Serving::start((&config.node, options), &credentials, &stores, first, with_names)
-        {
+        let of_node = (&config.node, data_options(config));
+        let serving = match Serving::start(of_node, &credentials, &stores, first, with_names) {
             Ok(serving) => serving,
             Err(error) => {
                 give_up(names, stores);
