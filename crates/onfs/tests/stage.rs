@@ -197,8 +197,11 @@ fn killed_at_any_moment_it_goes_on_and_ends_whole() {
     let mut ended = false;
     // One that is killed when all was done, and nobody was told, is begun anew: without `-T` into a directory in the copy.
     while kills < 25 && !ended {
-        let mut child =
-            stage(&["stage-out", "-T"], &from, &to).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = stage(&["stage-out", "-T"], &from, &to)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let end = Instant::now() + Duration::from_millis(5 + random(&mut seed) % (40 * (kills + 1)));
         while Instant::now() < end && child.try_wait().unwrap().is_none() {
             std::thread::yield_now();
@@ -227,7 +230,8 @@ fn killed_at_any_moment_it_goes_on_and_ends_whole() {
             }
         }
     }
-    let (code, report) = if ended { (0, StageReport::default()) } else { run(&["stage-out", "-T"], &from, &to) };
+    let (code, report) =
+        if ended { (0, StageReport::default()) } else { run(&["stage-out", "-T"], &from, &to) };
     assert_eq!(code, 0, "{report:?}");
     println!("{kills} kills, {} bytes resumed", resumed + report.bytes_resumed);
     assert_eq!(look(&to), wanted);
