@@ -10,12 +10,14 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use cluster::NodeId;
+use net::Call;
+use prost::Message;
 use proto::{
-    Head, Reason, SessionId,
+    Head, Reason, Request, SessionId,
     attr::Caller,
     control::Mount,
     locks::{HeldLock, Lock, LockKind, LockOutcome},
@@ -295,7 +297,10 @@ impl Renewing {
                 while !ended.load(Ordering::Acquire) {
                     for (id, clients) in &all {
                         let look = StatFs { head: Some(Head::of(*id)) };
-                        clients.iter().for_each(|client| drop(ask_once(client, &look, &[], 0)));
+                        // Who is dead is not waited for.
+                        let end = || Instant::now() + Duration::from_millis(200);
+                        let call = || Call::new(StatFs::METHOD.number(), look.encode_to_vec(), end());
+                        clients.iter().for_each(|client| drop(client.call(call())));
                     }
                     thread::sleep(Duration::from_millis(50));
                 }
