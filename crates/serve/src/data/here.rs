@@ -1,5 +1,5 @@
 //! Writes that are carried out on the thread that received them: large ones, behind which nothing else has come over their connection, to an object
-//! that is open, in memory, and locked by nobody. A change of threads costs as much as a part of the copy, which is from the processor's cache here.
+//! that is open, all in memory, and locked by nobody. A change of threads costs as much as a part of the copy, which is from the processor's cache here.
 //!
 //! Nothing is waited for. Whatever is not so simple, or fails, a worker does from its beginning, with the same bytes at the same place.
 
@@ -43,6 +43,10 @@ impl Attempt for DataService {
         let there = state.object.as_ref()?;
         same_generation(&state, object).ok()?;
         self.may_change(ino).ok()?;
+        // A device that hangs would hold up all that comes over the connection.
+        if !self.ds.needs_no_device(there) {
+            return None;
+        }
         let bytes = incoming.body();
         let tried = self.ds.try_write(there, write.offset, bytes);
         // Also what was not carried out may have changed a part.

@@ -70,10 +70,8 @@ impl UnderWay {
         let mut state = self.state.lock();
         // Under the lock: whoever comes over the newer connection finds this one, or this one finds that it has come.
         while !incoming.is_superseded() {
-            let earlier = |(of, by): &(Ino, From)| *of == ino && by.is_older_than(from);
-            if !state.changes.iter().any(earlier) {
-                state.changes.push((ino, from));
-                return Ok(Begun { of: self, change: Some((ino, from)) });
+            if let Some(begun) = self.begin_now(&mut state, (ino, from)) {
+                return Ok(begun);
             }
             let now = Instant::now();
             if now >= incoming.deadline {
@@ -85,19 +83,22 @@ impl UnderWay {
         }
         Err(No::later("a newer connection is in its connection's place"))
     }
-}
 
-impl UnderWay {
     /// The same, if there is nobody to wait for.
     pub(super) fn try_begin(&self, incoming: &Incoming, ino: Ino) -> Option<Begun<'_>> {
         let Some(from) = From::of(incoming) else { return Some(Begun { of: self, change: None }) };
         let mut state = self.state.lock();
-        let earlier = |(of, by): &(Ino, From)| *of == ino && by.is_older_than(from);
-        if incoming.is_superseded() || state.changes.iter().any(earlier) {
+        if incoming.is_superseded() { None } else { self.begin_now(&mut state, (ino, from)) }
+    }
+
+    /// `None`: an earlier one of the object is under way.
+    fn begin_now(&self, state: &mut State, change: (Ino, From)) -> Option<Begun<'_>> {
+        let earlier = |(of, by): &(Ino, From)| *of == change.0 && by.is_older_than(change.1);
+        if state.changes.iter().any(earlier) {
             return None;
         }
-        state.changes.push((ino, from));
-        Some(Begun { of: self, change: Some((ino, from)) })
+        state.changes.push(change);
+        Some(Begun { of: self, change: Some(change) })
     }
 }
 
