@@ -188,7 +188,7 @@ pub struct LostFile {
     /// From the root; empty: not known.
     #[prost(string, tag = "2")]
     pub path: String,
-    /// Bytes that read as an error, as far as their data servers have said so.
+    /// Bytes that read as an error, as far as their data servers have said so. A part whose end was lost, too, counts as 4 MiB.
     #[prost(uint64, tag = "3")]
     pub bytes: u64,
     /// Parts of it, each on two data servers, of which both copies were lost.

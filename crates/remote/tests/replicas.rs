@@ -5,18 +5,15 @@
 
 #[path = "replicas/blocks.rs"]
 mod blocks;
-#[path = "replicas/say.rs"]
-mod say;
 #[path = "../../serve/tests/site/mod.rs"]
 mod site;
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use blocks::{BLOCK, Blocks};
 use fuse::{SetattrArgs, SetxattrArgs};
 use proto::{Layout, attr::Caller, copies::FindView};
 use remote::{Access, AllocateArgs, OpenFile, Place, Remote, RemoteOptions, WriteHow};
-use serve::metadata::MetadataOptions;
 use site::{
     DataSite,
     cluster::{Session, Site, options},
@@ -30,10 +27,6 @@ const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 const BOTH: Access = Access { read: true, write: true, exclusive: false, no_atime: true };
 const A: u64 = 900;
 const B: u64 = 901;
-
-fn twofold() -> MetadataOptions {
-    MetadataOptions { twofold: true, ..options() }
-}
 
 /// It gives nothing up that a machine under load may yet do.
 fn client(site: &Site, node: u64, cache: u64) -> Arc<Remote> {
@@ -58,7 +51,7 @@ struct Run {
 
 impl Run {
     fn new(servers: u64, stripes: u32) -> Run {
-        say::begin();
+        site::say::begin();
         let dir = tempfile::tempdir().unwrap();
         let (mut data, mut cuts) = (Vec::new(), Vec::new());
         for node in 1..=servers {
@@ -69,7 +62,7 @@ impl Run {
             one.shown = cuts.last().map(Cuts::address);
             data.push(one);
         }
-        let site = Site::of(data, twofold());
+        let site = Site::of(data, options());
         let (a, b) = (client(&site, A, 64 << 20), client(&site, B, 0));
         let two = a.mkdir(CALLER, Place { dir: Ino::ROOT, name: b"two" }, 0o755).unwrap().ino;
         let word = format!("copies=2 stripes={stripes}");
@@ -102,22 +95,9 @@ impl Run {
     }
 
     /// They are written and read by both while something is done.
-    fn while_in_use(&mut self, blocks: &Blocks, mut something: impl FnMut(&mut Run)) {
-        let (a, b, of_a, of_b) = (self.a.clone(), self.b.clone(), self.of_a.clone(), self.of_b.clone());
-        thread::scope(|scope| {
-            scope.spawn(|| blocks.keep_writing(&a, &of_a, (0, 2)));
-            scope.spawn(|| blocks.keep_writing(&b, &of_b, (1, 2)));
-            scope.spawn(|| blocks.keep_reading(&b, &of_b, 1));
-            scope.spawn(|| blocks.keep_reading(&a, &of_a, 2));
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| something(self)));
-            blocks.stop();
-            if let Err(panic) = done {
-                std::panic::resume_unwind(panic);
-            }
-        });
-        blocks.check(&self.a, &self.of_a);
-        blocks.check(&self.b, &self.of_b);
-        blocks.say_waits();
+    fn while_in_use(&mut self, blocks: &Blocks, something: impl FnOnce(&mut Run)) {
+        let users = [(self.a.clone(), self.of_a.clone()), (self.b.clone(), self.of_b.clone())];
+        blocks.while_used([&users[0], &users[1]], || something(self));
     }
 
     fn end(self) {
@@ -125,15 +105,6 @@ impl Run {
         self.b.shutdown();
         drop((self.site, self.cuts, self.dir));
     }
-}
-
-/// They are being used, by readers and writers.
-fn goes_on(blocks: &Blocks) {
-    use std::sync::atomic::Ordering::SeqCst;
-    let (written, read) = (blocks.written.load(SeqCst), blocks.read.load(SeqCst));
-    until("writes and reads go on", || {
-        blocks.written.load(SeqCst) > written + 20 && blocks.read.load(SeqCst) > read + 20
-    });
 }
 
 /// The primary, then the second, then the next primary: each is killed as soon as there are two again, so each that was made anew has
@@ -145,15 +116,15 @@ fn either_may_be_killed_while_it_is_written_and_read() {
     run.while_in_use(&blocks, |run| {
         for turn in 0..4 {
             let (primary, second) = run.two();
-            goes_on(&blocks);
+            blocks.go_on();
             let n = if turn % 2 == 0 { primary } else { second };
             run.site.kill_data(n);
-            goes_on(&blocks);
+            blocks.go_on();
             run.two();
             run.site.start_data(n);
         }
         run.two();
-        goes_on(&blocks);
+        blocks.go_on();
     });
     run.end();
 }
@@ -165,9 +136,9 @@ fn a_striped_file_goes_on_without_any_of_its_servers() {
     run.while_in_use(&blocks, |run| {
         for n in 0..4 {
             run.two();
-            goes_on(&blocks);
+            blocks.go_on();
             run.site.kill_data(n);
-            goes_on(&blocks);
+            blocks.go_on();
             run.two();
             run.site.start_data(n);
         }
@@ -184,7 +155,7 @@ fn who_was_killed_comes_back_and_is_made_the_second() {
         for _ in 0..2 {
             let (primary, _) = run.two();
             run.site.kill_data(primary);
-            goes_on(&blocks);
+            blocks.go_on();
             run.site.start_data(primary);
             let (_, second) = run.two();
             assert_eq!(second, primary);
@@ -201,9 +172,9 @@ fn who_lost_its_memory_gets_all_of_it_again() {
     run.while_in_use(&blocks, |run| {
         for turn in 0..2 {
             let (primary, second) = run.two();
-            goes_on(&blocks);
+            blocks.go_on();
             run.site.power_cut_data(if turn == 0 { second } else { primary });
-            goes_on(&blocks);
+            blocks.go_on();
         }
         run.two();
     });
@@ -217,12 +188,12 @@ fn the_metadata_server_is_killed_with_a_member() {
     run.while_in_use(&blocks, |run| {
         for turn in 0..2 {
             let (primary, second) = run.two();
-            goes_on(&blocks);
+            blocks.go_on();
             let n = if turn == 0 { primary } else { second };
             run.site.kill_data(n);
             run.site.vanish();
             run.site.start();
-            goes_on(&blocks);
+            blocks.go_on();
             run.session.mount();
             run.two();
             run.site.start_data(n);
@@ -238,11 +209,11 @@ fn two_that_do_not_hear_each_other_are_not_both_right() {
     run.while_in_use(&blocks, |run| {
         for _ in 0..2 {
             let (primary, second) = run.two();
-            goes_on(&blocks);
+            blocks.go_on();
             let (first, other) = (run.site.data[primary].node, run.site.data[second].node);
             run.cuts[primary].cut(other);
             run.cuts[second].cut(first);
-            goes_on(&blocks);
+            blocks.go_on();
             run.two();
             run.cuts.iter().for_each(Cuts::heal);
         }
@@ -258,9 +229,9 @@ fn a_client_that_is_cut_off_from_one_goes_on() {
     run.while_in_use(&blocks, |run| {
         for turn in 0..2 {
             let (primary, second) = run.two();
-            goes_on(&blocks);
+            blocks.go_on();
             run.cuts[if turn == 0 { second } else { primary }].cut(B);
-            goes_on(&blocks);
+            blocks.go_on();
             run.cuts.iter().for_each(Cuts::heal);
         }
     });
@@ -274,14 +245,14 @@ fn a_primary_that_nobody_reaches_answers_nobody_when_it_is_reached_again() {
     let blocks = Blocks::new(12, SAU_BYTES / 4);
     run.while_in_use(&blocks, |run| {
         let (primary, _) = run.two();
-        goes_on(&blocks);
+        blocks.go_on();
         for node in [1, 2, 3, site::cluster::META, A, B] {
             run.cuts[primary].cut(node);
         }
-        goes_on(&blocks);
+        blocks.go_on();
         run.cuts.iter().for_each(Cuts::heal);
         run.two();
-        goes_on(&blocks);
+        blocks.go_on();
     });
     run.end();
 }

@@ -60,21 +60,6 @@ fn slots_are_shared_and_each_is_served_by_one() {
     assert_eq!(session.lookup(1, "none"), Err(Errno::ENOENT));
 }
 
-/// Goal: two copies of files, which were not tried with several servers, are refused with the reason, and nothing is noted. Method: a directory is to say so.
-#[test]
-fn two_copies_are_not_offered() {
-    let site = Several::with(2, 0, MetadataOptions { twofold: true, ..options() });
-    let session = site.session();
-    let dir = session.mkdir(1, "d").unwrap();
-    let n = site.owner(dir);
-    let client = site::client_to(&site.address(n), Several::node(n), wire::schema::Lane::Metadata);
-    let name = b"user.onfs.layout".to_vec();
-    let set = SetXattr { head: session.op(), ino: dir, name, mode: XattrMode::Set.into(), kill_sgid: false };
-    let fault = site::ask(&client, &set, b"copies=2", 0).unwrap_err();
-    assert_eq!(fault.errno, Errno::EOPNOTSUPP.raw());
-    assert!(fault.detail.contains("several metadata servers"), "{fault:?}");
-}
-
 /// Goal: slots that one has let go and nobody could take are somebody's again by themselves, with what sessions have in them. Method: a hand-over
 /// while nobody gets a row; nothing is asked for there meanwhile.
 #[test]

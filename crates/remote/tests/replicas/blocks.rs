@@ -4,12 +4,19 @@
 //! before the last that was answered, nor before one that somebody has read already; of none that was not begun.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    panic,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 use remote::{OpenFile, Remote, WriteHow};
+
+use super::site::until;
 
 pub const BLOCK: usize = 4096;
 
@@ -24,8 +31,8 @@ pub struct Blocks {
     blocks: Vec<Block>,
     stride: u64,
     stop: AtomicBool,
-    pub written: AtomicUsize,
-    pub read: AtomicUsize,
+    written: AtomicUsize,
+    read: AtomicUsize,
     /// Of a write and of a read, the longest.
     longest: Mutex<(Duration, Duration)>,
 }
@@ -52,7 +59,7 @@ impl Blocks {
         block as u64 * self.stride
     }
 
-    pub fn write(&self, client: &Remote, file: &OpenFile, block: usize) {
+    fn write(&self, client: &Remote, file: &OpenFile, block: usize) {
         let of = &self.blocks[block];
         let count = of.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let since = Instant::now();
@@ -65,7 +72,7 @@ impl Blocks {
         self.written.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub fn read(&self, client: &Remote, file: &OpenFile, block: usize) {
+    fn read(&self, client: &Remote, file: &OpenFile, block: usize) {
         let of = &self.blocks[block];
         let known = of.known.load(Ordering::SeqCst);
         let (mut bytes, since) = (vec![0xee; BLOCK], Instant::now());
@@ -91,12 +98,12 @@ impl Blocks {
     }
 
     /// All of it, by whoever.
-    pub fn check(&self, client: &Remote, file: &OpenFile) {
+    fn check(&self, client: &Remote, file: &OpenFile) {
         (0..self.blocks.len()).for_each(|block| self.read(client, file, block));
     }
 
     /// Until [`Blocks::stop`]: writer `n` of `of`.
-    pub fn keep_writing(&self, client: &Remote, file: &OpenFile, (n, of): (usize, usize)) {
+    fn keep_writing(&self, client: &Remote, file: &OpenFile, (n, of): (usize, usize)) {
         while !self.stop.load(Ordering::SeqCst) {
             for block in (n..self.blocks.len()).step_by(of) {
                 self.write(client, file, block);
@@ -107,7 +114,7 @@ impl Blocks {
         }
     }
 
-    pub fn keep_reading(&self, client: &Remote, file: &OpenFile, seed: usize) {
+    fn keep_reading(&self, client: &Remote, file: &OpenFile, seed: usize) {
         let mut n = seed;
         while !self.stop.load(Ordering::SeqCst) {
             n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -115,12 +122,37 @@ impl Blocks {
         }
     }
 
-    pub fn stop(&self) {
+    fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
 
+    /// They are written and read by both while something is done.
+    pub fn while_used(&self, users: [&(Arc<Remote>, Arc<OpenFile>); 2], something: impl FnOnce()) {
+        thread::scope(|scope| {
+            for (n, (client, file)) in users.into_iter().enumerate() {
+                scope.spawn(move || self.keep_writing(client, file, (n, 2)));
+                scope.spawn(move || self.keep_reading(client, file, n + 1));
+            }
+            let done = panic::catch_unwind(panic::AssertUnwindSafe(something));
+            self.stop();
+            if let Err(panic) = done {
+                panic::resume_unwind(panic);
+            }
+        });
+        users.into_iter().for_each(|(client, file)| self.check(client, file));
+        self.say_waits();
+    }
+
+    /// They are being used, by readers and writers.
+    pub fn go_on(&self) {
+        let (written, read) = (self.written.load(Ordering::SeqCst), self.read.load(Ordering::SeqCst));
+        until("writes and reads go on", || {
+            self.written.load(Ordering::SeqCst) > written + 20 && self.read.load(Ordering::SeqCst) > read + 20
+        });
+    }
+
     /// For who runs it with `--nocapture`.
-    pub fn say_waits(&self) {
+    fn say_waits(&self) {
         let (write, read) = *self.longest.lock();
         eprintln!("the longest write {write:?}, the longest read {read:?}");
     }

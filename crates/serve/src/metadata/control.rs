@@ -119,7 +119,7 @@ impl MetadataService {
         let map_epoch = self.nodes.reported(&asked)?;
         self.may_vouch()?;
         self.replicas.hear(&words);
-        let wants_peers = asked.life != 0 && asked.peers_epoch != map_epoch && self.tells_peers();
+        let wants_peers = asked.life != 0 && asked.peers_epoch != map_epoch;
         let keeps_to = asked.refuses;
         let (safe_room, any_room) = self.room_beside(asked.node);
         let nothing_safe = !self.has_what_outlives(&asked)?;

@@ -56,9 +56,6 @@ impl MetadataService {
         };
         let near = Some(NodeId(node)).filter(|_| near && node != 0);
         let lives = self.nodes.lives();
-        if said.copies == Some(2) && !self.offers_twofold() {
-            return Err(self.one_copy_only());
-        }
         let twofold = said.copies == Some(2)
             && proto::layout::object_number(ino.get(), 0).is_some()
             && !lives.is_empty();
@@ -174,18 +171,7 @@ impl MetadataService {
         // One that cannot be read is replaced.
         let before = self.said_of(dir).unwrap_or_default();
         let wish = before.with(text).ok_or(Errno::EINVAL)?;
-        if wish.copies == Some(2) && !self.offers_twofold() {
-            return Err(self.one_copy_only());
-        }
         self.say(dir, &wish)
-    }
-
-    fn one_copy_only(&self) -> No {
-        let why = match self.owners.is_some() {
-            true => "two copies of a file are not offered with several metadata servers",
-            false => "two copies of a file are not offered yet",
-        };
-        No::new(Errno::EOPNOTSUPP, wire::schema::Retry::Never, proto::Reason::None, why)
     }
 
     pub(super) fn remove_layout(&self, dir: Ino) -> Outcome {

@@ -64,8 +64,13 @@ type Part = (Ino, usize);
 /// By stripes.
 type Doubted = HashMap<(Ino, usize, Member), (Instant, Instant)>;
 type Apart = HashMap<(Ino, usize, u64), Instant>;
-/// When, with which data servers and standings.
-type Looked = (Instant, BTreeMap<u64, (u64, bool)>, u64);
+/// When all layouts were looked through, and with which data servers, standings and slots.
+pub(super) struct Looked {
+    pub at: Instant,
+    pub lives: BTreeMap<u64, (u64, bool)>,
+    pub standings: u64,
+    pub slots: Vec<u16>,
+}
 
 #[derive(Default)]
 pub(super) struct Replicas {

@@ -17,7 +17,7 @@ use types::{Errno, Ino};
 use super::{
     MetadataService,
     placed::Placed,
-    replicas::{APART_FOR, Heard},
+    replicas::{APART_FOR, Heard, Looked},
 };
 use crate::answer::{Done, No, Outcome};
 
@@ -28,22 +28,14 @@ pub(super) const DOUBTED_AGAIN: Duration = Duration::from_millis(1500);
 const AGAIN: Duration = Duration::from_secs(1);
 /// All layouts are looked through so often, and when data servers have come or gone.
 const LOOK: Duration = Duration::from_secs(60);
+/// And so long after a look if there are other slots than then, each of which may have such files.
+const LOOK_AT_SLOTS: Duration = Duration::from_secs(5);
 /// Files at once.
 const AT_ONCE: usize = 8;
 
 impl MetadataService {
-    /// With several metadata servers members would have to be told by each of them in its turn; that was not shown.
-    pub(super) fn offers_twofold(&self) -> bool {
-        self.options.twofold && self.owners.is_none()
-    }
-
     pub(super) fn has_twofold(&self) -> bool {
         self.replicas.seen.load(Ordering::Acquire)
-    }
-
-    /// Data servers learn of each other before there is such a file, or its first write would wait.
-    pub(super) fn tells_peers(&self) -> bool {
-        self.offers_twofold() || self.has_twofold()
     }
 
     pub(super) fn layout_now(&self, ino: Ino) -> Result<proto::Layout, No> {
@@ -155,12 +147,15 @@ impl MetadataService {
         let (lives, standings) = (self.nodes.lives(), self.nodes.standings_version());
         {
             let looked = self.replicas.looked.lock();
-            if let Some((at, before, version)) = &*looked
-                && (!self.has_twofold() || *before == lives && *version == standings && at.elapsed() < LOOK)
+            if let Some(looked) = &*looked
+                && (!self.has_twofold() || looked.lives == lives && looked.standings == standings)
+                && (looked.at.elapsed() < LOOK || !self.has_twofold())
+                && (looked.at.elapsed() < LOOK_AT_SLOTS || looked.slots == self.slots_looked_at())
             {
                 return;
             }
         }
+        let slots = self.slots_looked_at();
         let (mut lacking, mut lost) = (BTreeSet::new(), Vec::new());
         let mut seen = false;
         let (from, to) = (key::inode(Ino::ROOT), [0xff; key::PREFIX_BYTES]);
@@ -187,6 +182,11 @@ impl MetadataService {
         }
         self.replicas.lacking.lock().extend(lacking);
         self.list_lost(&lost);
-        *self.replicas.looked.lock() = Some((Instant::now(), lives, standings));
+        *self.replicas.looked.lock() = Some(Looked { at: Instant::now(), lives, standings, slots });
+    }
+
+    /// Of one metadata server they are always the same.
+    fn slots_looked_at(&self) -> Vec<u16> {
+        if self.owners.is_some() { self.served() } else { Vec::new() }
     }
 }

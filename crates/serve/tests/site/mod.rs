@@ -8,6 +8,7 @@ mod common_engine;
 pub mod cuts;
 #[path = "../../../kv/tests/support/fault_disk.rs"]
 mod fault_disk;
+pub mod say;
 pub mod several;
 pub mod state;
 

@@ -396,6 +396,12 @@ impl Several {
         Reporters::start(data.service().clone(), servers, about).unwrap()
     }
 
+    /// And comes back.
+    pub fn start_data(&mut self, data: usize) {
+        self.data[data].start();
+        self.report(data);
+    }
+
     /// Of a data server that finds the servers by the map: why it is not well.
     pub fn trouble_of(&self, data: usize) -> Option<String> {
         self.following[data].trouble().map(|trouble| trouble.why)

@@ -63,14 +63,17 @@ impl DataService {
         self.lose(object, saus)
     }
 
-    /// Bytes of the object that are lost here.
+    /// Bytes of the object that are lost here. Where its end was lost, too, nobody knows how long it was: each part behind the end that is known counts
+    /// as a whole one.
     pub(super) fn lost_bytes(&self, object: &Object) -> u64 {
         let Ok(ino) = proto::attr::ino(object.ino) else { return 0 };
         let lost = || -> Result<u64, No> {
-            let ranges = self.ds.lost_ranges(ino, self.length_of(object)?)?;
-            Ok(ranges.iter().map(|(_, len)| len).sum())
+            let size = self.length_of(object)?;
+            let ranges = self.ds.lost_ranges(ino, size)?;
+            let behind = self.lost_behind(object, size)?.len() as u64;
+            Ok(ranges.iter().map(|(_, len)| len).sum::<u64>() + behind * SAU_BYTES)
         };
-        lost().unwrap_or(0)
+        if self.is_nothing(object).is_ok_and(|nothing| !nothing) { lost().unwrap_or(0) } else { 0 }
     }
 
     pub(super) fn lost_behind(&self, object: &Object, from: u64) -> Result<Vec<u32>, No> {

@@ -1,0 +1,133 @@
+//! Goal: S-355: with several metadata servers files with two copies are what they are with one, while their slot goes from one server to another and servers of both kinds
+//! die. Method: as `replicas`, with blocks that say which write they are of, and each read checked against all that was answered before.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "replicas/blocks.rs"]
+mod blocks;
+#[path = "../../serve/tests/site/mod.rs"]
+mod site;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use blocks::Blocks;
+use fuse::SetxattrArgs;
+use proto::attr::Caller;
+use remote::{Access, OpenFile, Place, Remote, RemoteOptions, Xattr};
+use site::{cluster::options, credentials, several::Several, until};
+use types::{Ino, SAU_BYTES};
+
+const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+const BOTH: Access = Access { read: true, write: true, exclusive: false, no_atime: true };
+const LAYOUT: &[u8] = b"user.onfs.layout";
+
+type User = (Arc<Remote>, Arc<OpenFile>);
+
+fn client(site: &Several, node: u64, cache: u64) -> Arc<Remote> {
+    let servers: Vec<_> = (0..site.servers()).map(|n| site.address(n)).collect();
+    let mut options = RemoteOptions::new(servers, credentials(node));
+    options.patience = Duration::from_secs(100);
+    options.longest = Duration::from_secs(110);
+    options.cache = cache;
+    Remote::start(options).unwrap()
+}
+
+/// A file with two copies in a slot that is not the root's, at two clients.
+fn two_users(site: &Several) -> [User; 2] {
+    let (a, b) = (client(site, 900, 64 << 20), client(site, 901, 0));
+    let dirs: Vec<Ino> = (0..8).map(|n| {
+        let name = format!("two-{n}");
+        a.mkdir(CALLER, Place { dir: Ino::ROOT, name: name.as_bytes() }, 0o755).unwrap().ino
+    }).collect();
+    let root = site.owner(Ino::ROOT.get());
+    let mut dir = None;
+    until("a directory is another server's than the root", || {
+        dir = dirs.iter().copied().find(|dir| site.owner(dir.get()) != root);
+        dir.is_some()
+    });
+    let dir = dir.unwrap();
+    let args = SetxattrArgs { name: LAYOUT, value: b"copies=2 stripes=1", flags: 0, acl_kill_sgid: false };
+    a.setxattr(dir, &args).unwrap();
+    let (attr, of_a) = a.create(CALLER, Place { dir, name: b"f" }, 0o644, BOTH).unwrap();
+    let of_b = b.open(attr.ino, BOTH).unwrap();
+    [(a, of_a), (b, of_b)]
+}
+
+/// Who has the file, as places of `site.data`, as soon as there are two who count.
+fn two((client, file): &User) -> (usize, usize) {
+    let word = |text: &str, key: &str| {
+        let word = text.split(' ').find_map(|word| word.strip_prefix(key));
+        let node = word.and_then(|word| word.split(':').next()?.parse::<usize>().ok());
+        node.map(|node| node - 1)
+    };
+    let mut two = (0, 0);
+    until("there are two copies", || {
+        let Ok(Xattr::Bytes(value)) = client.getxattr(file.ino, LAYOUT, 4096) else { return false };
+        let text = String::from_utf8(value).unwrap();
+        let (Some(first), Some(second)) = (word(&text, "nodes="), word(&text, "seconds=")) else {
+            return false;
+        };
+        two = (first, second);
+        first != second
+    });
+    two
+}
+
+fn end(site: Several, users: [User; 2]) {
+    users.iter().for_each(|(client, _)| client.shutdown());
+    drop(site);
+}
+
+#[test]
+fn data_servers_die_while_the_slot_goes_from_one_to_another() {
+    site::say::begin();
+    let mut site = Several::with(2, 3, options());
+    let users = two_users(&site);
+    let ino = users[0].1.ino.get();
+    let blocks = Blocks::new(12, SAU_BYTES / 4);
+    blocks.while_used([&users[0], &users[1]], || {
+        let mut owners = BTreeSet::new();
+        for turn in 0..4 {
+            let (first, second) = two(&users[0]);
+            blocks.go_on();
+            let (n, to) = (if turn % 2 == 0 { first } else { second }, 1 - site.owner(ino));
+            if turn < 2 {
+                site.kill_data(n);
+                site.bring(ino, to);
+            } else {
+                site.bring(ino, to);
+                site.kill_data(n);
+            }
+            blocks.go_on();
+            owners.insert(site.owner(ino));
+            two(&users[1]);
+            site.start_data(n);
+        }
+        assert_eq!(owners.len(), 2);
+        two(&users[0]);
+        blocks.go_on();
+    });
+    end(site, users);
+}
+
+#[test]
+fn the_metadata_server_of_the_slot_dies_with_a_member() {
+    site::say::begin();
+    let mut site = Several::with(2, 3, options());
+    let users = two_users(&site);
+    let ino = users[0].1.ino.get();
+    let blocks = Blocks::new(12, SAU_BYTES / 4);
+    blocks.while_used([&users[0], &users[1]], || {
+        let (first, _) = two(&users[0]);
+        blocks.go_on();
+        let owner = site.owner(ino);
+        site.kill_data(first);
+        site.kill_for_good(owner);
+        blocks.go_on();
+        assert_ne!(site.owner(ino), owner);
+        two(&users[0]);
+        site.start_data(first);
+        two(&users[1]);
+        blocks.go_on();
+    });
+    end(site, users);
+}
