@@ -107,3 +107,33 @@ fn regression_who_goes_on_alone_is_heard_once_more() {
         assert_eq!(alone.asks(Known::Silent(other)), None, "it is the last one");
     }
 }
+
+/// Two data servers could not reach each other, and all who asked waited for reads or a sync: nobody told the metadata server.
+#[test]
+fn regression_leave_that_does_not_come_is_complained_about() {
+    let (primary, second) = (member(1), member(2));
+    let both = View::first(primary, Some(second));
+    for (me, other) in [(primary, second), (second, primary)] {
+        let mut copy = Copy::new(me, PATIENCE);
+        told(&mut copy, both);
+        let mut complaints = |from: u64, to: u64, act: bool| {
+            let mut complaints = 0;
+            for (call, millis) in (from..to).step_by(10).enumerate() {
+                let call = call as u64;
+                copy.handle(Input::Read { call, range: (0, PIECE) });
+                let leave = Leave { view: both.number, act, settled: true };
+                copy.go_on(Duration::from_millis(millis), leave);
+                copy.handle(Input::Cancel(call));
+                let effects: Vec<Effect> = std::iter::from_fn(|| copy.poll_effect()).collect();
+                complaints += effects.iter().filter(|effect| **effect == Effect::Complain(other)).count();
+            }
+            complaints
+        };
+        assert_eq!(complaints(0, 190, false), 0);
+        assert_eq!(complaints(190, 230, false), 1);
+        assert_eq!(complaints(230, 1010, false), 4, "after so long each time");
+        assert_eq!(complaints(1010, 1020, true), 0);
+        assert_eq!(complaints(1020, 1200, false), 0, "it begins anew");
+        assert_eq!(complaints(2000, 2190, false), 0, "so it does when nobody wanted it for a while");
+    }
+}

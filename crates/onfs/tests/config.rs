@@ -19,6 +19,7 @@ fn host(uid: u32) -> Host {
         mem_available: 8 << 30,
         mem_total: 16 << 30,
         cpus: 2,
+        job: None,
         home: Some("/home/u".into()),
         xdg_state: None,
         xdg_config: None,

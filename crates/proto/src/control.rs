@@ -72,6 +72,9 @@ pub struct Mount {
     /// The highest stamp of a lock ([`crate::locks::Locked`]) that it has heard of.
     #[prost(uint64, tag = "6")]
     pub stamp: u64,
+    /// The allocation of the scheduler that it is of: second copies of what is on a node are rather on one without the same job. Empty: none.
+    #[prost(string, tag = "7")]
+    pub job: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -362,7 +365,8 @@ impl Request for Mount {
 
     fn check(&self) -> Result<(), Bad> {
         of_session(self.head())?;
-        text("host", &self.host, NAME_MAX)
+        text("host", &self.host, NAME_MAX)?;
+        text("job", &self.job, NAME_MAX)
     }
 }
 

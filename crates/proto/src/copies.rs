@@ -62,6 +62,8 @@ pub enum Change {
     Time = 4,
     /// The range has space.
     Reserve = 5,
+    /// The range has the bytes of which the body is the SHA-256, zeros up to its end included: if it has, nothing is to be done, else they are sent.
+    Same = 7,
     /// The range is lost.
     Lost = 6,
 }
@@ -104,6 +106,12 @@ pub struct CopyStored {
     /// If it knows a newer view.
     #[prost(message, optional, tag = "3")]
     pub newer: Option<View>,
+    /// It is not what it was said to be the same as: the bytes are to be sent.
+    #[prost(bool, tag = "4")]
+    pub differs: bool,
+    /// It has nothing that could be the same.
+    #[prost(bool, tag = "5")]
+    pub nothing: bool,
 }
 
 /// From the primary to the second, when it comes to rest: all up to this one are done.

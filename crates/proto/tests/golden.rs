@@ -225,7 +225,8 @@ fn control() -> Vec<Golden> {
         ),
         (
             "mount",
-            Mount { head: head(), host: "h".into(), node: 2, before: 3, life: 4, stamp: 5 }.encode_to_vec(),
+            Mount { head: head(), host: "h".into(), node: 2, before: 3, life: 4, stamp: 5, job: "j".into() }
+                .encode_to_vec(),
         ),
         (
             "mounted",
@@ -711,7 +712,11 @@ fn two_copies() -> Vec<Golden> {
         ),
         ("view-found", ViewFound { layout: Some(layout) }.encode_to_vec()),
         ("store-copy", store.encode_to_vec()),
-        ("copy-stored", CopyStored { stored: true, unable: true, newer: Some(view()) }.encode_to_vec()),
+        (
+            "copy-stored",
+            CopyStored { stored: true, unable: true, newer: Some(view()), differs: true, nothing: true }
+                .encode_to_vec(),
+        ),
         ("copy-done", CopyDone { object, done: 4 }.encode_to_vec()),
         (
             "ask-leave",

@@ -42,6 +42,8 @@ pub struct RemoteOptions {
     pub tuning: Tuning,
     /// Of this machine, for people.
     pub host: String,
+    /// The scheduler's, of which this mount is; empty: none.
+    pub job: String,
     /// Where the mount answers commands; the attribute `user.onfs.control` says so.
     pub control_socket: Option<PathBuf>,
     pub own_node: OwnNode,
@@ -79,6 +81,7 @@ impl RemoteOptions {
             credentials,
             tuning: Tuning::default(),
             host: String::new(),
+            job: String::new(),
             control_socket: None,
             own_node: OwnNode::None,
             sockets: Sockets::Off,

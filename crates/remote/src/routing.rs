@@ -355,6 +355,7 @@ impl Remote {
         let mount = control::Mount {
             head: Some(Head::of(id)),
             host: self.host(),
+            job: self.options.job.clone(),
             node: self.own_node(),
             before,
             life,

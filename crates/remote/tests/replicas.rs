@@ -257,6 +257,20 @@ fn a_primary_that_nobody_reaches_answers_nobody_when_it_is_reached_again() {
     run.end();
 }
 
+/// Nobody writes or reads: that the two cannot reach each other is seen by who syncs alone.
+#[test]
+fn regression_a_sync_without_the_second_ends() {
+    let run = Run::new(3, 1);
+    let (primary, second) = run.two();
+    let (first, other) = (run.site.data[primary].node, run.site.data[second].node);
+    run.cuts[primary].cut(other);
+    run.cuts[second].cut(first);
+    assert_eq!(run.a.fsync(&run.of_a), Ok(()));
+    assert_ne!(run.two(), (primary, second));
+    run.cuts.iter().for_each(Cuts::heal);
+    run.end();
+}
+
 /// Sizes, cuts, holes and appends, with either one alive.
 #[test]
 fn sizes_cuts_and_holes_are_those_of_both() {

@@ -17,8 +17,13 @@ const UNIT: u64 = 4 << 20;
 
 /// A mount on a node.
 fn on(site: &Site, node: u64, id: u128) -> Session {
+    of_job(site, node, id, "")
+}
+
+fn of_job(site: &Site, node: u64, id: u128, job: &str) -> Session {
     let session = Session::over(site, SessionId(1 << 100 | id));
-    let mount = Mount { head: Some(Head::of(session.id)), host: "test".into(), node, ..Mount::default() };
+    let (head, host) = (Some(Head::of(session.id)), "test".into());
+    let mount = Mount { head, host, node, job: job.into(), ..Mount::default() };
     ask(&session.control, &mount, &[], 0).unwrap();
     session
 }
@@ -60,6 +65,30 @@ fn say(session: &Session, ino: u64, text: &str) -> Result<(), Errno> {
         kill_sgid: false,
     };
     ask(&session.meta, &set, text.as_bytes(), 0).map(drop).map_err(|fault| Errno::from_raw(fault.errno))
+}
+
+/// Goal: a job that breaks its nodes does not take both copies (S-365). Method: two of three nodes have mounts of one job, and of another one, or none.
+#[test]
+fn second_copies_are_on_nodes_without_the_job() {
+    let site = Site::new(3);
+    let (one, two) = (of_job(&site, 1, 1, "7"), of_job(&site, 2, 2, "7"));
+    let (alone, none) = (of_job(&site, 1, 3, "8"), of_job(&site, 3, 4, ""));
+    say(&one, 1, "copies=2 local=yes").unwrap();
+    let copies = |session: &Session, from: u64| -> Vec<(u64, u64)> {
+        let mut copies = Vec::new();
+        for n in from..from + 12 {
+            let layout = begun(session, 1, &format!("f{n}"), n).1;
+            let nodes: Vec<u64> = layout.views[0].counting().map(|member| member.node).collect();
+            copies.push((nodes[0], nodes[1]));
+        }
+        copies
+    };
+    assert_eq!(copies(&one, 100), [(1, 3); 12]);
+    assert_eq!(copies(&two, 200), [(2, 3); 12]);
+    // Whichever mount of the node it is, the other job's nodes are left out, too.
+    assert_eq!(copies(&alone, 300), [(1, 3); 12]);
+    let of_none = copies(&none, 400);
+    assert!([1, 2].iter().all(|second| of_none.contains(&(3, *second))), "{of_none:?}");
 }
 
 #[test]

@@ -65,8 +65,14 @@ fn with_silence(silence: Duration) -> Site {
 /// Comes back to a server that was started again, or says that it does.
 fn come_back(session: &Session, before: u64, had: Vec<HeldLock>) -> Result<Mounted, Fault> {
     let life = ask(&session.control, &Hello {}, &[], 1 << 20).unwrap().0.life;
-    let mount =
-        Mount { head: Some(Head::of(session.id)), host: "test".into(), node: 0, before, life, stamp: 0 };
+    let mount = Mount {
+        head: Some(Head::of(session.id)),
+        host: "test".into(),
+        node: 0,
+        before,
+        life,
+        ..Mount::default()
+    };
     ask(&session.control, &mount, &HadLocks { locks: had }.encode_to_vec(), 0).map(|(mounted, _)| mounted)
 }
 

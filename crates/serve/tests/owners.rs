@@ -290,6 +290,7 @@ fn the_server_on_duty_is_started_again() {
             before: 0,
             life: 0,
             stamp: 0,
+            job: String::new(),
         };
         site::ask(&control, &mount, &[], 0).unwrap();
         let caller = Some(proto::attr::Caller { uid: 0, gid: 0, umask: 0 });

@@ -359,6 +359,68 @@ fn what_was_synced_outlives_both() {
     assert_eq!(file.read(true, 0, 4 << 20), pattern(1, MIB));
 }
 
+/// Bytes of pieces that data servers have sent to seconds, since each was started.
+fn sent(site: &Site) -> u64 {
+    let of = |data: &site::DataSite| {
+        let mut about = NodeReport::default();
+        data.service().report(&mut about, 0);
+        about.copied
+    };
+    site.data.iter().map(of).sum()
+}
+
+/// Goal: who comes back is sent what differs alone (S-418), though it does not know what it has. Method: it is killed, or loses its memory and has what was
+/// synced; a part is written meanwhile, and what is sent is counted.
+#[test]
+fn who_comes_back_is_sent_what_differs() {
+    let mut site = Site::with(2, options());
+    let session = site.session();
+    say(&session, "copies=2 stripes=1");
+    let mut file = begin(&site, &session, "f", 1);
+    let mut there = Vec::new();
+    for n in 0..24 {
+        let part = pattern(n, MIB);
+        file.write(u64::from(n) * MIB, &part);
+        there.extend(part);
+    }
+    file.sync();
+    for round in 0..3_u8 {
+        file.wait_until_whole(0);
+        // The primary, which has sent nothing as the second, among them.
+        let members: Vec<u64> = file.view().counting().map(|member| member.node).collect();
+        let n = members[usize::from(round != 1)] as usize - 1;
+        until("it is in a tier that outlives it", || {
+            site.service().cluster_now().nodes.iter().all(|node| node.report.only_in_memory == 0)
+        });
+        let before = sent(&site);
+        let own = {
+            let mut about = NodeReport::default();
+            site.data[n].service().report(&mut about, 0);
+            about.copied
+        };
+        if round == 2 {
+            site.lose_memory_of_data(n);
+        } else {
+            site.kill_data(n);
+        }
+        let at = u64::from(round) * 5 * MIB + 77;
+        let part = pattern(100 + round, MIB);
+        file.write(at, &part);
+        there[at as usize..at as usize + part.len()].copy_from_slice(&part);
+        if round != 2 {
+            site.start_data(n);
+        }
+        file.wait_until_whole(0);
+        let sent = sent(&site) + own - before;
+        assert!((MIB..4 * MIB).contains(&sent), "{sent} in round {round}");
+        for second in [false, true] {
+            for (n, part) in there.chunks(4 << 20).enumerate() {
+                assert_eq!(file.read(second, n as u64 * (4 << 20), 4 << 20), part, "round {round}");
+            }
+        }
+    }
+}
+
 /// Goal: who counts and is there is not taken for one that has lost everything, whatever old reports say; or what it has answered would be gone. Method:
 /// of both there are only reports of earlier lives for a while, as who takes over may have heard, or as come late.
 #[test]

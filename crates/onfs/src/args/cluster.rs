@@ -222,7 +222,7 @@ pub struct LayoutArgs {
     /// Put data on the writer's own node if it has a data server: always, never, or if nobody else has the file open for writing
     #[arg(long, value_name = "WHEN", value_parser = ["yes", "no", "auto"])]
     pub local: Option<String>,
-    /// Data servers that have each byte of new files, 1 or 2 (not offered yet), or "auto": 1
+    /// Data servers that have each byte of new files, 1 or 2, or "auto": 1
     #[arg(long, value_name = "NUMBER", value_parser = ["1", "2", "auto"])]
     pub copies: Option<String>,
     #[command(flatten)]

@@ -41,6 +41,7 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     let cluster = credentials.me.cluster;
     let mut options = RemoteOptions::new(config.cluster.metadata.clone(), credentials);
     options.host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+    options.job.clone_from(&config.mount.job);
     options.control_socket = Some(context.control_socket.to_owned());
     options.own_node = match config.mount.node {
         None => OwnNode::Detect,

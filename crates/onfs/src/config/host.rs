@@ -18,11 +18,15 @@ pub struct Host {
     /// `MemTotal` and `SwapTotal`, in bytes; 0 when unknown.
     pub mem_total: u64,
     pub cpus: u32,
+    /// The scheduler's job, of which this process is.
+    pub job: Option<String>,
     pub home: Option<PathBuf>,
     pub xdg_state: Option<PathBuf>,
     pub xdg_config: Option<PathBuf>,
 }
 
+/// Where schedulers say which job it is.
+const JOBS: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID"];
 /// The smallest limit of a memory tier.
 pub(super) const MEMORY_TIER_MIN: u64 = 16 << 20;
 const MEMORY_MIN: u64 = 64 << 20;
@@ -41,6 +45,7 @@ impl Host {
             mem_available: of_meminfo(&memory, "MemAvailable:"),
             mem_total: of_meminfo(&memory, "MemTotal:") + of_meminfo(&memory, "SwapTotal:"),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            job: JOBS.iter().find_map(|name| std::env::var(name).ok()).filter(|job| !job.is_empty()),
             home: dir("HOME"),
             xdg_state: dir("XDG_STATE_HOME"),
             xdg_config: dir("XDG_CONFIG_HOME"),
@@ -152,6 +157,7 @@ mod tests {
             mem_available: mem,
             mem_total: mem,
             cpus: 2,
+            job: None,
             home,
             xdg_state: None,
             xdg_config: None,

@@ -99,6 +99,9 @@ settings! {
     mount.node: Kind::Count { min: 0, max: u32::MAX as u64, or: Some("auto") }, "auto", None,
         "Of a mount of a cluster: the node of this machine, whose data server gets what only this mount writes; 0 is none. `auto` is the data server \
          that listens at an address of this machine, if there is just one.";
+    mount.job: Kind::Text { or: Some("auto") }, "auto", None,
+        "Of a mount of a cluster: the scheduler's job that it is of. The second copy of what is on a node of the job is rather on a node without it. `auto` \
+         takes SLURM_JOB_ID, PBS_JOBID, FLUX_JOB_ID or LSB_JOBID, whichever is set when it is mounted.";
     mount.cache_timeout: Kind::Time { min_ms: 0, max_ms: 24 * HOUR, or: None }, "1h", None,
         "How long the kernel may answer from its caches of names and attributes; they are invalidated when they change.";
     mount.leases: Kind::Choice(&["on", "off"]), "on", None,

@@ -6,6 +6,8 @@ use bucket::{Addressing, Location};
 use net::Address;
 use types::ByteSize;
 
+use proto::control::NAME_MAX;
+
 use super::{
     database::{DatabaseConfig, database},
     error::ConfigError,
@@ -49,6 +51,8 @@ pub struct MountConfig {
     pub guard: bool,
     /// Use it where it can be had.
     pub passthrough: bool,
+    /// Empty: of none.
+    pub job: String,
     pub allow_other: bool,
     pub flags: MountFlags,
     pub memory_budget: ByteSize,
@@ -194,6 +198,14 @@ impl Config {
     }
 }
 
+fn job(reader: &Reader<'_>, host: &Host) -> Result<String, ConfigError> {
+    let job = reader.text("mount", "job")?.or(host.job.as_deref()).unwrap_or_default();
+    if job.len() > NAME_MAX {
+        return Err(ConfigError::new("mount.job", format!("longer than {NAME_MAX} bytes")));
+    }
+    Ok(job.to_owned())
+}
+
 pub(super) fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Result<MountConfig, ConfigError> {
     let state = match reader.path("mount", "state")? {
         Some(path) => path,
@@ -215,6 +227,7 @@ pub(super) fn mount(reader: &Reader<'_>, host: &Host, mountpoint: &Path) -> Resu
         transport,
         guard: reader.word("mount", "guard")? == "on",
         passthrough: reader.word("mount", "passthrough")? == "auto",
+        job: job(reader, host)?,
         older_kernel: reader.word("mount", "kernel_features")? == "6.1",
         allow_other: match reader.word("mount", "allow_other")? {
             "yes" => true,

@@ -67,11 +67,12 @@ impl MetadataService {
         let brings = !had.locks.is_empty();
         let joined = self.joined(Party { session: id, joined: Joined(asked.before) }, had, asked.stamp)?;
         self.sessions.mount(Party { session: id, joined: Joined(joined) }, &asked.host, (asked.node, client));
-        // What it came back with is waited for by the next life, too.
-        if (asked.before != 0 || brings)
-            && let Some(session) = self.sessions.get(id)
-        {
-            self.arrive(&session, false)?;
+        if let Some(session) = self.sessions.get(id) {
+            session.is_of_job(&asked.job);
+            // What it came back with is waited for by the next life, too.
+            if asked.before != 0 || brings {
+                self.arrive(&session, false)?;
+            }
         }
         let limits = self.options.sessions;
         Ok(Done::new(&Mounted {

@@ -1,6 +1,8 @@
 //! Where the data of a file go: chosen at its first write, by what its directory says, by who writes it, and by what data servers there
 //! are. And the attribute that shows and sets it: `user.onfs.layout`.
 
+use std::collections::BTreeSet;
+
 use cluster::{
     NodeId,
     placement::{GROUP_COUNT, GROUP_UNIT, Layout as Chosen, NoPlace, Striping, Wish, Writers, place},
@@ -59,7 +61,8 @@ impl MetadataService {
         let twofold = said.copies == Some(2)
             && proto::layout::object_number(ino.get(), 0).is_some()
             && !lives.is_empty();
-        let chosen = self.place(ino, &said, near, twofold).map_err(|why| {
+        let job = if twofold { self.sessions.with_jobs_of(node) } else { BTreeSet::new() };
+        let chosen = self.place(ino, &said, near, (twofold, job)).map_err(|why| {
             if self.nodes.is_early() {
                 // Slots may come before all have reported here.
                 return No::later("data servers have not reported yet");
@@ -90,12 +93,12 @@ impl MetadataService {
         ino: Ino,
         said: &DirWish,
         near: Option<NodeId>,
-        twofold: bool,
+        (twofold, job): (bool, BTreeSet<NodeId>),
     ) -> Result<Chosen, NoPlace> {
         let (map, measures) = (self.nodes.map(), self.nodes.measures_for_new());
         let place_of = |fixed, replicated| {
             let writers = near.map_or(Writers::Several, Writers::One);
-            let wish = Wish { writers, fixed, replicated, job: Default::default(), seed: ino.get() };
+            let wish = Wish { writers, fixed, replicated, job: job.clone(), seed: ino.get() };
             place(&map, &measures, &wish)
         };
         if twofold {

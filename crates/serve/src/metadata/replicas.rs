@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cluster::{NodeId, placement::Measures};
 use parking_lot::{Condvar, Mutex};
 use proto::{
     copies::{CopyWord, Member},
@@ -152,6 +153,14 @@ impl Replicas {
         gone.insert(member);
     }
 
+    /// Those that were not left out upon another's word, or of which that is longest ago.
+    pub fn least_apart(&self, (ino, stripe): Part, takers: Measures) -> Measures {
+        let apart = self.apart.lock();
+        let since = |node: &NodeId| apart.get(&(ino, stripe, node.0)).copied();
+        let least = takers.keys().map(since).min().flatten();
+        takers.into_iter().filter(|(node, _)| since(node) == least).collect()
+    }
+
     /// Is the primary of this view to be told of it now? Whoever made the view has told it a moment ago.
     pub fn may_tell(&self, part: Part, view: u64, now: Instant) -> bool {
         let mut told = self.told.lock();
@@ -211,6 +220,8 @@ impl Replicas {
 #[cfg(test)]
 mod tests {
     //! Goal: what comes to nothing is asked and made ever more seldom, and anew at once when something has changed. Method: moments that the test gives.
+    use cluster::placement::Measure;
+
     use super::*;
 
     const PART: Part = (Ino::ROOT, 0);
@@ -232,6 +243,21 @@ mod tests {
         replicas.is_told(PART, 6, later);
         assert!(!replicas.may_tell(PART, 6, later + TOLD_AFTER * 8), "it knows");
         assert!(replicas.may_tell(PART, 6, later + TOLD_AFTER_MAX));
+    }
+
+    #[test]
+    fn regression_of_those_that_were_all_left_out_it_is_not_always_the_same() {
+        let (replicas, begin) = (Replicas::default(), Instant::now());
+        let well = || -> Vec<u64> {
+            let takers =
+                (1..=3).map(|node| (NodeId(node), Measure { free: 1, busy: 0, slow: false })).collect();
+            replicas.least_apart(PART, takers).keys().map(|node| node.0).collect()
+        };
+        assert_eq!(well(), [1, 2, 3]);
+        for (seconds, node, left) in [(1, 2, vec![1, 3]), (2, 3, vec![1]), (3, 1, vec![2]), (4, 2, vec![3])] {
+            replicas.apart.lock().insert((PART.0, PART.1, node), begin + Duration::from_secs(seconds));
+            assert_eq!(well(), left);
+        }
     }
 
     #[test]

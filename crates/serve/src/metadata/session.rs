@@ -5,7 +5,7 @@
 //!   a durable record is the commit of the operation itself.)
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cluster::NodeId;
 use lease::coherence::message::{Joined, Party};
 use parking_lot::Mutex;
 use proto::{Head, Reason, SessionId};
@@ -77,6 +78,8 @@ pub(crate) struct Session {
     pub host: String,
     /// 0: none.
     node: AtomicU64,
+    /// The scheduler's, if it said so.
+    job: Mutex<String>,
     /// What the client calls itself on its connections.
     pub client: u64,
     began: Instant,
@@ -106,6 +109,7 @@ impl Session {
             id: by.session,
             host: host.to_owned(),
             node: AtomicU64::new(node),
+            job: Mutex::default(),
             client,
             began: Instant::now(),
             asked: AtomicU64::new(0),
@@ -132,6 +136,14 @@ impl Session {
     /// A data server came to where the client is, or one is no more.
     pub(crate) fn is_at(&self, node: u64) {
         self.node.store(node, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_of_job(&self, job: &str) {
+        job.clone_into(&mut self.job.lock());
+    }
+
+    fn job(&self) -> Option<String> {
+        Some(self.job.lock().clone()).filter(|job| !job.is_empty())
     }
 
     pub(crate) fn party(&self) -> Party {
@@ -241,6 +253,22 @@ impl Sessions {
 
     pub(crate) fn remove(&self, id: SessionId) -> Option<Arc<Session>> {
         self.table.lock().remove(&id)
+    }
+
+    /// Nodes of the jobs that this node has a part of, with itself.
+    pub(crate) fn with_jobs_of(&self, node: u64) -> BTreeSet<NodeId> {
+        if node == 0 {
+            return BTreeSet::new();
+        }
+        let table = self.table.lock();
+        let on_it = table.values().filter(|session| session.node() == node);
+        let jobs: BTreeSet<String> = on_it.filter_map(|session| session.job()).collect();
+        if jobs.is_empty() {
+            return BTreeSet::new();
+        }
+        let of_them = |session: &&Arc<Session>| session.job().is_some_and(|job| jobs.contains(&job));
+        let nodes = table.values().filter(of_them).map(|session| session.node());
+        nodes.filter(|node| *node != 0).map(NodeId).collect()
     }
 
     /// Those that asked something since this was asked last.

@@ -296,12 +296,7 @@ impl MetadataService {
             .into_iter()
             .filter(|(node, _)| is_other(node.0) && lives.get(&node.0).is_some_and(|(_, up)| *up))
             .collect();
-        let well: Measures = {
-            let apart = self.replicas.apart.lock();
-            let is_well = |node: &NodeId| !apart.contains_key(&(ino, stripe, node.0));
-            takers.iter().filter(|(node, _)| is_well(node)).map(|(node, measure)| (*node, *measure)).collect()
-        };
-        let takers = if well.is_empty() { takers } else { well };
+        let takers = self.replicas.least_apart((ino, stripe), takers);
         let object = placed.object(ino, stripe);
         let before = placed.left.iter().rev().filter(|node| takers.contains_key(&NodeId(**node)));
         for node in before.copied() {
@@ -314,15 +309,21 @@ impl MetadataService {
         let map = self.nodes.map();
         let rack = |node: NodeId| map.node(node).and_then(|node| node.rack().map(str::to_owned));
         let own = rack(NodeId(primary.node));
-        let apart: Measures = takers
-            .iter()
-            .filter(|(node, _)| own.is_none() || rack(**node) != own)
-            .map(|(node, measure)| (*node, *measure))
-            .collect();
+        let job = self.sessions.with_jobs_of(primary.node);
+        let among = |fits: &dyn Fn(NodeId) -> bool| -> Measures {
+            takers.iter().filter(|(node, _)| fits(**node)).map(|(node, measure)| (*node, *measure)).collect()
+        };
+        let (in_other_rack, without_job) =
+            (|node: NodeId| own.is_none() || rack(node) != own, |node: NodeId| !job.contains(&node));
+        let best: [Measures; 4] = [
+            among(&|node| in_other_rack(node) && without_job(node)),
+            among(&in_other_rack),
+            among(&without_job),
+            takers.clone(),
+        ];
         let (file, from) = ((&placed.layout.stripes[..], ino.get()), NodeId(primary.node));
         let room = placed.layout.unit;
-        let node =
-            refuge(&map, &apart, file, from, room).or_else(|| refuge(&map, &takers, file, from, room))?;
+        let node = best.iter().find_map(|takers| refuge(&map, takers, file, from, room))?;
         Some((of(node.0)?, false))
     }
 

@@ -114,6 +114,8 @@ pub enum Left {
     OldLives,
     /// A server that has made room does not say so to its machine.
     SilentDrop,
+    /// What a new second has from before is taken for the same without being compared.
+    NotCompared,
     /// A sync is one of the primary alone.
     SyncOfOne,
     /// A second counts before what it has is durable.
@@ -131,7 +133,7 @@ pub enum Left {
 }
 
 impl Left {
-    pub const ALL: [Left; 16] = [
+    pub const ALL: [Left; 17] = [
         Left::NoSecond,
         Left::NoLeave,
         Left::Unsettled,
@@ -141,6 +143,7 @@ impl Left {
         Left::AnyView,
         Left::OldLives,
         Left::SilentDrop,
+        Left::NotCompared,
         Left::SyncOfOne,
         Left::SecondUnsynced,
         Left::EarlySync,

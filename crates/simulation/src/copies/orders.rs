@@ -1,7 +1,10 @@
 //! What the machine of a copy wants done, and what the primary of another one sends.
 
 use cluster::{
-    replica::copy::{Effect, Input, Of, Sent, Source},
+    replica::{
+        Member,
+        copy::{Effect, Input, Of, Sent, Source},
+    },
     tenure::Time,
 };
 
@@ -9,7 +12,7 @@ use super::{
     cast::{Left, object, place_of},
     peers::Question,
     said::{Said, Values},
-    server::{Called, Server, Storing},
+    server::{Called, Object, Server, Storing},
     stage::Stage,
 };
 use crate::network::Ticket;
@@ -24,33 +27,31 @@ impl Server {
     fn do_it(&mut self, stage: &mut Stage, number: u64, effect: Effect) {
         let now = stage.local(self.place());
         match effect {
-            Effect::Send { to, sent, source } => {
-                let values = match source {
-                    Source::Client(call) => self.values_of(number, Of::Call(call)).unwrap_or_default(),
-                    Source::Here => self.read(number, sent.range),
-                };
-                let called = Called::Store { object: number, since: sent.view.since, serial: sent.serial };
-                self.ask(stage, place_of(to), called, Said::Store { object: number, sent, values });
-                if stage.left == Left::NoSecond
-                    && let Some(of) = self.objects.get_mut(&number)
-                {
-                    let (since, serial) = (sent.view.since, sent.serial);
-                    of.copy.handle(Input::Stored { by: to, since, serial });
-                }
-            }
+            Effect::Send { to, sent, source } => self.send(stage, number, (to, sent, source)),
             Effect::SayDone { to, view, done } => {
                 let said = Said::Done { object: number, view, done };
                 self.ask(stage, place_of(to), Called::Nothing, said);
             }
             Effect::SayStored { since, serial, .. } => {
-                let stored = Said::Stored { by: self.me(), stored: true, newer: None };
+                let stored = Said::Stored { by: self.me(), stored: true, differs: false, newer: None };
                 let Some(of) = self.objects.get_mut(&number) else { return };
                 for ticket in of.senders.remove(&(since, serial)).unwrap_or_default() {
                     stage.answer(ticket, stored.clone());
                 }
             }
-            Effect::Store { number: order, of, .. } => {
+            Effect::Store { number: order, of, range } => {
                 let values = self.values_of(number, of).unwrap_or_default();
+                if let Of::Sent { since, serial } = of
+                    && self.objects.get(&number).is_some_and(|of| of.compared.contains(&(since, serial)))
+                {
+                    let is_same = self.read(number, range) == values || stage.left == Left::NotCompared;
+                    return self.compared(
+                        stage,
+                        number,
+                        (since, serial),
+                        is_same.then_some(order).ok_or(order),
+                    );
+                }
                 let ready = now + stage.disk();
                 self.storing.push(Storing { ready, object: number, number: order, values });
             }
@@ -79,6 +80,44 @@ impl Server {
         }
     }
 
+    fn send(&mut self, stage: &mut Stage, number: u64, (to, sent, source): (Member, Sent, Source)) {
+        let values = match source {
+            Source::Client(call) => self.values_of(number, Of::Call(call)).unwrap_or_default(),
+            Source::Here => self.read(number, sent.range),
+        };
+        let called = Called::Store { object: number, since: sent.view.since, serial: sent.serial };
+        let is_new = sent.view.second.is_some_and(|second| !second.counts && !second.kept);
+        let differs = |of: &Object| of.differs.contains(&(sent.view.since, sent.serial));
+        let compares = source == Source::Here && is_new && !self.objects.get(&number).is_some_and(differs);
+        self.ask(stage, place_of(to), called, Said::Store { object: number, sent, values, compares });
+        if stage.left == Left::NoSecond
+            && let Some(of) = self.objects.get_mut(&number)
+        {
+            let (since, serial) = (sent.view.since, sent.serial);
+            of.copy.handle(Input::Stored { by: to, since, serial });
+        }
+    }
+
+    /// What was sent as a digest is here, or is not; with the order's number.
+    fn compared(&mut self, stage: &mut Stage, number: u64, key: (u64, u64), is_same: Result<u64, u64>) {
+        let me = self.me();
+        let Some(of) = self.objects.get_mut(&number) else { return };
+        match is_same {
+            Ok(order) => {
+                stage.tally.same += 1;
+                of.copy.handle(Input::StoredHere(order));
+            }
+            Err(order) => {
+                stage.tally.differed += 1;
+                of.copy.handle(Input::NotStored(order));
+                for ticket in of.senders.remove(&key).unwrap_or_default() {
+                    let said = Said::Stored { by: me, stored: false, differs: true, newer: None };
+                    stage.answer(ticket, said);
+                }
+            }
+        }
+    }
+
     fn answer(
         &mut self,
         stage: &mut Stage,
@@ -101,7 +140,7 @@ impl Server {
         stage: &mut Stage,
         ticket: Ticket,
         number: u64,
-        (sent, values): (Sent, Values),
+        (sent, values, compares): (Sent, Values, bool),
     ) -> Option<Said> {
         let now = stage.local(self.place());
         self.adopt(stage, number, sent.view);
@@ -110,14 +149,19 @@ impl Server {
         let key = (sent.view.since, sent.serial);
         let of = self.objects.get_mut(&number)?;
         if let Some(second) = second.filter(|second| of.wiped < second.since) {
-            // What it had is of no use, if it did not say that it has kept it.
+            // What it had is compared, if it did not say that it has kept it, or goes.
             of.wiped = second.since;
-            if !second.kept && !second.counts {
+            if !second.kept && !second.counts && stage.random.one_in(4) {
                 self.tiers.remove(stage, now, number);
             }
         }
         let of = self.objects.get_mut(&number)?;
         of.sent.entry(key).or_insert(values);
+        if compares {
+            of.compared.insert(key);
+        } else {
+            of.compared.remove(&key);
+        }
         of.senders.entry(key).or_default().push(ticket);
         self.handle(stage, number, Input::Sent(sent));
         // Said already, being stored, or not to be stored: then it is asked again.
@@ -130,7 +174,7 @@ impl Server {
         }
         let waits = of.senders.remove(&key).unwrap_or_default();
         for other in waits {
-            stage.answer(other, Said::Stored { by: me, stored: false, newer });
+            stage.answer(other, Said::Stored { by: me, stored: false, differs: false, newer });
         }
         None
     }

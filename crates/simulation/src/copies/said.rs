@@ -73,10 +73,14 @@ pub enum Said {
         object: u64,
         sent: Sent,
         values: Values,
+        /// The digest of the values alone: they may be there.
+        compares: bool,
     },
     Stored {
         by: Member,
         stored: bool,
+        /// It is not what is there.
+        differs: bool,
         newer: Option<View>,
     },
     Done {

@@ -2,7 +2,7 @@
 //!
 //! Whoever asks names a view, and who knows an older one learns it so. A call by a view of before both copies were lost is answered with the newer view.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cluster::{
     replica::{
@@ -57,6 +57,10 @@ pub(super) struct Object {
     pub sent: BTreeMap<(u64, u64), Values>,
     /// Who waits until it is stored.
     pub senders: BTreeMap<(u64, u64), Vec<Ticket>>,
+    /// Of what was sent as a digest.
+    pub compared: BTreeSet<(u64, u64)>,
+    /// At the primary: what the second does not have.
+    pub differs: BTreeSet<(u64, u64)>,
     /// By which view this was the second for which what was older was taken away.
     pub wiped: u64,
     pub goes_on: Option<u64>,
@@ -85,6 +89,8 @@ impl Server {
             writes: BTreeMap::new(),
             sent: BTreeMap::new(),
             senders: BTreeMap::new(),
+            compared: BTreeSet::new(),
+            differs: BTreeSet::new(),
             wiped: 0,
             goes_on: None,
         };
@@ -190,7 +196,9 @@ impl Server {
                 self.handle(stage, object, Input::Read { call, range });
                 None
             }
-            Said::Store { object, sent, values } => self.sent(stage, ticket, object, (sent, values)),
+            Said::Store { object, sent, values, compares } => {
+                self.sent(stage, ticket, object, (sent, values, compares))
+            }
             Said::Done { object, view, done } => {
                 self.handle(stage, object, Input::Done { view, done });
                 Some(Said::Synced)
@@ -232,7 +240,10 @@ impl Server {
 
     fn answered(&mut self, stage: &mut Stage, call: u64, called: Called, said: Option<Said>) {
         match (called, said) {
-            (Called::Store { object, since, serial }, Some(Said::Stored { by, stored, newer })) => {
+            (Called::Store { object, since, serial }, Some(Said::Stored { by, stored, differs, newer })) => {
+                if let Some(of) = self.objects.get_mut(&object).filter(|_| differs) {
+                    of.differs.insert((since, serial));
+                }
                 if stored {
                     self.handle(stage, object, Input::Stored { by, since, serial });
                 }

@@ -27,6 +27,9 @@ pub struct Tally {
     pub moved: u64,
     pub dropped: u64,
     pub made_room: u64,
+    /// Pieces of a new second that it had from before, or had not.
+    pub same: u64,
+    pub differed: u64,
     pub kills: u64,
     pub pauses: u64,
     pub power_cuts: u64,
@@ -49,6 +52,8 @@ impl Tally {
             ("moved between tiers", self.moved),
             ("copies dropped", self.dropped),
             ("copies given up for room", self.made_room),
+            ("pieces that were there", self.same),
+            ("pieces that differed", self.differed),
             ("kills", self.kills),
             ("pauses", self.pauses),
             ("power cuts", self.power_cuts),

@@ -35,7 +35,7 @@ pub const PIECE: u64 = 1 << 20;
 pub struct Patience {
     /// What has no answer is sent again after it.
     pub again: Duration,
-    /// The metadata server is told after it.
+    /// The metadata server is told after it: of what has no answer, and of leave that is wanted and does not come.
     pub complain: Duration,
     /// The second hears after it that what was sent is done, if nothing else is sent.
     pub done: Duration,
@@ -107,6 +107,8 @@ pub enum Input {
     Dropped,
     /// Here: what [`Effect::Store`] asked for is done.
     StoredHere(u64),
+    /// Here: of what the primary sent nothing was stored, and nothing will be. It is sent again.
+    NotStored(u64),
 }
 
 /// Where the bytes are.
@@ -213,6 +215,8 @@ pub struct Copy {
     lacks: VecDeque<Range>,
     /// Nothing any more; when that is said again.
     complete: Option<Time>,
+    /// Since when leave is wanted, or was complained about last, and when it was wanted last.
+    wants: Option<(Time, Time)>,
     behind: Option<Behind>,
     /// At the second: what it stored and does not know to be done.
     stored: BTreeMap<u64, Range>,
@@ -244,6 +248,7 @@ impl Copy {
             reads: Vec::new(),
             lacks: VecDeque::new(),
             complete: None,
+            wants: None,
             behind: None,
             stored: BTreeMap::new(),
             storing: BTreeMap::new(),
@@ -291,6 +296,7 @@ impl Copy {
             }
             Input::Dropped => self.has_kept &= self.view.is_some_and(|view| view.has(self.me)),
             Input::StoredHere(number) => self.stored_here(number),
+            Input::NotStored(number) => self.not_stored(number),
         }
     }
 
@@ -345,12 +351,26 @@ impl Copy {
         }
         self.show(may_answer);
         let waits = !self.reads.is_empty() || self.flights.values().any(|f| f.stage == Stage::Stored);
-        if waits
-            && !leave.act
+        if leave.act {
+            self.wants = None;
+        } else if waits
             && self.is_shared()
             && let Some(other) = self.peer()
         {
             self.effects.push_back(Effect::WantsLeave(other));
+            self.complain_of_leave(now, other);
+        }
+    }
+
+    /// Who waits may give up and come again: that it is wanted does not begin anew with each.
+    fn complain_of_leave(&mut self, now: Time, other: Member) {
+        let patience = self.patience.complain;
+        let lately = |(_, last): &(Time, Time)| now < last.saturating_add(patience);
+        let since = self.wants.filter(lately).map_or(now, |(since, _)| since);
+        let is_long = now >= since.saturating_add(patience);
+        self.wants = Some((if is_long { now } else { since }, now));
+        if is_long {
+            self.effects.push_back(Effect::Complain(other));
         }
     }
 
@@ -408,6 +428,7 @@ impl Copy {
             }
         }
         self.complete = None;
+        self.wants = None;
         self.has_kept |= view.counts(self.me);
         if self.leads() {
             self.lead(view, length, stays);

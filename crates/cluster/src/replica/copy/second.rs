@@ -30,6 +30,15 @@ impl Copy {
         self.effects.push_back(Effect::Store { number: self.numbers, of, range: sent.range });
     }
 
+    /// The bytes are as they were.
+    pub(super) fn not_stored(&mut self, number: u64) {
+        let Some((Of::Sent { since, serial }, _)) = self.here.get(&number).copied() else { return };
+        self.here.remove(&number);
+        if self.view.is_some_and(|view| view.since == since) {
+            self.storing.remove(&serial);
+        }
+    }
+
     pub(super) fn say_stored(&mut self, serial: u64) {
         if let Some(view) = self.view {
             self.effects.push_back(Effect::SayStored { to: view.primary, since: view.since, serial });

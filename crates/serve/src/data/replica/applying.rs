@@ -20,6 +20,8 @@ impl DataService {
                 self.lose_saus(object, lost)
             }
             Change::Lost { from, to } => self.lose_range(object, (*from, *to)),
+            // Of a piece that is compared nothing is stored.
+            Change::Same { .. } => Ok(()),
             Change::Grow { size } => {
                 let grow = Truncate { object: Some(*object), size: *size, grow_only: true };
                 self.resize(&grow, object).map(drop)

@@ -326,12 +326,15 @@ impl DataService {
         let synced = self.replicas.peers.ask(second.node.0, &asked::Sync { object });
         if let Err(no) = synced {
             tracing::debug!(ino = %replica.ino, node = second.node.0, why = no.0.detail, "a second copy is not synced");
-            if no.errno() == Errno::EIO || no.errno() == Errno::ENOSPC {
-                replica.state.lock().complain(&self.replicas.world(), replica, second);
+            let (world, mut state) = (self.replicas.world(), replica.state.lock());
+            let is_long = state.is_unsynced_for_long(world.patience.complain);
+            if matches!(no.errno(), Errno::EIO | Errno::ENOSPC) || is_long {
+                state.complain(&world, replica, second);
                 self.pressed.nudge();
             }
             return Err(later());
         }
+        replica.state.lock().unsynced = None;
         Ok(())
     }
 

@@ -12,6 +12,9 @@ use wire::frame::Body;
 
 use crate::{answer::No, views::said_view};
 
+/// SHA-256.
+pub(super) type Digest = [u8; 32];
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     /// And zeros up to `to`.
@@ -39,6 +42,12 @@ pub(super) enum Change {
         from: u64,
         to: u64,
     },
+    /// A piece of which the second may have the bytes, from before.
+    Same {
+        from: u64,
+        to: u64,
+        digest: Digest,
+    },
     /// A piece that is lost at the primary.
     Lost {
         from: u64,
@@ -53,6 +62,7 @@ impl Change {
             Change::Bytes { from, to, .. }
             | Change::Zero { from, to }
             | Change::Reserve { from, to }
+            | Change::Same { from, to, .. }
             | Change::Lost { from, to } => (*from, *to),
             Change::Cut { size, .. } | Change::Grow { size } => (*size, END),
             Change::Time { .. } => (END - 1, END),
@@ -68,10 +78,12 @@ impl Change {
             Change::Grow { size } => (Kind::Grow, *size, None),
             Change::Time { mtime } => (Kind::Time, 0, Some((*mtime).into())),
             Change::Reserve { .. } => (Kind::Reserve, 0, None),
+            Change::Same { .. } => (Kind::Same, 0, None),
             Change::Lost { .. } => (Kind::Lost, 0, None),
         };
         let body = match self {
             Change::Bytes { bytes, .. } => Body::new(bytes.clone()),
+            Change::Same { digest, .. } => Body::new(digest.to_vec()),
             Change::Cut { lost, .. } if !lost.is_empty() => {
                 Body::new(lost.iter().flat_map(|sau| sau.to_le_bytes()).collect::<Vec<u8>>())
             }
@@ -115,6 +127,10 @@ impl Change {
             Kind::Zero => in_object(Change::Zero { from, to }),
             Kind::Reserve => in_object(Change::Reserve { from, to }),
             Kind::Lost => in_object(Change::Lost { from, to }),
+            Kind::Same => {
+                let digest = incoming.body().try_into().map_err(|_| Errno::EINVAL)?;
+                in_object(Change::Same { from, to, digest })
+            }
             Kind::Cut => {
                 let (saus, rest) = incoming.body().as_chunks::<4>();
                 if !rest.is_empty() {

@@ -36,6 +36,7 @@ impl DataService {
             | Change::Grow { .. }
             | Change::Time { .. }
             | Change::Reserve { .. }
+            | Change::Same { .. }
             | Change::Lost { .. } => return Ok(()),
         };
         let object = &replica.object;

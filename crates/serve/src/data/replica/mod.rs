@@ -2,7 +2,7 @@
 //!
 //! - [`object`] one object: requests in, what is to be done out; [`change`] what is done to its bytes, and [`applying`] doing it here; [`known`] by which view.
 //! - [`asked`] what clients and the metadata server ask; [`second`] what the other data server asks; [`peers`] asking that one, and leave to answer.
-//! - [`losing`] what is lost at both.
+//! - [`losing`] what is lost at both; [`comparing`] what a second has from before.
 //! - [`registry`] all of them; [`tick`] what is due by itself; [`words`] what the metadata server is told.
 //!
 //! - I-TWO-1: whatever is asked of such an object names a view. Who is not in the newest that was named here, in this life, answers nothing.
@@ -18,6 +18,7 @@
 mod applying;
 mod asked;
 mod change;
+mod comparing;
 mod known;
 mod losing;
 mod object;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -81,10 +81,15 @@ pub(super) struct State {
     pub on_the_way: HashSet<(u64, u64)>,
     /// How long the object was when the second became that.
     pub length: u64,
+    /// It may have had the object before: pieces are compared, but for those that are known to differ, by serials and views.
+    pub compares: bool,
+    pub differs: HashSet<(u64, u64)>,
     /// The last view for which it was said that we go on alone.
     pub goes_on: Option<u64>,
     /// Something could not be stored here.
     pub failed: bool,
+    /// Since when the second does not sync, and when it was asked last.
+    pub unsynced: Option<(Instant, Instant)>,
 }
 
 /// See the module's page.
@@ -96,6 +101,9 @@ pub(in crate::data) struct Replica {
     pub changed: Condvar,
     /// The view with which we became the second, for which what was older was taken away.
     pub wiped: Mutex<u64>,
+    /// What was here then can be compared with; `spoils`: something could not be stored over it.
+    pub has_older: AtomicBool,
+    pub spoils: AtomicBool,
 }
 
 /// What the machine is carried out with.
@@ -123,11 +131,22 @@ impl Replica {
             said_stored: HashSet::new(),
             on_the_way: HashSet::new(),
             length: 0,
+            compares: false,
+            differs: HashSet::new(),
             goes_on: None,
             failed: false,
+            unsynced: None,
         };
         let object = Object { view: None, ..object };
-        Replica { object, ino, state: Mutex::new(state), changed: Condvar::new(), wiped: Mutex::default() }
+        Replica {
+            object,
+            ino,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            wiped: Mutex::default(),
+            has_older: AtomicBool::new(false),
+            spoils: AtomicBool::new(false),
+        }
     }
 }
 
@@ -161,6 +180,16 @@ impl State {
         call
     }
 
+    /// The second was asked to sync, and did not: for so long that somebody else is to have that? Who waits for it comes again and again.
+    pub fn is_unsynced_for_long(&mut self, patience: Duration) -> bool {
+        let now = Instant::now();
+        let lately = |(_, last): &(Instant, Instant)| now.duration_since(*last) < patience;
+        let since = self.unsynced.filter(lately).map_or(now, |(since, _)| since);
+        let is_long = now.duration_since(since) >= patience;
+        self.unsynced = Some((if is_long { now } else { since }, now));
+        is_long
+    }
+
     /// The same by the same asker, who was told to come again.
     pub fn left_by(&mut self, change: &Change, asker: Asker) -> Option<u64> {
         let is_it =
@@ -183,6 +212,9 @@ impl State {
         let led = known.filter(|known| known.primary == world.me).and_then(|known| second(&known));
         if view.primary == world.me && second(view) != led {
             self.length = length;
+            // One that has kept what it had is sent what differs alone.
+            self.compares = view.second.is_some_and(|second| !second.counts && !second.kept);
+            self.differs.clear();
         }
         self.core.handle(Input::View { view: *view, length });
         world.words.forget(ino, view.number);

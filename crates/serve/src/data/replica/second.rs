@@ -1,5 +1,7 @@
 //! What the other data server and the metadata server ask of an object with two copies.
 
+use std::sync::atomic::Ordering;
+
 use cluster::replica::copy::{Input, Sent};
 use net::Incoming;
 use proto::{
@@ -36,15 +38,21 @@ impl DataService {
             state.pump(&world, &replica);
             state.to_store.remove(&key)
         };
-        let mut unable = false;
+        let (mut unable, mut differs) = (false, false);
         if let Some(number) = number {
+            if let Change::Same { from, to, digest } = &change {
+                differs = !self.is_same(&replica.object, (*from, *to), digest);
+            }
             let stored = self.carry_out_change(&replica.object, &change);
             let mut state = replica.state.lock();
             match stored {
+                Ok(()) if differs => state.core.handle(Input::NotStored(number)),
                 Ok(()) => state.core.handle(Input::StoredHere(number)),
                 Err(no) => {
                     tracing::warn!(ino = %replica.ino, errno = %no.errno(), why = no.0.detail, "a second copy is not stored");
                     (state.failed, unable) = (true, true);
+                    // The next time without what was here.
+                    replica.spoils.store(replica.has_older.load(Ordering::Acquire), Ordering::Release);
                 }
             }
             state.pump(&world, &replica);
@@ -54,11 +62,13 @@ impl DataService {
         let known = state.view().filter(|known| known.number > sent_view.number);
         drop(state);
         self.replicas.is_busy(&replica);
-        Ok(Done::new(&CopyStored { stored, unable, newer: known.map(|known| said_view(&known)) }))
+        let nothing = differs && !replica.has_older.load(Ordering::Acquire);
+        let newer = known.map(|known| said_view(&known));
+        Ok(Done::new(&CopyStored { stored, unable, newer, differs, nothing }))
     }
 
-    /// What is behind the end that the object had when we became its second is older, and so is all of it if we did not say that we kept it. That is of
-    /// one that is being made: one that counts from the beginning had nothing, and may go on alone before it hears anything of the primary. What that
+    /// What is behind the end that the object had when we became its second is older, and so is all of it if we did not say that we kept it, but for what
+    /// turns out to be the same ([`super::comparing`]). That is of one that is being made: one that counts from the beginning had nothing, and may go on alone before it hears anything of the primary. What that
     /// one sent comes late then, and takes nothing away.
     fn take_older_away(
         &self,
@@ -72,9 +82,12 @@ impl DataService {
         if *wiped >= second.since || is_old {
             return Ok(());
         }
+        let spoils = replica.spoils.swap(false, Ordering::AcqRel);
+        let has_older = !second.kept && !spoils && self.keep_what_can_be_compared(replica)?;
+        replica.has_older.store(has_older, Ordering::Release);
         // Of a new file there is nothing. What was lost here of an older copy goes, too, or nothing could be stored in its place.
-        let length = if second.kept { length } else { 0 };
-        let goes = match second.kept {
+        let length = if second.kept || has_older { length } else { 0 };
+        let goes = match second.kept || has_older {
             true => self.length_of(&replica.object)? > length,
             false => !self.is_nothing(&replica.object)?,
         };
