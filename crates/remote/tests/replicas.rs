@@ -266,6 +266,7 @@ fn regression_a_sync_without_the_second_ends() {
     run.cuts[primary].cut(other);
     run.cuts[second].cut(first);
     assert_eq!(run.a.fsync(&run.of_a), Ok(()));
+    run.session.mount();
     assert_ne!(run.two(), (primary, second));
     run.cuts.iter().for_each(Cuts::heal);
     run.end();

@@ -412,7 +412,9 @@ fn who_comes_back_is_sent_what_differs() {
         }
         file.wait_until_whole(0);
         let sent = sent(&site) + own - before;
-        assert!((MIB..4 * MIB).contains(&sent), "{sent} in round {round}");
+        // What comes while it is made the second goes there as it comes.
+        let least = if round == 2 { 1 } else { MIB };
+        assert!((least..4 * MIB).contains(&sent), "{sent} in round {round}");
         for second in [false, true] {
             for (n, part) in there.chunks(4 << 20).enumerate() {
                 assert_eq!(file.read(second, n as u64 * (4 << 20), 4 << 20), part, "round {round}");

@@ -322,20 +322,41 @@ impl DataService {
         let view = self.primary_of(replica)?;
         self.make_copy_safe(replica)?;
         let Some(second) = view.second.map(|second| second.member) else { return Ok(()) };
+        if !self.hears(replica, second) {
+            return Err(later());
+        }
         let object = Some(asked::Object { view: Some(said_view(&view)), ..replica.object });
         let synced = self.replicas.peers.ask(second.node.0, &asked::Sync { object });
         if let Err(no) = synced {
             tracing::debug!(ino = %replica.ino, node = second.node.0, why = no.0.detail, "a second copy is not synced");
-            let (world, mut state) = (self.replicas.world(), replica.state.lock());
-            let is_long = state.is_unsynced_for_long(world.patience.complain);
-            if matches!(no.errno(), Errno::EIO | Errno::ENOSPC) || is_long {
-                state.complain(&world, replica, second);
+            if matches!(no.errno(), Errno::EIO | Errno::ENOSPC) {
+                replica.state.lock().complain(&self.replicas.world(), replica, second);
                 self.pressed.nudge();
             }
             return Err(later());
         }
-        replica.state.lock().unsynced = None;
         Ok(())
+    }
+
+    /// Does it let us answer? One whose device takes long does, one that cannot be reached does not, and is told of after a while.
+    fn hears(&self, replica: &Arc<Replica>, second: cluster::replica::Member) -> bool {
+        let (world, until) = (self.replicas.world(), Instant::now() + WAIT);
+        let mut state = replica.state.lock();
+        loop {
+            if world.peers.leave(&state.core, replica.ino).act {
+                state.unheard = None;
+                return true;
+            }
+            world.peers.want(second);
+            if state.is_unheard_for_long(world.patience.complain) {
+                state.complain(&world, replica, second);
+                self.pressed.nudge();
+            }
+            self.replicas.is_busy(replica);
+            if replica.changed.wait_until(&mut state, until).timed_out() {
+                return false;
+            }
+        }
     }
 
     /// Where there is only memory two machines are as safe as it gets.

@@ -88,8 +88,8 @@ pub(super) struct State {
     pub goes_on: Option<u64>,
     /// Something could not be stored here.
     pub failed: bool,
-    /// Since when the second does not sync, and when it was asked last.
-    pub unsynced: Option<(Instant, Instant)>,
+    /// For who syncs: since when the second does not let us answer, and when that was wanted last.
+    pub unheard: Option<(Instant, Instant)>,
 }
 
 /// See the module's page.
@@ -135,7 +135,7 @@ impl Replica {
             differs: HashSet::new(),
             goes_on: None,
             failed: false,
-            unsynced: None,
+            unheard: None,
         };
         let object = Object { view: None, ..object };
         Replica {
@@ -180,13 +180,13 @@ impl State {
         call
     }
 
-    /// The second was asked to sync, and did not: for so long that somebody else is to have that? Who waits for it comes again and again.
-    pub fn is_unsynced_for_long(&mut self, patience: Duration) -> bool {
+    /// For so long that the metadata server is to be told? Who waits for it comes again and again.
+    pub fn is_unheard_for_long(&mut self, patience: Duration) -> bool {
         let now = Instant::now();
         let lately = |(_, last): &(Instant, Instant)| now.duration_since(*last) < patience;
-        let since = self.unsynced.filter(lately).map_or(now, |(since, _)| since);
+        let since = self.unheard.filter(lately).map_or(now, |(since, _)| since);
         let is_long = now.duration_since(since) >= patience;
-        self.unsynced = Some((if is_long { now } else { since }, now));
+        self.unheard = Some((if is_long { now } else { since }, now));
         is_long
     }
 
