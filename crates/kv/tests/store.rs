@@ -12,7 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use kv::{ApplyError, Batch, Engine, Lsn, MemoryEngine, MetaStore, MetaStoreOptions, OpenError, SystemDisk, WriteSet};
+use kv::{
+    ApplyError, Batch, Engine, Lsn, MemoryEngine, MetaStore, MetaStoreOptions, OpenError, SystemDisk,
+    WriteSet,
+};
 use namespace::txn::{KvError, Reader, Txn, Visit};
 
 fn options() -> MetaStoreOptions {
@@ -339,7 +342,8 @@ fn what_is_new_is_not_asked_of_the_engine() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Counting::default();
     let inner = engine.clone();
-    let store = MetaStore::open(dir.path(), |_, _| Ok(Box::new(inner)), options(), Arc::new(SystemDisk)).unwrap();
+    let store =
+        MetaStore::open(dir.path(), |_, _| Ok(Box::new(inner)), options(), Arc::new(SystemDisk)).unwrap();
     let asked = || engine.1.load(Ordering::Relaxed);
     let value = |key: &[u8]| store.get(key).unwrap().map(|value| value.to_vec());
     let before = store.before_new();

@@ -168,32 +168,6 @@ fn a_name_that_is_kept_is_not_asked_for_again() {
     a.shutdown();
 }
 
-/// Goal: a name that is replaced is there all the while. Method: one client renames files over it, from the other server's directory, another looks.
-#[test]
-fn regression_a_name_that_is_replaced_is_never_missing() {
-    let site = Several::new(2, 2);
-    let (a, b) = (client(&site, 900), client(&site, 901));
-    let dirs = dirs(&site, &a, 2);
-    make(&a, at(dirs[1], "f"), b"");
-    let ended = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for n in 0..150 {
-                let name = format!("n{n}");
-                make(&a, at(dirs[0], &name), b"");
-                a.rename(at(dirs[0], &name), at(dirs[1], "f"), 0).unwrap();
-            }
-            ended.store(true, Ordering::Release);
-        });
-        while !ended.load(Ordering::Acquire) {
-            let found = b.lookup(at(dirs[1], "f")).unwrap();
-            b.forget(found.ino.get(), 1);
-        }
-    });
-    a.shutdown();
-    b.shutdown();
-}
-
 /// Goal: what one client changes another sees at once, wherever the slots are. Method: one changes modes and names and says when it was answered, others
 /// look all the time, while slots go from one server to the other.
 #[test]

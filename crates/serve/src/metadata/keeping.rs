@@ -222,7 +222,11 @@ impl MetadataService {
                 Err(no) if no.errno() == Errno::ESTALE && Reason::of(&no.0) == Reason::None => (),
                 looked => {
                     let (attr, keeps) = looked?;
-                    return Ok(Done::new(&Looked { attr: Some(attr.into()), keeps: keeps | named, ..answer }));
+                    return Ok(Done::new(&Looked {
+                        attr: Some(attr.into()),
+                        keeps: keeps | named,
+                        ..answer
+                    }));
                 }
             }
         }
