@@ -50,7 +50,7 @@ impl Cache {
 
     /// `Ok(None)`: known to be absent. `Err`: not known; read the engine, then [`Cache::fill`].
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Ticket> {
-        let ticket = Ticket(self.updates.load(Ordering::Acquire));
+        let ticket = self.ticket();
         let (hash, shard) = self.locate(key);
         match shard.lock().get(hash, key) {
             Some(value) => {
@@ -62,6 +62,11 @@ impl Cache {
                 Err(ticket)
             }
         }
+    }
+
+    /// Of the engine's state by now.
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket(self.updates.load(Ordering::Acquire))
     }
 
     pub(crate) fn fill(&self, ticket: Ticket, key: &[u8], value: Option<Bytes>) {

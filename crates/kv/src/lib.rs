@@ -50,6 +50,6 @@ pub use lsn::Lsn;
 pub use options::MetaStoreOptions;
 pub use recovery::RecoveryReport;
 pub use state_dir::engine_of;
-pub use store::{MetaStore, Stats};
+pub use store::{BeforeNew, MetaStore, Stats};
 pub use txn::MetaTxn;
 pub use write_set::WriteSet;

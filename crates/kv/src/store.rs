@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::{
     BeforeSync, Disk, Engine, FRAME_BYTES_MAX, Follower, Lsn, MetaStoreOptions, OpenError, RecoveryReport,
     SystemDisk, WriteSet,
-    cache::Cache,
+    cache::{Cache, Ticket},
     checkpoint,
     engine::RESERVED_KEY,
     error::kv_error,
@@ -63,6 +63,10 @@ pub struct Stats {
     /// Why it takes no more writes, if it was not closed.
     pub read_only: Option<String>,
 }
+
+/// A moment at which the engine had nothing of what is made since.
+#[derive(Clone, Copy)]
+pub struct BeforeNew(Ticket);
 
 /// See the crate's page. Shared by reference or `Arc`; every method may be called from any thread.
 pub struct MetaStore {
@@ -227,6 +231,16 @@ impl MetaStore {
                 Ok(value)
             }
         }
+    }
+
+    /// To be taken before something is made that never was, for [`MetaStore::was_new`].
+    pub fn before_new(&self) -> BeforeNew {
+        BeforeNew(self.shared.cache.ticket())
+    }
+
+    /// This key is of what was made since then: the engine, which may be on another machine, need not be asked for it.
+    pub fn was_new(&self, before: BeforeNew, key: &[u8]) {
+        self.shared.cache.fill(before.0, key, None);
     }
 
     /// Visits the entries with `from <= key < to` in key order until `visit` breaks. Entries that are there all the

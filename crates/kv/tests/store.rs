@@ -12,8 +12,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use kv::{Engine, Lsn, MemoryEngine, MetaStore, MetaStoreOptions, OpenError, SystemDisk, WriteSet};
-use namespace::txn::{KvError, Reader, Txn};
+use kv::{
+    ApplyError, Batch, Engine, Lsn, MemoryEngine, MetaStore, MetaStoreOptions, OpenError, SystemDisk,
+    WriteSet,
+};
+use namespace::txn::{KvError, Reader, Txn, Visit};
 
 fn options() -> MetaStoreOptions {
     MetaStoreOptions {
@@ -301,6 +304,69 @@ fn what_cannot_be_stored_is_refused_whole() {
     assert_eq!(store.last_lsn(), Lsn(0));
     assert_eq!(store.commit(WriteSet::new()).unwrap(), Lsn(0));
     assert!(all(&store).is_empty());
+}
+
+/// Counts what it is asked for.
+#[derive(Clone, Default)]
+struct Counting(MemoryEngine, Arc<AtomicU64>);
+
+impl Engine for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.get(key)
+    }
+    fn scan(&self, from: &[u8], to: &[u8], visit: Visit<'_>) -> Result<(), KvError> {
+        self.0.scan(from, to, visit)
+    }
+    fn apply(&self, batch: &Batch<'_>, lsn: Lsn) -> Result<(), ApplyError> {
+        self.0.apply(batch, lsn)
+    }
+    fn applied_lsn(&self) -> Result<Lsn, KvError> {
+        self.0.applied_lsn()
+    }
+    fn approximate_bytes(&self) -> u64 {
+        self.0.approximate_bytes()
+    }
+    fn close(&self) -> Result<(), KvError> {
+        Ok(())
+    }
+}
+
+/// Goal: the engine is not asked for what cannot be there, and what came there meanwhile is not hidden. Method: something new that is written afterwards, and
+/// one that was written, carried into the engine, or changed by others before it is said to be new.
+#[test]
+fn what_is_new_is_not_asked_of_the_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Counting::default();
+    let inner = engine.clone();
+    let store =
+        MetaStore::open(dir.path(), |_, _| Ok(Box::new(inner)), options(), Arc::new(SystemDisk)).unwrap();
+    let asked = || engine.1.load(Ordering::Relaxed);
+    let value = |key: &[u8]| store.get(key).unwrap().map(|value| value.to_vec());
+    let before = store.before_new();
+    store.commit(one(b"file", "made")).unwrap();
+    store.was_new(before, b"layout");
+    assert_eq!((value(b"layout"), asked()), (None, 0));
+    store.commit(one(b"layout", "here")).unwrap();
+    assert_eq!(value(b"layout"), Some(b"here".to_vec()));
+    store.checkpoint().unwrap();
+    assert_eq!(value(b"layout"), Some(b"here".to_vec()));
+    // Carried in before it was said.
+    let before = store.before_new();
+    store.commit(one(b"other", "there")).unwrap();
+    store.checkpoint().unwrap();
+    store.forget_reads();
+    store.was_new(before, b"other");
+    assert_eq!((value(b"other"), asked()), (Some(b"there".to_vec()), 1));
+    // Others have written.
+    let before = store.before_new();
+    engine.0.apply(&[(b"theirs", Some(b"1"))], store.last_lsn()).unwrap();
+    store.forget_reads();
+    store.was_new(before, b"theirs");
+    assert_eq!(value(b"theirs"), Some(b"1".to_vec()));
 }
 
 struct Random(u64);

@@ -25,6 +25,9 @@ use crate::{
     session::Session,
 };
 
+/// A name that something else takes the place of each time it is looked at is looked at so often.
+const NAMES_MAX: usize = 16;
+
 /// What is looked at: a name in a directory, or an inode.
 #[derive(Clone, Copy)]
 struct Looking<'a> {
@@ -132,19 +135,40 @@ impl Remote {
     }
 
     pub(crate) fn look_name(&self, at: Place<'_>) -> Result<Attr, Errno> {
-        let here = Looking { ino: at.dir, name: at.name, referring: false };
-        let found = match self.look_up(here)? {
-            Ok(found) => found,
-            Err(ino) => {
-                let there = Looking { ino, name: b"", referring: true };
-                // It was removed since the name was read.
-                let gone = |error| if error == Errno::ESTALE { Errno::ENOENT } else { error };
-                self.look_up(there).map_err(gone)?.map_err(|_| Errno::EIO)?
-            }
+        for _ in 0..NAMES_MAX {
+            let found = match self.look_known(at)? {
+                None => match self.look_up(Looking { ino: at.dir, name: at.name, referring: false })? {
+                    Ok(found) => found.ok_or(Errno::ENOENT)?,
+                    Err(ino) => match self.look_up(Looking { ino, name: b"", referring: true }) {
+                        // The name was taken away since it was read, or names something else by now.
+                        Err(Errno::ESTALE) => continue,
+                        found => found?.map_err(|_| Errno::EIO)?.ok_or(Errno::ENOENT)?,
+                    },
+                },
+                Some(found) => found,
+            };
+            self.references.add(found.ino);
+            return Ok(found);
+        }
+        Err(Errno::ENOENT)
+    }
+
+    /// What the name is kept to name, whose attributes are not kept: only those are asked for, of the server that has them. `None`: the name has to be
+    /// asked for, too.
+    fn look_known(&self, at: Place<'_>) -> Result<Option<Attr>, Errno> {
+        let asked = self.asked_to_keep();
+        let Some(ino) = self.known_as(at) else { return Ok(None) };
+        let attr = match self.look_up(Looking { ino, name: b"", referring: true }) {
+            Ok(Ok(Some(attr))) => attr,
+            Ok(_) | Err(Errno::ESTALE) => return Ok(None),
+            Err(error) => return Err(error),
         };
-        let attr = found.ok_or(Errno::ENOENT)?;
-        self.references.add(attr.ino);
-        Ok(attr)
+        let granted = self.spreads.place(at.dir, at.name);
+        let stood = self.kept.lock().stood(asked.ticket, Instant::now(), (at.dir, at.name, granted), ino);
+        if !stood {
+            self.references.untold(attr.ino);
+        }
+        Ok(stood.then_some(attr))
     }
 
     pub(crate) fn look_inode(&self, ino: Ino) -> Result<Attr, Errno> {

@@ -277,6 +277,26 @@ impl Kept {
         self.lives(now, node).then_some(found)
     }
 
+    /// Was the name, that is known in `granted`, kept as that inode's at each moment since the ticket?
+    pub(crate) fn stood(
+        &self,
+        ticket: Ticket,
+        now: Instant,
+        (dir, name, granted): (Ino, &[u8], Ino),
+        ino: Ino,
+    ) -> bool {
+        let Some((found, node)) = self.names.get(&(dir, name.into())) else { return false };
+        let key = Key::Entry { dir, name: name.into() };
+        let granter = self.granters.get(node);
+        let slots = [key.slot(), granted.ugsd().slot()];
+        *found == Some(ino)
+            && self.lives(now, *node)
+            && ticket.number > self.floor
+            && granter.is_some_and(|granter| ticket.number > granter.floor)
+            && self.touched.get(&key).is_none_or(|at| *at < ticket.number)
+            && slots.iter().all(|slot| self.touched_slots.get(slot).is_none_or(|at| *at < ticket.number))
+    }
+
     pub(crate) fn attr(&self, now: Instant, ino: Ino) -> Option<Attr> {
         let (found, node) = *self.inodes.get(&ino)?;
         self.lives(now, node).then_some(found)

@@ -144,6 +144,30 @@ fn what_is_kept_needs_no_request() {
     b.shutdown();
 }
 
+/// Goal: who knows what a name names, and not what that looks like by now, asks for that alone, and only the server that has it. Method: files made in
+/// directories of both servers, whose attributes change with each, counted.
+#[test]
+fn a_name_that_is_kept_is_not_asked_for_again() {
+    let site = Several::new(2, 2);
+    let a = client(&site, 900);
+    let dirs = dirs(&site, &a, 2);
+    let named: Vec<(String, Ino)> = (0..8)
+        .map(|n| format!("d{n}"))
+        .map(|name| (name.clone(), kept(&a, at(Ino::ROOT, &name)).ino))
+        .filter(|(_, ino)| dirs.contains(ino))
+        .collect();
+    for n in 0..10 {
+        for (name, dir) in &named {
+            make(&a, at(*dir, &format!("f{n}")), b"");
+            assert!(a.kept_lookup(at(Ino::ROOT, name)).is_none(), "it changed");
+            let before = asked(&a);
+            let attr = a.lookup(at(Ino::ROOT, name)).unwrap();
+            assert_eq!((attr.ino, asked(&a) - before), (*dir, 1));
+        }
+    }
+    a.shutdown();
+}
+
 /// Goal: what one client changes another sees at once, wherever the slots are. Method: one changes modes and names and says when it was answered, others
 /// look all the time, while slots go from one server to the other.
 #[test]

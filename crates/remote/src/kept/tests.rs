@@ -74,6 +74,50 @@ fn each_server_has_a_term_of_its_own() {
     assert_eq!((kept.attr(silent, Ino::ROOT), kept.attr(silent + TERM, Ino::ROOT)), (None, None));
 }
 
+/// Goal: a name that is said to have stood was never another's in between. Method: each way in which it can have gone and come back between the question
+/// and its answer.
+#[test]
+fn a_name_that_came_back_did_not_stand() {
+    let (mut kept, now) = (Kept::default(), Instant::now());
+    let part = Ino::from_raw(5 << 40 | 1).unwrap();
+    let name = || Key::Entry { dir: Ino::ROOT, name: b"n"[..].into() };
+    let keep_it = |kept: &mut Kept| {
+        let ticket = kept.ask(now);
+        let at = At { ticket, now, from: SERVER };
+        kept.heard_term(&at, TERM);
+        kept.keep_name(&at, (Ino::ROOT, b"n"), part, Some(part));
+        kept.done(ticket);
+    };
+    let stood = |kept: &Kept, ticket, at| kept.stood(ticket, at, (Ino::ROOT, b"n", part), part);
+    let gone: [fn(&mut Kept, Instant, Key); 5] = [
+        |kept, _, name| kept.recalled(&name, false),
+        |kept, now, name| {
+            kept.begin_change(&name);
+            kept.end_change(&name, now, None);
+        },
+        |kept, _, _| {
+            let slots = BTreeSet::from([Ino::from_raw(5 << 40 | 1).unwrap().ugsd().slot()]);
+            kept.recalled_slots(&slots, |_, _| Ino::from_raw(5 << 40 | 1).unwrap());
+        },
+        |kept, _, _| kept.leave(SERVER.node),
+        |kept, _, _| kept.clear(),
+    ];
+    for goes in gone {
+        keep_it(&mut kept);
+        let ticket = kept.ask(now);
+        assert!(stood(&kept, ticket, now) && !stood(&kept, ticket, now + TERM));
+        assert!(!kept.stood(ticket, now, (Ino::ROOT, b"n", part), Ino::ROOT), "it names another");
+        goes(&mut kept, now, name());
+        assert!(!stood(&kept, ticket, now), "it is not there");
+        keep_it(&mut kept);
+        assert!(!stood(&kept, ticket, now), "it is there again");
+        kept.done(ticket);
+        let ticket = kept.ask(now);
+        assert!(stood(&kept, ticket, now), "since then it is");
+        kept.done(ticket);
+    }
+}
+
 #[test]
 fn what_is_recalled_with_its_slot_is_gone_but_for_bytes() {
     let (mut kept, now) = (Kept::default(), Instant::now());

@@ -17,7 +17,7 @@ use lease::coherence::{
 use mds::Found;
 use parking_lot::{MutexGuard, RwLockReadGuard};
 use proto::{
-    Bad, Head, Nothing,
+    Bad, Head, Nothing, Reason,
     leases::{Keep, Kept, Look, Looked, Return, Returned, keeps, slots_of},
     metadata::DirEntry,
 };
@@ -37,6 +37,9 @@ use crate::answer::{Done, No, Outcome};
 const CLAIM_MAX: Duration = Duration::from_millis(50);
 /// Numbers of claims of openings, which have their client's number.
 const OPENING: u64 = 1 << 62;
+/// A name that something else takes the place of each time it is looked at is looked at so often.
+const NAMES_MAX: usize = 16;
+
 fn entry((dir, name): &Name<'_>) -> Key {
     Key::Entry { dir: *dir, name: (*name).into() }
 }
@@ -204,19 +207,30 @@ impl MetadataService {
         }
         let name = (ino, &asked.name[..]);
         let named = if keeping && self.may_keep(session, &entry(&name)) { keeps::NAME } else { 0 };
-        let found = match self.mds.lookup(ino, &asked.name) {
-            Err(Errno::ENOENT) => return Ok(Done::new(&Looked { keeps: named, ..answer })),
-            Err(Errno::EREMOTE) => self.mds.lookup_entry(ino, &asked.name)?.0,
-            found => found?.attr.ino,
-        };
-        let Ok(_inside) = self.enter([found]) else {
-            return Ok(Done::new(&Looked { keeps: named, ino: found.get(), ..answer }));
-        };
-        // It was removed since the name was read.
-        let gone = |no: No| if no.errno() == Errno::ESTALE { Errno::ENOENT.into() } else { no };
-        let (attr, keeps) = self.look_at(session, found, keeping).map_err(gone)?;
-        self.refer(session, found).map_err(gone)?;
-        Ok(Done::new(&Looked { attr: Some(attr.into()), keeps: keeps | named, ..answer }))
+        for _ in 0..NAMES_MAX {
+            let found = match self.mds.lookup(ino, &asked.name) {
+                Err(Errno::ENOENT) => return Ok(Done::new(&Looked { keeps: named, ..answer })),
+                Err(Errno::EREMOTE) => self.mds.lookup_entry(ino, &asked.name)?.0,
+                found => found?.attr.ino,
+            };
+            let Ok(_inside) = self.enter([found]) else {
+                return Ok(Done::new(&Looked { keeps: named, ino: found.get(), ..answer }));
+            };
+            let looked = self.look_at(session, found, keeping);
+            match looked.and_then(|looked| self.refer(session, found).map(|()| looked)) {
+                // It was removed since the name was read: the name is no more, or names something else.
+                Err(no) if no.errno() == Errno::ESTALE && Reason::of(&no.0) == Reason::None => (),
+                looked => {
+                    let (attr, keeps) = looked?;
+                    return Ok(Done::new(&Looked {
+                        attr: Some(attr.into()),
+                        keeps: keeps | named,
+                        ..answer
+                    }));
+                }
+            }
+        }
+        Err(Errno::ENOENT.into())
     }
 
     fn may_keep(&self, session: &Session, key: &Key) -> bool {

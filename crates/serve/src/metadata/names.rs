@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use kv::BeforeNew;
 use mds::{Caller, Found, NewNode};
+use namespace::key;
 use prost::Message;
 use proto::{
     Bad, Nothing,
@@ -140,12 +142,21 @@ impl MetadataService {
         };
         let dir = proto::attr::ino(asked.dir)?;
         let _changing = self.change_names((session, asked.head), &[(dir, &asked.name)], &[])?;
+        let before = self.store.before_new();
         let found = self.mds.create(&caller(asked.caller)?, dir, &asked.name, &node)?;
-        self.opened(session, asked.opening, found, asked.write)
+        self.opened(session, asked.opening, (found, before), asked.write)
     }
 
-    /// Opens what was just made, and refers to it.
-    fn opened(&self, session: &Session, opening: u64, found: Found, write: bool) -> Outcome {
+    /// Opens what was just made, and refers to it. `before`: of before it was made.
+    fn opened(
+        &self,
+        session: &Session,
+        opening: u64,
+        (found, before): (Found, BeforeNew),
+        write: bool,
+    ) -> Outcome {
+        // It is looked for when the file is written.
+        self.store.was_new(before, &key::stripes(found.attr.ino));
         self.refer(session, found.attr.ino)?;
         let (attr, none) = self.open_found(session, opening, &found.attr, write)?;
         let layout = if write { self.begin_new(session, opening, attr.ino) } else { none };
@@ -154,8 +165,9 @@ impl MetadataService {
 
     pub(super) fn tmp_file(&self, session: &Session, asked: &TmpFile) -> Outcome {
         let (caller, dir) = (caller(asked.caller)?, proto::attr::ino(asked.dir)?);
+        let before = self.store.before_new();
         let found = self.mds.create_unnamed(&caller, dir, asked.mode & MODE_MASK)?;
-        self.opened(session, asked.opening, found, true)
+        self.opened(session, asked.opening, (found, before), true)
     }
 
     pub(super) fn mkdir(&self, session: &Session, asked: &Mkdir) -> Outcome {

@@ -34,6 +34,8 @@ const KEPT_BYTES: u64 = 256 << 20;
 const APPLY_WAIT: Duration = Duration::from_secs(5);
 /// Nobody who waits sleeps longer without a look at the clock.
 const LOOK: Duration = Duration::from_millis(100);
+/// A thread that is told what is there for it sleeps so long without.
+const REST: Duration = Duration::from_millis(500);
 
 pub(crate) struct Keeper {
     on: bool,
@@ -279,7 +281,9 @@ impl Keeper {
     pub(crate) fn wait_for_sends(&self, give_up: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.messages.is_due() && !state.stopped {
-            self.sending.wait_for(&mut state, LOOK);
+            // What was sent is given up by the clock.
+            let rest = if state.messages.are_under_way() { LOOK } else { REST };
+            self.sending.wait_for(&mut state, rest);
         }
         state.messages.give_up(Instant::now(), give_up);
         !state.stopped
@@ -346,7 +350,7 @@ impl Keeper {
     pub(crate) fn next_write(&self) -> Result<(Option<Writing>, bool), ()> {
         let mut state = self.state.lock();
         if state.write.is_none() && !state.carry && !state.stopped {
-            self.writing.wait_for(&mut state, LOOK);
+            self.writing.wait_for(&mut state, REST);
         }
         if state.stopped { Err(()) } else { Ok((state.write.take(), state.carry)) }
     }

@@ -115,6 +115,10 @@ impl Messages {
         self.last
     }
 
+    pub(super) fn are_under_way(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
     /// It is answered, or will not be.
     pub(super) fn ended(&mut self, number: u64) {
         self.under_way.remove(&number);
