@@ -19,7 +19,10 @@ impl Visit for Line {
 
 impl Subscriber for Say {
     fn enabled(&self, about: &Metadata<'_>) -> bool {
-        let level = if about.target().contains("replica") || about.target().contains("views") {
+        let level = if about.target().contains("replica")
+            || about.target().contains("views")
+            || about.target().contains("tending")
+        {
             Level::DEBUG
         } else {
             Level::WARN
