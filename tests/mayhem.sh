@@ -51,8 +51,9 @@ end_network() {
 
 server() { on "$1" timeout 120 "$onfs" server --config "$scratch/n$1.toml" >>"$logs/server-$1.log" 2>&1 </dev/null; }
 client() { # a or b
+    # shellcheck disable=SC2086
     on "$(host "$1")" timeout 120 "$onfs" mount --config none --cluster-key "$scratch/c/cluster.key" --state "$scratch/state-$1" \
-        "$addresses:/" "$scratch/$1" >>"$logs/mount-$1.log" 2>&1 </dev/null
+        ${SUITES_MOUNT_OPTIONS:-} "$addresses:/" "$scratch/$1" >>"$logs/mount-$1.log" 2>&1 </dev/null
 }
 write_config() { # NODE ID
     local n=$1 roles=data only=no

@@ -41,6 +41,10 @@ impl Watches {
     }
 }
 
+fn is_on_devices(state: &State) -> bool {
+    TierSet::PERSISTENT.iter().any(|tier| state.charged[tier.index()] > 0)
+}
+
 impl DataServer {
     /// Of a tier's device, as it was at the last look.
     pub fn health(&self, tier: TierId) -> Health {
@@ -60,10 +64,15 @@ impl DataServer {
 
     /// Is all of the object in memory, so that no device is asked when it is written to?
     pub fn needs_no_device(&self, object: &Object) -> bool {
-        let on_devices =
-            |state: &State| TierSet::PERSISTENT.iter().any(|tier| state.charged[tier.index()] > 0);
-        object.state.try_read().is_some_and(|state| !on_devices(&state))
+        object.state.try_read().is_some_and(|state| !is_on_devices(&state))
             && self.own().contains(TierId::Memory)
+    }
+
+    /// May a write to the object be one to a device, or wait for one?
+    pub(crate) fn may_ask_devices(&self, state: &State) -> bool {
+        is_on_devices(state)
+            || state.in_place.is_some_and(TierId::is_persistent)
+            || (state.sync_mode && self.has_persistent())
     }
 
     pub(crate) fn watch_devices(

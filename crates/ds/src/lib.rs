@@ -43,6 +43,7 @@ mod sync;
 mod table;
 mod theirs;
 mod truncate;
+mod try_write;
 mod unsynced;
 mod version;
 mod write;

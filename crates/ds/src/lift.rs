@@ -50,7 +50,7 @@ impl DataServer {
         let (mut fetched, mut relieved) = (None, false);
         loop {
             let mut state = object.state.write();
-            let patience = Patience { may_wait: true, waited: begun.elapsed() };
+            let patience = Patience::since(begun);
             let stop = match self.try_lift(object, &mut state, sau, (fetched.as_ref(), patience)) {
                 Ok(Lifted::Done) => {
                     drop(state);

@@ -37,7 +37,8 @@ impl DataServer {
         } else {
             self.place(object, state, piece, need, patience)?
         };
-        if !patience.may_wait && tier == TierId::Nearline {
+        let held_up = tier == TierId::Nearline || (patience.only_memory && tier.is_persistent());
+        if !patience.may_wait && held_up {
             self.settle_charge(object, state, tier);
             return Err(Stop::WouldWait);
         }

@@ -4,7 +4,7 @@
 //! map that moves bytes to a new place is saved after they are in it, and before the answer.
 
 use crate::{
-    Attempt, DataServer,
+    DataServer,
     copy::{copy_range, reach},
     durable::{changes_vouched, vouches},
     object::{Condemned, Object, State},
@@ -44,6 +44,14 @@ impl From<Errno> for Stop {
 pub(crate) struct Patience {
     pub may_wait: bool,
     pub waited: Duration,
+    /// No device is asked for anything, not even for a place in its page cache.
+    pub only_memory: bool,
+}
+
+impl Patience {
+    pub(crate) fn since(begun: Instant) -> Patience {
+        Patience { may_wait: true, waited: begun.elapsed(), only_memory: false }
+    }
 }
 
 /// One piece of a write, and its bytes.
@@ -55,37 +63,6 @@ struct Put<'a> {
 }
 
 impl DataServer {
-    /// Writes as [`DataServer::write`] does if that needs no waiting. After `WouldWait` some of the bytes may be
-    /// written already; the waiting call writes them again.
-    pub fn try_write(&self, object: &Object, offset: u64, data: &[u8]) -> Result<Attempt<usize>, Errno> {
-        check_range(offset, data.len())?;
-        self.touch(object, offset);
-        if self.write_steady(object, offset, data, false)? {
-            return Ok(Attempt::Done(data.len()));
-        }
-        if self.too_many_wait() {
-            return Ok(Attempt::WouldWait);
-        }
-        let Some(mut state) = object.state.try_write() else { return Ok(Attempt::WouldWait) };
-        let patience = Patience { may_wait: false, waited: Duration::ZERO };
-        let mut done = 0;
-        match self.write_pieces(object, &mut state, (offset, data), patience, &mut done) {
-            Ok(()) => Ok(Attempt::Done(data.len())),
-            // The waiting call makes room for it.
-            Err(Stop::Failed(Errno::EMFILE)) => Ok(Attempt::WouldWait),
-            Err(Stop::Failed(Errno::ENOSPC)) if done > 0 => Ok(Attempt::WouldWait),
-            Err(Stop::Failed(errno)) => written(done, errno).map(Attempt::Done),
-            Err(
-                Stop::WouldWait
-                | Stop::Copier
-                | Stop::Undurable
-                | Stop::Distrusted
-                | Stop::Lift(_)
-                | Stop::Wait { .. },
-            ) => Ok(Attempt::WouldWait),
-        }
-    }
-
     /// Writes all of `data`. Waits for space as the tiering core says; `ENOSPC` only when no tier has any. Short when an
     /// error comes after a SAU's part of it.
     pub fn write(&self, object: &Object, offset: u64, data: &[u8]) -> Result<usize, Errno> {
@@ -104,11 +81,11 @@ impl DataServer {
         // A failure here is one of all the objects that wait, and this one's next sync says so.
         let _ = self.bound_waiting();
         loop {
-            if self.write_steady(object, offset, data, true)? {
+            let patience = Patience::since(begun);
+            if self.write_steady(object, offset, data, patience)? {
                 return Ok(());
             }
             let mut state = object.state.write();
-            let patience = Patience { may_wait: true, waited: begun.elapsed() };
             let written = self.write_pieces(object, &mut state, (offset, data), patience, done);
             drop(state);
             match written {
@@ -147,7 +124,13 @@ impl DataServer {
 
     /// Overwrites that change nothing but bytes: one current copy, no seal, no growth, no copier at work. Takes the
     /// lock shared, so writers of one object run side by side. `false`: not such a write; nothing was done.
-    fn write_steady(&self, object: &Object, offset: u64, data: &[u8], may_wait: bool) -> Result<bool, Errno> {
+    pub(crate) fn write_steady(
+        &self,
+        object: &Object,
+        offset: u64,
+        data: &[u8],
+        Patience { may_wait, only_memory, .. }: Patience,
+    ) -> Result<bool, Errno> {
         let state = if may_wait { Some(object.state.read()) } else { object.state.try_read() };
         let Some(state) = state else { return Ok(false) };
         let len = data.len() as u64;
@@ -162,7 +145,7 @@ impl DataServer {
         if !pieces(offset, len).all(|p| state.map.get(p.sau) == only) {
             return Ok(false);
         }
-        let small = data.len() <= INLINE_MAX && tier == TierId::Ssd;
+        let small = data.len() <= INLINE_MAX && tier == TierId::Ssd && !only_memory;
         let ready = match tier {
             TierId::Memory => !(state.sync_mode && self.has_persistent()) || state.in_place.is_some(),
             TierId::Ssd | TierId::Nearline => {
@@ -193,7 +176,7 @@ impl DataServer {
         Ok(true)
     }
 
-    fn write_pieces(
+    pub(crate) fn write_pieces(
         &self,
         object: &Object,
         state: &mut State,
@@ -394,7 +377,8 @@ impl DataServer {
     ) -> Result<TierId, Stop> {
         let Put { piece, bytes, patience } = put;
         let long = bytes.len() > INLINE_MAX || piece.end() == piece.sau.end();
-        if !patience.may_wait && tier.is_persistent() && (tier != TierId::Ssd || long) {
+        let held_up = patience.only_memory || tier != TierId::Ssd || long;
+        if !patience.may_wait && tier.is_persistent() && held_up {
             return Err(Stop::WouldWait);
         }
         let file = self.file_for_write(object, state, tier)?;
@@ -588,11 +572,11 @@ fn start_writeback(object: &Object, offset: u64, len: usize) {
 }
 
 /// What a write that failed half-way answers.
-fn written(done: usize, errno: Errno) -> Result<usize, Errno> {
+pub(crate) fn written(done: usize, errno: Errno) -> Result<usize, Errno> {
     if done > 0 { Ok(done) } else { Err(errno) }
 }
 
-fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
+pub(crate) fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= FILE_BYTES_MAX => Ok(()),
         Some(_) | None => Err(Errno::EFBIG),

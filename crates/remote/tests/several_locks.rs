@@ -215,21 +215,29 @@ fn counting_under_a_lock_while_its_slot_moves() {
     let [_, dir] = dirs(&site, &clients[0]);
     let first = open(&clients[0], dir);
     let (ended, inside, count) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+    let moves = AtomicU64::new(0);
     let turns: u64 = thread::scope(|scope| {
         let workers: Vec<_> = (0..3)
             .map(|n| {
                 let client = &clients[n % 2];
                 let (ended, inside, count, ino) = (&ended, &inside, &count, first.ino);
+                let moves = &moves;
                 scope.spawn(move || {
                     let file = client.open(ino, BOTH).unwrap();
                     let holder = Holder { class: [Class::Process, Class::Flock][n / 2], id: 20 + n as u64 };
                     let holder = Holder { class: Class::Process, ..holder };
                     let mut turns = 0;
-                    while turns < 20 || !ended.load(Ordering::Acquire) {
+                    while turns < 5 || !ended.load(Ordering::Acquire) {
                         got(&begin(client, wish(&file, holder, Kind::Write, true)).1).unwrap();
                         assert!(!inside.swap(true, Ordering::AcqRel), "two have it");
                         count.store(count.load(Ordering::Acquire) + 1, Ordering::Release);
-                        thread::yield_now();
+                        // Until its slot has gone, and who waits has asked there.
+                        let (before, end) =
+                            (moves.load(Ordering::Acquire), Instant::now() + Duration::from_millis(100));
+                        while moves.load(Ordering::Acquire) == before && Instant::now() < end {
+                            thread::sleep(Duration::from_millis(1));
+                        }
+                        thread::sleep(Duration::from_millis(10));
                         inside.store(false, Ordering::Release);
                         client.unlock(ino, holder, Range::ALL).unwrap();
                         turns += 1;
@@ -240,6 +248,7 @@ fn counting_under_a_lock_while_its_slot_moves() {
             .collect();
         for n in 0..20 {
             bring(&site, dir, n % 2);
+            moves.fetch_add(1, Ordering::AcqRel);
         }
         ended.store(true, Ordering::Release);
         workers.into_iter().map(|worker| worker.join().unwrap()).sum()

@@ -322,7 +322,8 @@ impl Drop for Renewing {
 /// standby begins anew.
 #[test]
 fn regression_a_verdict_outlives_the_server_that_gave_it() {
-    for on_duty in [false, true] {
+    // The last time the verdict is older than the copy.
+    for (on_duty, anew) in [(false, false), (true, false), (false, true)] {
         let sessions = SessionLimits { silence: Duration::from_secs(4), ..SessionLimits::default() };
         let mut site = Several::with(3, 0, MetadataOptions { sessions, ..options() });
         let all = dirs(&site.session(), 9);
@@ -341,13 +342,20 @@ fn regression_a_verdict_outlives_the_server_that_gave_it() {
         let (one, two) = (one.id, two.id);
 
         copied(&site, [dead]);
+        if anew {
+            let before = site.standby_of(dead).unwrap();
+            site.kill_for_good(before);
+            until("it has another standby", || {
+                site.is_copied(dead) && site.standby_of(dead).is_some_and(|now| now != before)
+            });
+        }
         site.kill_for_good(dead);
         let taker = site.owner(file);
         until("it is served", || site.session().lookup(dir, "none") == Err(Errno::ENOENT));
         let control = client_to(&site.address(taker), Several::node(taker), Lane::Control);
         let comes = Mount { head: Some(Head::of(one)), host: "test".into(), ..Mount::default() };
         let told = ask_once(&control, &comes, &[], 0).map(drop);
-        assert!(told.is_err_and(|fault| is_gone(&fault)), "on duty: {on_duty}");
+        assert!(told.is_err_and(|fault| is_gone(&fault)), "on duty: {on_duty}, anew: {anew}");
         let two = site.session_as(two);
         two.bring(taker, &[lock(file)]);
         until("who has what is known", || lock_of(&two, file) == LockOutcome::Granted);

@@ -153,6 +153,8 @@ pub struct DataSite {
     /// Bytes of the SSD tier; `None`: there is only memory.
     pub ssd: Option<u64>,
     pub faults: Faults,
+    /// Of the SSD tier alone, in their place.
+    pub ssd_faults: Option<Faults>,
     pub options: DataOptions,
     /// Stays over restarts.
     pub address: Option<Address>,
@@ -174,6 +176,7 @@ impl DataSite {
             memory: 64 << 20,
             ssd: Some(1 << 30),
             faults: Faults::armed(),
+            ssd_faults: None,
             options: DataOptions { idle: Duration::from_millis(200), ..DataOptions::default() },
             address: None,
             shown: None,
@@ -215,7 +218,8 @@ impl DataSite {
         }
         let open = |tier: TierId, dir: &std::path::Path| {
             let mut options = TierStoreOptions::new(tier, uuid);
-            options.faults = self.faults.clone();
+            let of_its_own = self.ssd_faults.as_ref().filter(|_| tier == TierId::Ssd);
+            options.faults = of_its_own.unwrap_or(&self.faults).clone();
             TierStore::open(dir, options).unwrap()
         };
         let memory_store = open(TierId::Memory, memory.path());

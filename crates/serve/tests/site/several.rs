@@ -634,6 +634,12 @@ impl Several {
         self.tails.lock()[n].row.complete
     }
 
+    /// Who may go on in its place, by the rows.
+    pub fn standby_of(&self, n: usize) -> Option<usize> {
+        let standby = self.tails.lock()[n].row.standby.clone()?;
+        (0..self.servers()).find(|other| Life::name(*other) == standby)
+    }
+
     pub fn is_up(&self, n: usize) -> bool {
         self.running[n].is_some()
     }

@@ -26,6 +26,9 @@ struct Args {
     /// Files of each.
     #[arg(long, default_value_t = 3)]
     files: u32,
+    /// The mounts have `mount.write_back`: what they answered and did not send goes with them when they are killed.
+    #[arg(long)]
+    keeps_back: bool,
 }
 
 fn main() -> ExitCode {
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<bool> {
-    let world = World::new(args.mounts.clone(), args.notes.clone());
+    let world = World::new(args.mounts.clone(), args.notes.clone(), args.keeps_back);
     prepare(&args.mounts[0]).context("the directory of the workload")?;
     let random = Random::new(args.seed);
     let (log, locks) = (Log::default(), Locks::default());

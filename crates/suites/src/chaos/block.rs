@@ -3,7 +3,7 @@
 //! A version of a block is the number of the write that made it; 0 is zeros. Whoever owns the block writes it, one write after the other, through one mount.
 //!
 //! - What an fsync that said yes came after is never missing: a read shows it or something later.
-//! - What was answered is what a read shows, unless the memory of a data server was lost since.
+//! - What was answered is what a read shows, unless the memory of a data server was lost since, or a mount was killed that keeps writes back.
 //! - A write without an answer may be there or not, and comes late only if its mount was killed since.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,11 +13,24 @@ struct Attempt {
     moment: Moment,
 }
 
-/// When something began: how many memories had been lost, and in which life of its mount.
+/// When something began: how many memories had been lost, and in which life of its mount, which answers before it has sent if it `keeps_back`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moment {
     pub losses: u64,
     pub life: u64,
+    pub keeps_back: bool,
+}
+
+impl Moment {
+    /// What was answered then and not made durable may have gone by now.
+    pub fn is_losable(&self, now: Moment) -> bool {
+        self.losses < now.losses || self.is_past(now)
+    }
+
+    /// What its mount kept back then went with it.
+    fn is_past(&self, now: Moment) -> bool {
+        self.keeps_back && self.life < now.life
+    }
 }
 
 #[derive(Clone, Default, Debug)]
@@ -34,7 +47,7 @@ pub struct Block {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
     Right,
-    /// Something that was answered and not made durable is lost with a memory.
+    /// Something that was answered and not made durable is lost with a memory, or with the mount that kept it back.
     RolledBack,
     /// Of a mount that was killed.
     Late,
@@ -65,8 +78,7 @@ impl Block {
     /// An fsync said yes that began when `until` was the last version.
     pub fn durable(&mut self, until: u32, now: Moment) {
         // What the killed daemon knew of losses its next one does not.
-        let known =
-            |attempt: &Attempt| attempt.moment.life == now.life || attempt.moment.losses == now.losses;
+        let known = |attempt: &Attempt| attempt.moment.life == now.life || !attempt.moment.is_losable(now);
         let safe = self
             .attempts
             .iter()
@@ -106,7 +118,7 @@ impl Block {
             return Ok(Seen::Right);
         }
         let known = version == self.floor || self.has(version);
-        let losable = |attempt: &Attempt| version >= attempt.version || attempt.moment.losses < now.losses;
+        let losable = |attempt: &Attempt| version >= attempt.version || attempt.moment.is_losable(now);
         if known && self.attempts.iter().filter(|attempt| attempt.answered).all(losable) {
             self.attempts.iter_mut().filter(|attempt| attempt.version > version).for_each(|attempt| {
                 attempt.answered = false;
@@ -136,8 +148,8 @@ mod tests {
     //! Goal: what the page above says. Method: short histories.
     use super::*;
 
-    const START: Moment = Moment { losses: 0, life: 0 };
-    const LOST: Moment = Moment { losses: 1, life: 0 };
+    const START: Moment = Moment { losses: 0, life: 0, keeps_back: false };
+    const LOST: Moment = Moment { losses: 1, ..START };
 
     fn written(block: &mut Block, now: Moment) -> u32 {
         let version = block.attempt(now);
@@ -158,7 +170,7 @@ mod tests {
         assert_eq!((block.read(1, START), block.read(2, START)), (Ok(Seen::Right), Ok(Seen::Right)));
         written(&mut block, START);
         assert!(block.read(2, START).is_err());
-        assert_eq!(block.read(2, Moment { losses: 0, life: 1 }), Ok(Seen::Late));
+        assert_eq!(block.read(2, Moment { life: 1, ..START }), Ok(Seen::Late));
     }
 
     #[test]
@@ -183,11 +195,28 @@ mod tests {
         assert_eq!((block.floor(), block.read(0, LOST)), (0, Ok(Seen::Right)));
         // One that says yes, in the same life of the mount, promises all of it.
         let version = written(&mut block, LOST);
-        block.durable(version, Moment { losses: 2, life: 0 });
+        block.durable(version, Moment { losses: 2, ..START });
         assert_eq!(block.floor(), version);
         // Another daemon does not know what was lost before it.
         let after = written(&mut block, LOST);
-        block.durable(after, Moment { losses: 2, life: 1 });
+        block.durable(after, Moment { losses: 2, life: 1, ..START });
         assert_eq!(block.floor(), version);
+    }
+
+    #[test]
+    fn what_a_killed_mount_kept_back_may_go_with_it() {
+        for keeps_back in [false, true] {
+            let (first, killed) = (Moment { keeps_back, ..START }, Moment { keeps_back, life: 1, ..START });
+            let mut block = Block::default();
+            let durable = written(&mut block, first);
+            block.durable(durable, first);
+            let version = written(&mut block, first);
+            assert!(block.clone().read(durable, first).is_err());
+            assert_eq!(block.clone().read(durable, killed).ok(), keeps_back.then_some(Seen::RolledBack));
+            assert!(block.clone().read(0, killed).is_err(), "what was durable stays");
+            // The next daemon's fsync is about what came to it.
+            block.durable(version, killed);
+            assert_eq!(block.floor(), if keeps_back { durable } else { version });
+        }
     }
 }

@@ -150,7 +150,9 @@ impl<'a> Owned<'a> {
         for version in versions {
             match block.read(version, now) {
                 Ok(Seen::Right) => {}
-                Ok(Seen::RolledBack) => self.world.account.count("blocks that a lost memory had"),
+                Ok(Seen::RolledBack) => {
+                    self.world.account.count("blocks that a lost memory or a killed mount had")
+                }
                 Ok(Seen::Late) => self.world.account.count("writes of killed mounts that came late"),
                 Err(why) => return self.world.account.fail(place(&why)),
             }

@@ -32,6 +32,8 @@ pub struct World {
     pub mounts: Vec<PathBuf>,
     pub notes: PathBuf,
     pub account: Account,
+    /// The mounts answer writes before they have sent them.
+    keeps_back: bool,
     ended: AtomicBool,
 }
 
@@ -41,8 +43,8 @@ pub const REST: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl World {
-    pub fn new(mounts: Vec<PathBuf>, notes: PathBuf) -> World {
-        World { mounts, notes, account: Account::default(), ended: AtomicBool::new(false) }
+    pub fn new(mounts: Vec<PathBuf>, notes: PathBuf, keeps_back: bool) -> World {
+        World { mounts, notes, account: Account::default(), keeps_back, ended: AtomicBool::new(false) }
     }
 
     pub fn end(&self) {
@@ -62,7 +64,8 @@ impl World {
     /// What was noted so far, as seen through that mount.
     pub fn now(&self, mount: usize) -> Moment {
         let length = |name: &str| std::fs::metadata(self.notes.join(name)).map_or(0, |meta| meta.len());
-        Moment { losses: length("losses"), life: length(&format!("life-{mount}")) }
+        let life = length(&format!("life-{mount}"));
+        Moment { losses: length("losses"), life, keeps_back: self.keeps_back }
     }
 
     pub fn path(&self, mount: usize, name: &str) -> PathBuf {
