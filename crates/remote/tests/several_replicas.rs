@@ -54,20 +54,23 @@ fn two_users(site: &Several) -> [User; 2] {
     [(a, of_a), (b, of_b)]
 }
 
-/// Who has the file, as places of `site.data`, as soon as there are two who count.
-fn two((client, file): &User) -> (usize, usize) {
-    let word = |text: &str, key: &str| {
-        let word = text.split(' ').find_map(|word| word.strip_prefix(key));
-        let node = word.and_then(|word| word.split(':').next()?.parse::<usize>().ok());
-        node.map(|node| node - 1)
-    };
+/// What its layout says, as places of `site.data`; none: there is no answer, or no such one.
+fn said((client, file): &User, key: &str) -> Option<usize> {
+    let Ok(Xattr::Bytes(value)) = client.getxattr(file.ino, LAYOUT, 4096) else { return None };
+    let text = String::from_utf8(value).unwrap();
+    let word = text.split(' ').find_map(|word| word.strip_prefix(key))?;
+    Some(word.split(':').next()?.parse::<usize>().ok()? - 1)
+}
+
+fn primary(user: &User) -> Option<usize> {
+    said(user, "nodes=")
+}
+
+/// Who has the file, as soon as there are two who count.
+fn two(user: &User) -> (usize, usize) {
     let mut two = (0, 0);
     until("there are two copies", || {
-        let Ok(Xattr::Bytes(value)) = client.getxattr(file.ino, LAYOUT, 4096) else { return false };
-        let text = String::from_utf8(value).unwrap();
-        let (Some(first), Some(second)) = (word(&text, "nodes="), word(&text, "seconds=")) else {
-            return false;
-        };
+        let (Some(first), Some(second)) = (primary(user), said(user, "seconds=")) else { return false };
         two = (first, second);
         first != second
     });
@@ -115,10 +118,11 @@ fn data_servers_die_while_the_slot_goes_from_one_to_another() {
     end(site, users);
 }
 
-#[test]
-fn the_metadata_server_of_the_slot_dies_with_a_member() {
+/// Before it says who goes on, or when it has, and there is no other one yet: then nobody complains any more, and who takes its place has to see by itself
+/// what is lacking.
+fn dies_with_a_member(has_said: bool) {
     site::say::begin();
-    let mut site = Several::with(2, 3, options());
+    let mut site = Several::with(2, if has_said { 2 } else { 3 }, options());
     let users = two_users(&site);
     let ino = users[0].1.ino.get();
     let blocks = Blocks::new(12, SAU_BYTES / 4);
@@ -127,13 +131,28 @@ fn the_metadata_server_of_the_slot_dies_with_a_member() {
         blocks.go_on();
         let owner = site.owner(ino);
         site.kill_data(first);
+        if has_said {
+            until("another one goes on", || primary(&users[0]).is_some_and(|now| now != first));
+        }
         site.kill_for_good(owner);
         blocks.go_on();
         assert_ne!(site.owner(ino), owner);
-        two(&users[0]);
+        if !has_said {
+            two(&users[0]);
+        }
         site.start_data(first);
         two(&users[1]);
         blocks.go_on();
     });
     end(site, users);
+}
+
+#[test]
+fn the_metadata_server_of_the_slot_dies_with_a_member() {
+    dies_with_a_member(false);
+}
+
+#[test]
+fn the_metadata_server_of_the_slot_dies_when_it_has_said_who_goes_on() {
+    dies_with_a_member(true);
 }

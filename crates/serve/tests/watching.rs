@@ -72,13 +72,8 @@ fn requests_are_counted_by_role_and_by_client() {
     let (one, two) = (1 << 63 | 1, 1 << 63 | 2);
     for (number, host) in [(one, "h1"), (two, "h2")] {
         let head = Some(Head::of(SessionId(number.into())));
-        ask(
-            &client(number, Lane::Control),
-            &Mount { head, host: host.into(), node: 0, before: 0, life: 0, stamp: 0 },
-            &[],
-            0,
-        )
-        .unwrap();
+        ask(&client(number, Lane::Control), &Mount { head, host: host.into(), ..Mount::default() }, &[], 0)
+            .unwrap();
     }
     let names = client(two, Lane::Metadata);
     let head = Some(Head::of(SessionId(two.into())));
