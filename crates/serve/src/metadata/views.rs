@@ -133,6 +133,7 @@ impl MetadataService {
             let object = placed.object(ino, stripe);
             let said = self.ask(other.node.0, KnowView { object: Some(object), asks: true })?;
             if !said.goes_on {
+                tracing::debug!(%ino, stripe, node = other.node.0, ours = now.number, theirs = said.number, "a data server does not go on alone");
                 return Ok(false);
             }
             return self.next_view(ino, stripe, &now, Known::GoesOn { by: other, view: now.number });
