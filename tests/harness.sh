@@ -177,6 +177,13 @@ mover() { # FILE...
     echo "$n moves"
 }
 
+# What servers and mounts wrote, beside the case's own log: it would go with the directory.
+keep_logs() {
+    local log
+    for log in "$scratch"/*/onfs.log; do
+        [ ! -e "$log" ] || cp "$log" "$logs/of-$(basename "$(dirname "$log")").log"
+    done
+}
 cleanup() {
     local status=$?
     trap - EXIT
@@ -193,6 +200,7 @@ cleanup() {
         fi
         declare -F suite_cleanup >/dev/null && suite_cleanup
         declare -F end_cluster >/dev/null && { set +e; end_cluster; set -e; }
+        ((failures == 0)) || keep_logs
         # What is still mounted below (loop file systems, the memory tier of a killed daemon).
         awk -v at="$scratch/" 'index($5, at) == 1 {print $5}' /proc/self/mountinfo | tac | while read -r at; do
             umount -l "$at" 2>/dev/null || true

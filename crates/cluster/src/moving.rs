@@ -8,6 +8,8 @@
 //!   there. The source answers "yes" to a hand-over only in the freeze in which the copy was completed, and never writes again after it.
 //! - I-MOVE-2: a freeze ends by itself, and a copy that was completed in it is not used then.
 //! - I-MOVE-3: what was noted covers what was changed; with too many pieces it covers more.
+//! - I-MOVE-4: what was asked for of the source is done at the copy before it is asked again ([`Round`]): also a cut, behind which the source may
+//!   have grown by then without anything being noted there.
 //!
 //! Times are counted from any moment of the source's own.
 
@@ -64,6 +66,30 @@ impl Noted {
     /// All of it, in order; nothing is noted then.
     pub fn take(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(self).ranges.into_iter().collect()
+    }
+}
+
+/// What a copy has to do for what the source noted, which is of `size` then.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Round {
+    /// First: behind this nothing of the copy counts.
+    pub cut: Option<u64>,
+    /// Then these are copied: from where up to where.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+impl Round {
+    pub fn of(noted: impl IntoIterator<Item = (u64, u64)>, size: u64) -> Round {
+        let mut round = Round { cut: None, ranges: Vec::new() };
+        for (from, to) in noted {
+            if to > size {
+                round.cut = Some(size);
+            }
+            if from < to.min(size) {
+                round.ranges.push((from, to.min(size)));
+            }
+        }
+        round
     }
 }
 

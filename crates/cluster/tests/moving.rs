@@ -1,13 +1,14 @@
-//! Goal: a stripe that moves is at its old place or at its new one, with all that was acknowledged, whatever dies when (I-MOVE-1 to 3).
+//! Goal: a stripe that moves is at its old place or at its new one, with all that was acknowledged, whatever dies when (I-MOVE-1 to 4).
 //! Method: the two machines of `cluster::moving` over a source, a destination and a metadata server of this test, with a writer that goes where
-//! the record says; each of the three killed before each step, with the clock standing or beyond the freeze; noted ranges against a set.
+//! the record says; each of the three killed before each step, with the clock standing or beyond the freeze; noted ranges against a set; rounds of a
+//! copy beside writes and cuts.
 #![allow(clippy::expect_used)]
 
 use std::{collections::BTreeSet, time::Duration};
 
 use cluster::{
     Change, ClusterMap, Epoch, Node, NodeId, NodeState,
-    moving::{Came, Ended, Move, Noted, Outgoing, PIECES_MAX, Step, refuge},
+    moving::{Came, Ended, Move, Noted, Outgoing, PIECES_MAX, Round, Step, refuge},
     placement::{Measure, Measures},
 };
 use proptest::prelude::*;
@@ -270,7 +271,64 @@ fn a_refuge_has_nothing_of_the_file_if_there_is_one() {
     }
 }
 
+/// What happens to an object while it is copied.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Write(usize, u8),
+    Cut(usize),
+    Round,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        3 => (0..30_usize, 1..=u8::MAX).prop_map(|(at, byte)| Happens::Write(at, byte)),
+        1 => (0..30_usize).prop_map(Happens::Cut),
+        1 => Just(Happens::Round),
+    ]
+}
+
+/// Bytes that are copied into what is there.
+fn copy_round(source: &[u8], outgoing: &mut Outgoing, freeze: Option<Duration>, copy: &mut Vec<u8>) {
+    let noted = outgoing.take(Duration::ZERO, freeze).expect("an attempt that is not over");
+    let round = Round::of(noted, source.len() as u64);
+    if let Some(size) = round.cut {
+        copy.resize(size as usize, 0);
+    }
+    for (from, to) in round.ranges {
+        let (from, to) = (from as usize, to as usize);
+        copy.resize(copy.len().max(to), 0);
+        copy[from..to].copy_from_slice(&source[from..to]);
+    }
+}
+
 proptest! {
+    /// What was cut off does not come back, wherever the object grows again before or after a round.
+    #[test]
+    fn a_copy_ends_as_its_source(begun in 0..30_usize, all in prop::collection::vec(happens(), 0..40)) {
+        let mut source = vec![255; begun];
+        let mut outgoing = Outgoing::begin(ATTEMPT);
+        let mut copy = source.clone();
+        for one in all {
+            match one {
+                Happens::Write(at, byte) => {
+                    // Also what lies between the end and there is none of the write's bytes.
+                    source.resize(source.len().max(at + 1), 0);
+                    source[at] = byte;
+                    outgoing.note(at as u64, at as u64 + 1);
+                }
+                Happens::Cut(size) => {
+                    let before = source.len();
+                    source.resize(size, 0);
+                    outgoing.note(size.min(before) as u64, u64::MAX);
+                }
+                Happens::Round => copy_round(&source, &mut outgoing, None, &mut copy),
+            }
+        }
+        copy_round(&source, &mut outgoing, Some(FREEZE), &mut copy);
+        copy.resize(source.len(), 0);
+        prop_assert_eq!(copy, source);
+    }
+
     #[test]
     fn what_is_noted_covers_what_changed(writes in prop::collection::vec((0..4000u64, 1..40u64), 0..300)) {
         let mut noted = Noted::default();

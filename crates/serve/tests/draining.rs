@@ -16,8 +16,8 @@ use proto::{
     data::{Attrs, Object, Read, Truncate, Write},
     metadata::{Append, FindLayout, SetXattr, XattrMode},
     moving::{
-        Changed, Copies, DrainNode, Follow, HandOver, RemoveNode, Standing, StandingKind, StandingList,
-        Standings,
+        Changed, Copies, DrainNode, Follow, HandOver, Pull, PullState, RemoveNode, Standing, StandingKind,
+        StandingList, Standings,
     },
 };
 use site::{
@@ -335,6 +335,47 @@ fn regression_who_asks_in_the_moment_of_a_hand_over_is_told_the_truth() {
         assert_eq!(Reason::of(&read().unwrap_err()), Reason::Moved);
         assert_eq!(Reason::of(&ask(&client, &write, b"later", 0).unwrap_err()), Reason::Moved);
     }
+}
+
+/// Goal: what was cut off does not come back at the new place. Method: a cut while a copy follows, a round that finds the object short, and then a
+/// write far behind that end.
+#[test]
+fn regression_what_is_cut_while_it_moves_does_not_come_back() {
+    let site = Site::new(2);
+    let (source, destination) = (&site.data[0], &site.data[1]);
+    let (from, there) = (source.client(), destination.client());
+    let object = Object { ino: ino(9).get(), generation: 1, view: None };
+    let moved = Object { generation: 2, ..object };
+    let write = |offset: u64, bytes: &[u8]| {
+        let write = Write { object: Some(object), offset, sync: false, joined: 0, server: 0 };
+        ask(&from, &write, bytes, 0).unwrap();
+    };
+    let copied = |offset: u64, length: u32| {
+        let read = Read { object: Some(moved), offset, length };
+        ask(&there, &read, &[], length).map_or(Vec::new(), |(_, bytes)| bytes)
+    };
+    write(0, &pattern(300_000, 4));
+    let pull = |freeze_ms| Pull {
+        attempt: 5,
+        from: Some(object),
+        to: Some(moved),
+        source: source.node,
+        addresses: vec![source.address().to_string()],
+        freeze_ms,
+        room: 0,
+    };
+    let pulled = |freeze_ms| ask(&there, &pull(freeze_ms), &[], 0).unwrap().0.state();
+    until("it is copied", || pulled(0) == PullState::Level);
+    ask(&from, &Truncate { object: Some(object), size: 1000, grow_only: false }, &[], 0).unwrap();
+    // What is seen at the destination came with the cut or after it.
+    write(10, b"a mark");
+    until("it is copied again", || copied(10, 6) == b"a mark");
+    write(290_000, b"far behind");
+    assert_eq!(pulled(10_000), PullState::Ready);
+    let bytes = copied(0, 300_000);
+    assert_eq!(bytes.len(), 290_010);
+    assert!(bytes[1000..290_000].iter().all(|byte| *byte == 0), "what was cut off is there again");
+    assert!(bytes.ends_with(b"far behind") && bytes[16..1000] == pattern(1000, 4)[16..]);
 }
 
 /// Goal: what directories say of new files is not taken for layouts that cannot be read. Method: a drain beside one that says something.

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cluster::moving::Round;
 use net::Call;
 use prost::Message;
 use proto::{
@@ -129,13 +130,15 @@ impl DataService {
     fn copy_changes(&self, attempt: &Attempt, freeze_ms: u32) -> Result<(u64, ChangedRanges), No> {
         let asked = Changed { object: Some(attempt.from), attempt: attempt.number, freeze_ms };
         let changes = attempt.source.ask(&asked)?;
+        let noted = changes.ranges.iter().map(|range| (range.from, range.to));
+        let round = Round::of(noted, changes.size);
+        if let Some(size) = round.cut {
+            self.resize(&Truncate { object: Some(attempt.to), size, grow_only: false }, &attempt.to)?;
+        }
         let mut bytes = 0;
-        for range in &changes.ranges {
-            let to = range.to.min(changes.size);
-            if range.from < to {
-                bytes += to - range.from;
-                self.copy_range(attempt, (range.from, to), changes.size, false)?;
-            }
+        for (from, to) in round.ranges {
+            bytes += to - from;
+            self.copy_range(attempt, (from, to), changes.size, false)?;
         }
         Ok((bytes, changes))
     }
