@@ -73,6 +73,11 @@ impl Mds {
         self.owned.has(slot)
     }
 
+    /// Grows whenever slots have come, which others may have changed: also those that were here before.
+    pub fn comings(&self) -> u64 {
+        self.owned.comings()
+    }
+
     /// Of those that are needed, which are not ours? Under their locks that stays so.
     pub(crate) fn lacks(&self, set: &SlotSet) -> Result<bool, Errno> {
         if !self.owned.is_shared() {

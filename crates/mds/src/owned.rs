@@ -36,15 +36,25 @@ pub(crate) struct Owned {
     words: Box<[AtomicU64]>,
     /// Other servers may have slots.
     shared: bool,
+    /// Grows when some come.
+    comings: AtomicU64,
 }
 
 impl Owned {
     pub(crate) fn all() -> Owned {
-        Owned { words: (0..WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(), shared: false }
+        Owned {
+            words: (0..WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            shared: false,
+            comings: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn some(slots: &[Slot]) -> Owned {
-        let owned = Owned { words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(), shared: true };
+        let owned = Owned {
+            words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
+            shared: true,
+            comings: AtomicU64::new(0),
+        };
         owned.set(slots, true);
         owned
     }
@@ -65,6 +75,9 @@ impl Owned {
     }
 
     pub(crate) fn set(&self, slots: &[Slot], ours: bool) {
+        let comes = || ours.then(|| self.comings.fetch_add(1, Ordering::AcqRel));
+        // Who finds one here finds that it has come; who finds it not here yet will.
+        comes();
         for slot in slots {
             let (word, bit) = self.place(*slot);
             if ours {
@@ -73,6 +86,12 @@ impl Owned {
                 word.fetch_and(!bit, Ordering::AcqRel);
             }
         }
+        comes();
+    }
+
+    /// Grows whenever slots have come: also when all that went are back.
+    pub(crate) fn comings(&self) -> u64 {
+        self.comings.load(Ordering::Acquire)
     }
 }
 
@@ -83,5 +102,23 @@ pub(crate) fn guard_of(key: &[u8]) -> Option<Slot> {
         Some(ugsd) => Some(ugsd.slot()),
         None if parsed.kind == key::QUOTA => Some(UgsdId::ROOT.slot()),
         None => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Goal: who looked through all slots finds that some were another's meanwhile. Method: all go, and the same come back.
+    #[test]
+    fn slots_that_went_and_are_back_have_come() {
+        let slots: Vec<Slot> = Slot::all().collect();
+        let owned = Owned::some(&slots);
+        let before = owned.comings();
+        owned.set(&slots, false);
+        assert_eq!(owned.comings(), before);
+        owned.set(&slots, true);
+        assert!(owned.comings() > before && slots.iter().all(|slot| owned.has(*slot)));
     }
 }

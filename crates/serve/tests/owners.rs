@@ -544,18 +544,3 @@ fn locks_in_slots_that_were_given_up_are_theirs_who_say_so() {
     });
     assert_eq!((lock_of(&one, file), lock_of(&new, other)), (LockOutcome::Granted, LockOutcome::Granted));
 }
-
-/// Goal: two copies of files, which are not offered with several servers yet, are refused with the reason, and nothing is noted. Method: a directory is to say so.
-#[test]
-fn two_copies_are_not_offered_yet() {
-    let site = Several::new(2, 0);
-    let session = site.session();
-    let dir = session.mkdir(1, "d").unwrap();
-    let n = site.owner(dir);
-    let client = site::client_to(&site.address(n), Several::node(n), wire::schema::Lane::Metadata);
-    let name = b"user.onfs.layout".to_vec();
-    let set = SetXattr { head: session.op(), ino: dir, name, mode: XattrMode::Set.into(), kill_sgid: false };
-    let fault = site::ask(&client, &set, b"copies=2", 0).unwrap_err();
-    assert_eq!(fault.errno, Errno::EOPNOTSUPP.raw());
-    assert!(fault.detail.contains("several metadata servers"), "{fault:?}");
-}

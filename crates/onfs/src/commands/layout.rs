@@ -73,9 +73,6 @@ pub fn layout(args: &LayoutArgs) -> Outcome {
             |error| match error {
                 Errno::INVAL => Failure::usage(format!("{shown}: no layout can be {text:?}"))
                     .hint("1 to 64 stripes; units of whole 4MiB, at most 1GiB"),
-                Errno::OPNOTSUPP if args.copies.is_some() => Failure::failed(format!(
-                    "{shown}: two copies of a file are not offered with several metadata servers yet"
-                )),
                 other => failed(&args.path, other),
             },
         )?;

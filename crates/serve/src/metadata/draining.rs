@@ -240,11 +240,11 @@ impl MetadataService {
         self.judge_copies();
         for node in self.nodes.draining() {
             let due = {
-                let gained = self.drains.gained.load(Ordering::Acquire);
+                let comings = self.mds.comings();
                 let now = Instant::now();
                 let mut table = self.drains.table.lock();
                 let drain = table.entry(node).or_default();
-                let has_more = drain.gained != gained && drain.rests_until.is_none_or(|until| now >= until);
+                let has_more = drain.comings != comings && drain.rests_until.is_none_or(|until| now >= until);
                 has_more || drain.next.is_none_or(|next| now >= next)
             };
             if due {
@@ -256,7 +256,7 @@ impl MetadataService {
     /// Looks for what a node holds, and moves what may be moved now.
     fn drain_more(&self, node: u64) {
         let began = Instant::now();
-        let gained = self.drains.gained.load(Ordering::Acquire);
+        let comings = self.mds.comings();
         let before = self.nodes.standings_version();
         let slots = self.served();
         let (found, files) = match self.held_by(node) {
@@ -280,7 +280,7 @@ impl MetadataService {
         self.drained(node, |drain| {
             (drain.known, drain.files_left, drain.bytes_left) = (true, files, bytes);
             drain.slots = slots.into_iter().filter(|slot| there.contains(slot)).collect();
-            (drain.gained, drain.rests_until) = (gained, Some(Instant::now() + REST + took * LOOKS_REST));
+            (drain.comings, drain.rests_until) = (comings, Some(Instant::now() + REST + took * LOOKS_REST));
             if files == 0 {
                 // It gets nothing any more.
                 (drain.failed, drain.why) = (0, String::new());

@@ -18,9 +18,7 @@ pub(super) struct Drains {
     pub table: Mutex<BTreeMap<u64, Drain>>,
     pub resting: Mutex<HashMap<Ino, (Instant, Duration)>>,
     pub attempts: AtomicU64,
-    /// Where there are several metadata servers: how often slots came here,
-    pub gained: AtomicU64,
-    /// and what attempts begin with, which was asked for when so many had come.
+    /// Where there are several metadata servers: what attempts begin with, and which slots had come when that was asked for ([`mds::Mds::comings`]).
     pub era: Mutex<Option<(u64, u32)>>,
     /// Held while it changes who is taken out, and while others are asked how far they are.
     pub changing: Mutex<()>,
@@ -40,8 +38,8 @@ pub(super) struct Drain {
     pub why: String,
     /// When its files are looked for again; `None`: now.
     pub next: Option<Instant>,
-    /// Where there are several metadata servers: the slots that were looked through, how many had come by then, and how long that is to be enough.
+    /// Where there are several metadata servers: the slots that were looked through, which had come by then, and how long that is to be enough.
     pub slots: Vec<u16>,
-    pub gained: u64,
+    pub comings: u64,
     pub rests_until: Option<Instant>,
 }

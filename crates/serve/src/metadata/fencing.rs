@@ -87,7 +87,6 @@ impl MetadataService {
     /// Data servers are told which slots are served here. `came`: some of them, from another, to whose rosters data servers may keep for a while.
     pub(super) fn slots_changed(&self, came: bool) {
         if came {
-            self.drains.gained.fetch_add(1, Ordering::AcqRel);
             *self.leaving.came.lock() = Some(Instant::now());
         }
         self.leaving.version.fetch_add(1, Ordering::AcqRel);

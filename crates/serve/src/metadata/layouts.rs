@@ -58,9 +58,6 @@ impl MetadataService {
         };
         let near = Some(NodeId(node)).filter(|_| near && node != 0);
         let lives = self.nodes.lives();
-        if said.copies == Some(2) {
-            self.may_be_twofold()?;
-        }
         let twofold = said.copies == Some(2)
             && proto::layout::object_number(ino.get(), 0).is_some()
             && !lives.is_empty();
@@ -177,18 +174,7 @@ impl MetadataService {
         // One that cannot be read is replaced.
         let before = self.said_of(dir).unwrap_or_default();
         let wish = before.with(text).ok_or(Errno::EINVAL)?;
-        if wish.copies == Some(2) {
-            self.may_be_twofold()?;
-        }
         self.say(dir, &wish)
-    }
-
-    fn may_be_twofold(&self) -> Result<(), No> {
-        if self.owners.is_none() || self.options.twofold_of_several {
-            return Ok(());
-        }
-        let why = "two copies of a file are not offered with several metadata servers yet";
-        Err(No::new(Errno::EOPNOTSUPP, wire::schema::Retry::Never, proto::Reason::None, why))
     }
 
     pub(super) fn remove_layout(&self, dir: Ino) -> Outcome {

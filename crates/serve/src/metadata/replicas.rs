@@ -65,12 +65,12 @@ type Part = (Ino, usize);
 /// By stripes.
 type Doubted = HashMap<(Ino, usize, Member), (Instant, Instant)>;
 type Apart = HashMap<(Ino, usize, u64), Instant>;
-/// When all layouts were looked through, and with which data servers, standings and slots.
+/// When all layouts were looked through, and with which data servers and standings; and how often slots had come by then.
 pub(super) struct Looked {
     pub at: Instant,
     pub lives: BTreeMap<u64, (u64, bool)>,
     pub standings: u64,
-    pub slots: Vec<u16>,
+    pub comings: u64,
 }
 
 #[derive(Default)]

@@ -55,8 +55,6 @@ pub struct MetadataOptions {
     pub report: Duration,
     /// This server's own node, for the map.
     pub me: Option<Node>,
-    /// New files may have two copies of each stripe, where their directory says so, with several metadata servers, too.
-    pub twofold_of_several: bool,
 }
 
 impl Default for MetadataOptions {
@@ -69,7 +67,6 @@ impl Default for MetadataOptions {
             renew: Duration::from_secs(5),
             report: Duration::from_secs(2),
             me: None,
-            twofold_of_several: false,
         }
     }
 }

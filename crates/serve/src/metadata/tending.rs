@@ -28,7 +28,7 @@ pub(super) const DOUBTED_AGAIN: Duration = Duration::from_millis(1500);
 const AGAIN: Duration = Duration::from_secs(1);
 /// All layouts are looked through so often, and when data servers have come or gone.
 const LOOK: Duration = Duration::from_secs(60);
-/// And so long after a look if there are other slots than then, each of which may have such files.
+/// And so long after a look if slots have come since, each of which may have such files.
 const LOOK_AT_SLOTS: Duration = Duration::from_secs(5);
 /// Files at once.
 const AT_ONCE: usize = 8;
@@ -134,6 +134,7 @@ impl MetadataService {
             Ok(false) => (),
             Err(no) if matches!(no.errno(), Errno::ESTALE | Errno::EREMOTE | Errno::ENODATA) => {
                 // It was removed, or is another server's.
+                tracing::debug!(%ino, errno = %no.errno(), "what lacked a copy is not here any more");
                 self.replicas.lacking.lock().remove(&ino);
             }
             Err(no) => {
@@ -150,12 +151,13 @@ impl MetadataService {
             if let Some(looked) = &*looked
                 && (!self.has_twofold() || looked.lives == lives && looked.standings == standings)
                 && (looked.at.elapsed() < LOOK || !self.has_twofold())
-                && (looked.at.elapsed() < LOOK_AT_SLOTS || looked.slots == self.slots_looked_at())
+                && (looked.at.elapsed() < LOOK_AT_SLOTS || looked.comings == self.mds.comings())
             {
                 return;
             }
         }
-        let slots = self.slots_looked_at();
+        // Before the look: what comes meanwhile may not be in it.
+        let comings = self.mds.comings();
         let (mut lacking, mut lost) = (BTreeSet::new(), Vec::new());
         let mut seen = false;
         let (from, to) = (key::inode(Ino::ROOT), [0xff; key::PREFIX_BYTES]);
@@ -182,11 +184,6 @@ impl MetadataService {
         }
         self.replicas.lacking.lock().extend(lacking);
         self.list_lost(&lost);
-        *self.replicas.looked.lock() = Some(Looked { at: Instant::now(), lives, standings, slots });
-    }
-
-    /// Of one metadata server they are always the same.
-    fn slots_looked_at(&self) -> Vec<u16> {
-        if self.owners.is_some() { self.served() } else { Vec::new() }
+        *self.replicas.looked.lock() = Some(Looked { at: Instant::now(), lives, standings, comings });
     }
 }

@@ -244,6 +244,7 @@ impl MetadataService {
             return Ok(());
         }
         let Some((second, kept)) = self.place_for_second(ino, stripe, &placed, &lives, &counting) else {
+            tracing::debug!(%ino, stripe, ?lives, "no data server is there that could have a second copy");
             return Ok(());
         };
         self.replicas.tries((ino, stripe), Instant::now());

@@ -205,12 +205,12 @@ impl MetadataService {
     /// What attempts begin with.
     pub(in crate::metadata) fn attempt_era(&self) -> Result<u32, No> {
         let mut era = self.drains.era.lock();
-        let gained = self.drains.gained.load(Ordering::Acquire);
-        if let Some((_, number)) = era.filter(|(at, _)| *at == gained) {
+        let comings = self.mds.comings();
+        if let Some((_, number)) = era.filter(|(at, _)| *at == comings) {
             return Ok(number);
         }
         let number = self.fresh_number()?;
-        *era = Some((gained, number));
+        *era = Some((comings, number));
         Ok(number)
     }
 
