@@ -15,6 +15,7 @@ use proto::SessionId;
 use wire::{handshake::Wish, schema::Lane};
 
 use crate::{
+    heard::Heard,
     line::{Common, Line},
     nodes::Owner,
 };
@@ -119,7 +120,8 @@ impl Homes {
     }
 
     fn home(&self, addresses: Vec<String>, parsed: &[Address], node: Option<u64>) -> Arc<Home> {
-        let line = |lane| Line::new(parsed, Wish { lane, node }, &self.common);
+        let heard = Heard::default();
+        let line = |lane| Line::beside(&heard, parsed, Wish { lane, node }, &self.common);
         Arc::new(Home {
             addresses,
             node: node.unwrap_or(0),

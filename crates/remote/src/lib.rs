@@ -35,6 +35,7 @@ mod dropping;
 mod duty;
 mod extents;
 mod finding;
+mod heard;
 mod held;
 mod homes;
 mod keeping;

@@ -32,7 +32,10 @@ use wire::{
     schema::{Fault, Retry},
 };
 
-use crate::near::{self, Near};
+use crate::{
+    heard::Heard,
+    near::{self, Near},
+};
 
 /// Between two attempts that failed at once.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -175,6 +178,8 @@ pub(crate) struct Line {
     /// It has answered once.
     known: AtomicBool,
     away: Mutex<Option<Away>>,
+    /// Over this lane and others to the same server.
+    heard: Heard,
     in_flight: AtomicU64,
     /// 0: the metadata server.
     node: u64,
@@ -185,11 +190,18 @@ pub(crate) struct Line {
 struct Away {
     since: Instant,
     why: String,
+    /// How often it had been heard by then.
+    heard: u64,
 }
 
 impl Line {
     pub(crate) fn new(addresses: &[Address], wish: Wish, common: &Common) -> Line {
         Line::of(Instance::random(), addresses, wish, common)
+    }
+
+    /// Beside other lanes to the same server.
+    pub(crate) fn beside(heard: &Heard, addresses: &[Address], wish: Wish, common: &Common) -> Line {
+        Line { heard: heard.clone(), ..Line::new(addresses, wish, common) }
     }
 
     /// In the place of one to the same server.
@@ -221,6 +233,7 @@ impl Line {
             at: AtomicUsize::new(0),
             known: AtomicBool::new(false),
             away: Mutex::default(),
+            heard: Heard::default(),
             in_flight: AtomicU64::new(0),
             node: wish.node.unwrap_or(0),
             meter: common.meter.clone(),
@@ -288,12 +301,15 @@ impl Line {
     }
 
     fn attempts(&self, asking: &Asking, waits: Waits) -> Result<Answered, Stop> {
+        let mut heard = self.heard.count();
+        self.look_at_other_lanes();
         let patience =
             if self.away.lock().is_some() { waits.patience.min(AWAY_PATIENCE) } else { waits.patience };
         let end = Instant::now() + waits.longest;
         let mut give_up = Instant::now() + patience;
         let (mut again, mut refusals) = (false, 0);
         let (mut able_by, mut pause) = (None, PAUSE_FIRST);
+        let mut by_other_lanes = None;
         loop {
             let why = match self.attempt(asking, give_up, end) {
                 Ok(answered) if answered.header.verdict == Verdict::Done => {
@@ -330,6 +346,13 @@ impl Line {
                 }
             };
             let now = Instant::now();
+            if heard != self.heard.count() {
+                // Over another lane, since this was asked for.
+                heard = self.heard.count();
+                self.look_at_other_lanes();
+                self.clients.iter().for_each(Client::dial_now);
+                give_up = give_up.max(by_other_lanes.get_or_insert(now + waits.patience).to_owned());
+            }
             // One that has answered before may be in the middle of getting new certificates.
             let hopeless = refusals >= self.clients.len().max(1) && !self.known.load(Ordering::Relaxed);
             if hopeless || now + PAUSE >= give_up.min(end) {
@@ -413,7 +436,17 @@ impl Line {
         self.clients.get(at.checked_rem(self.clients.len())?)
     }
 
+    /// Was it heard over another one since it was lost on this one? Then it is there, and is asked as if it had never been away.
+    fn look_at_other_lanes(&self) {
+        let mut away = self.away.lock();
+        if away.take_if(|away| away.heard != self.heard.count()).is_some() {
+            tracing::info!(node = self.node, "a server answers again, on another lane");
+            self.clients.iter().for_each(Client::dial_now);
+        }
+    }
+
     fn heard(&self) {
+        self.heard.hear();
         self.known.store(true, Ordering::Relaxed);
         if self.away.lock().take().is_some() {
             tracing::info!(node = self.node, "a server answers again");
@@ -424,7 +457,8 @@ impl Line {
         let mut away = self.away.lock();
         if away.is_none() {
             tracing::warn!(request = %trace::current(), node = self.node, why, "a server is away");
-            *away = Some(Away { since: Instant::now(), why: why.to_owned() });
+            let heard = self.heard.count();
+            *away = Some(Away { since: Instant::now(), why: why.to_owned(), heard });
         }
     }
 }
