@@ -6,9 +6,22 @@
 Writers on both mounts, each with blocks of its own; readers on both. Each word that is read was begun, and is not older than what was answered or read
 before. Until STOP-FILE is there; then all is read once more on both, and the longest write and read are said. Any error ends it with 1."""
 
-import os, struct, sys, threading, time
+import contextlib, os, struct, sys, threading, time
 
 BLOCK, BLOCKS, STRIDE = 4096, 32, 300_000
+STARTED = time.monotonic()
+
+
+@contextlib.contextmanager
+def said(what):
+    """What failed, since when, seconds after the start."""
+    since = time.monotonic()
+    try:
+        yield
+    except BaseException as error:
+        now = time.monotonic()
+        error.during = f"{what}, from {since - STARTED:.3f} s to {now - STARTED:.3f} s after the start ({time.strftime('%H:%M:%S', time.gmtime())} UTC)"
+        raise
 
 
 class Blocks:
@@ -32,14 +45,16 @@ class Blocks:
         self.begun[block] += 1
         count = self.begun[block]
         since = time.monotonic()
-        written = os.pwrite(fd, struct.pack("<Q", block << 40 | count) * (BLOCK // 8), block * STRIDE)
+        with said(f"pwrite {count} of block {block} at {block * STRIDE}, fd {fd}"):
+            written = os.pwrite(fd, struct.pack("<Q", block << 40 | count) * (BLOCK // 8), block * STRIDE)
         assert written == BLOCK, f"{written} bytes were written"
         self.took("write", since)
         self.heard(block, count)
 
     def read(self, fd, block):
         known, since = self.known[block], time.monotonic()
-        words = set(struct.iter_unpack("<Q", os.pread(fd, BLOCK, block * STRIDE)))
+        with said(f"pread of block {block} at {block * STRIDE}, fd {fd}"):
+            words = set(struct.iter_unpack("<Q", os.pread(fd, BLOCK, block * STRIDE)))
         begun = self.begun[block]
         self.took("read", since)
         if not words:
@@ -73,7 +88,8 @@ def main(first, other, stop):
         def act(n):
             blocks.write(fds[which], mine[n % len(mine)])
             if n % 50 == 0:
-                os.fsync(fds[which])
+                with said(f"fsync of fd {fds[which]}"):
+                    os.fsync(fds[which])
 
         return act
 
@@ -84,7 +100,8 @@ def main(first, other, stop):
     for thread in threads:
         thread.join()
     for error in failed:
-        print(f"copies: {type(error).__name__}: {error}", flush=True)
+        during = getattr(error, "during", f"at {time.monotonic() - STARTED:.3f} s")
+        print(f"copies: {type(error).__name__}: {error}: {during}", flush=True)
     if failed:
         sys.exit(1)
     for fd in fds:

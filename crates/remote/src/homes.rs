@@ -99,6 +99,12 @@ impl Home {
         said.filter(|(of, at, _)| (*of, *at) == (id, joined)).map(|(.., since)| since)
     }
 
+    /// It answered on one of the lines: neither has to wait until its next attempt is due.
+    pub(crate) fn is_there(&self) {
+        self.control.answered();
+        self.metadata.answered();
+    }
+
     pub(crate) fn addresses(&self) -> &[String] {
         &self.addresses
     }

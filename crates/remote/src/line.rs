@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Between two attempts at a server that says that it cannot yet.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
-/// Whoever comes while a server is known to be away waits so long for it and no longer.
+/// Whoever comes when a server has been away for as long as he would wait waits so long for it and no longer.
 pub(crate) const AWAY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a request may take.
@@ -188,6 +188,7 @@ pub(crate) struct Line {
 
 #[derive(Clone)]
 struct Away {
+    /// Somebody has waited from then on.
     since: Instant,
     why: String,
     /// How often it had been heard by then.
@@ -303,10 +304,10 @@ impl Line {
     fn attempts(&self, asking: &Asking, waits: Waits) -> Result<Answered, Stop> {
         let mut heard = self.heard.count();
         self.look_at_other_lanes();
-        let patience =
-            if self.away.lock().is_some() { waits.patience.min(AWAY_PATIENCE) } else { waits.patience };
-        let end = Instant::now() + waits.longest;
-        let mut give_up = Instant::now() + patience;
+        let begun = Instant::now();
+        let end = begun + waits.longest;
+        let mut give_up = begun + self.patience(waits.patience, begun);
+        let mut silent = begun;
         let (mut again, mut refusals) = (false, 0);
         let (mut able_by, mut pause) = (None, PAUSE_FIRST);
         let mut by_other_lanes = None;
@@ -329,6 +330,7 @@ impl Line {
                         return Err(Stop::Fault { fault: Box::new(fault), again });
                     }
                     give_up = now + after + waits.patience;
+                    silent = now;
                     pause = (pause * 2).min(PAUSE_LONGEST);
                     thread::sleep(after);
                     continue;
@@ -356,11 +358,18 @@ impl Line {
             // One that has answered before may be in the middle of getting new certificates.
             let hopeless = refusals >= self.clients.len().max(1) && !self.known.load(Ordering::Relaxed);
             if hopeless || now + PAUSE >= give_up.min(end) {
-                self.lost(&why);
+                self.lost(silent, &why);
                 return Err(Stop::Silent { why, again });
             }
             thread::sleep(PAUSE);
         }
+    }
+
+    /// Of somebody who begins to wait. One who waited for a moment only does not make it a server that all others have waited for.
+    fn patience(&self, wanted: Duration, now: Instant) -> Duration {
+        let Some(since) = self.away.lock().as_ref().map(|away| away.since) else { return wanted };
+        let left = (since + wanted).saturating_duration_since(now);
+        left.max(wanted.min(AWAY_PATIENCE))
     }
 
     /// With several addresses each gets its part of the time for a connection.
@@ -453,12 +462,12 @@ impl Line {
         }
     }
 
-    fn lost(&self, why: &str) {
+    fn lost(&self, since: Instant, why: &str) {
         let mut away = self.away.lock();
         if away.is_none() {
             tracing::warn!(request = %trace::current(), node = self.node, why, "a server is away");
             let heard = self.heard.count();
-            *away = Some(Away { since: Instant::now(), why: why.to_owned(), heard });
+            *away = Some(Away { since, why: why.to_owned(), heard });
         }
     }
 }

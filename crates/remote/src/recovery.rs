@@ -107,6 +107,7 @@ impl Remote {
         let home = self.home_at(lost.node);
         // At another it may come back at the same time.
         let _one = home.recovering.lock();
+        home.is_there();
         let replacing = self.replacing.read();
         if !Arc::ptr_eq(&self.session(), gone) {
             return Ok(());

@@ -13,6 +13,7 @@ use std::{
 use fuse::SetattrArgs;
 use proto::attr::Caller;
 use remote::{Access, AllocateArgs, OpenFile, Place, Remote, RemoteOptions, WriteHow};
+use serve::metadata::MetadataOptions;
 use site::{cluster::Site, credentials, until};
 use types::{Errno, Ino, SAU_BYTES};
 
@@ -156,6 +157,34 @@ fn regression_a_session_is_made_in_place_of_a_lost_one() {
     write_all(&a, &file, 0, b"again");
     assert_eq!(read_all(&a, &file, bytes.len())[..5], *b"again");
     a.mkdir(CALLER, root("d"), 0o755).unwrap();
+    a.shutdown();
+}
+
+/// A request of a program found the metadata server that was started again, and the session was to come back on the other connection. That had been
+/// tried in vain for renewals, so it waited for its next attempt, up to 5 s, and the program for 2 s: `EIO`.
+#[test]
+fn regression_a_connection_that_is_tried_later_is_no_error() {
+    // It is renewed every 2 s, and each renewal waits that long.
+    let renew = Duration::from_secs(2);
+    let mut site = Site::with(1, MetadataOptions { renew, ..site::cluster::options() });
+    let a = Remote::start(RemoteOptions::new(vec![site.address()], credentials(900))).unwrap();
+    let file = create(&a, "f");
+    let path = site.address().to_string().split_once(':').unwrap().1.to_owned();
+    site.kill();
+    // Who listens there now sees when the connection for renewals is tried.
+    let _ = std::fs::remove_file(&path);
+    let nobody = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let mut tried = 0;
+    while tried < 8 || a.status().metadata[0].away.is_none() {
+        drop(nobody.accept().unwrap());
+        tried += 1;
+    }
+    // The next attempt is due 2.5 s from now at the soonest.
+    drop(nobody);
+    std::fs::remove_file(&path).unwrap();
+    site.start();
+    a.mkdir(CALLER, root("d"), 0o755).unwrap();
+    a.fsync(&file).unwrap();
     a.shutdown();
 }
 
