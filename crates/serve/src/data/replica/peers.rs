@@ -15,7 +15,7 @@ use cluster::{
     tenure::{Terms, Time},
 };
 use net::{Address, Answered, Call, Channel, Client, Credentials, NobodyAnswers, Target, Tuning};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use prost::Message;
 use proto::{Request, control::Peer, data::Object};
 use types::Ino;
@@ -62,6 +62,8 @@ struct Reached {
 struct State {
     trust: BTreeMap<Member, Known>,
     nodes: HashMap<u64, Reached>,
+    /// Who there is.
+    asked_who: Option<Instant>,
     /// Of the map by which they were told.
     epoch: u64,
 }
@@ -72,6 +74,10 @@ pub(in crate::data) struct Peers {
     state: Mutex<State>,
     /// Somebody wants leave.
     pub(super) woken: (Mutex<bool>, Condvar),
+    /// Has the metadata server asked who there is.
+    asks_who: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// It said so.
+    heard_who: Condvar,
 }
 
 impl State {
@@ -100,12 +106,19 @@ impl Peers {
             credentials: OnceLock::new(),
             state: Mutex::default(),
             woken: Default::default(),
+            asks_who: OnceLock::new(),
+            heard_who: Condvar::new(),
         }
     }
 
     pub fn set_credentials(&self, credentials: Credentials) {
         // They are the process's.
         let _ = self.credentials.set(credentials);
+    }
+
+    pub fn ask_who_with(&self, asks: Box<dyn Fn() + Send + Sync>) {
+        // It is the process's.
+        let _ = self.asks_who.set(asks);
     }
 
     pub fn now(&self) -> Time {
@@ -129,6 +142,28 @@ impl Peers {
                 let reached =
                     Reached { addresses: peer.addresses.clone(), clients: Vec::new(), failed: None };
                 state.nodes.insert(peer.node, reached);
+            }
+        }
+        self.heard_who.notify_all();
+    }
+
+    /// One that has come since we reported last is there when that is done again.
+    fn wait_to_hear_of(&self, node: u64) {
+        let Some(ask) = self.asks_who.get() else { return };
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        if state.nodes.contains_key(&node) {
+            return;
+        }
+        let asked = state.asked_who.filter(|at| now < *at + CONNECTING + REST);
+        let until = asked.unwrap_or(now) + CONNECTING;
+        if asked.is_none() {
+            state.asked_who = Some(now);
+            MutexGuard::unlocked(&mut state, ask);
+        }
+        while !state.nodes.contains_key(&node) {
+            if self.heard_who.wait_until(&mut state, until).timed_out() {
+                return;
             }
         }
     }
@@ -220,6 +255,7 @@ impl Peers {
 
     /// A connection to it.
     pub fn channel(&self, node: u64) -> Result<Arc<Channel>, No> {
+        self.wait_to_hear_of(node);
         let clients = self.clients(node)?;
         let until = Instant::now() + CONNECTING;
         for client in clients {
@@ -279,5 +315,23 @@ pub(super) fn answer<R: Request>(node: u64, answered: &Answered) -> Result<R::An
         }
         Verdict::Fault => Err(No(Box::new(proto::fault::read(&answered.meta)))),
         Verdict::Refused => Err(No::soon(node, "refused")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_who_came_lately_is_asked_for_at_once() {
+        let peers = Arc::new(Peers::new());
+        let weak = Arc::downgrade(&peers);
+        peers.ask_who_with(Box::new(move || {
+            let one = Peer { node: 3, addresses: vec!["127.0.0.1:9".into()] };
+            weak.upgrade().into_iter().for_each(|peers| peers.know(2, std::slice::from_ref(&one)));
+        }));
+        assert!(peers.clients(3).is_err_and(|no| no.0.detail.contains("nobody has said where it is")));
+        // That it has nothing to prove itself with is found after who that is.
+        assert!(peers.channel(3).is_err_and(|no| !no.0.detail.contains("nobody has said where it is")));
     }
 }

@@ -57,6 +57,12 @@ impl DataService {
             })?);
         }
         let service = self.me.clone();
+        self.replicas.peers.ask_who_with(Box::new(move || {
+            if let Some(service) = service.upgrade() {
+                service.pressed.nudge();
+            }
+        }));
+        let service = self.me.clone();
         let thread = std::thread::Builder::new().name("copies-due".into());
         threads.push(thread.spawn(move || run(&service))?);
         Ok(())
