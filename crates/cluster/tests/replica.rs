@@ -379,7 +379,10 @@ impl World {
 
     fn go_on(&mut self, node: usize) {
         self.carry_out(node);
+        // Others may have more to copy than can be sent soon.
+        let pieces = if self.random.one_in(4) { 0 } else { 4 };
         let this = &mut self.nodes[node];
+        this.copy.allow_pieces(pieces);
         let leave = this.leave(self.now);
         this.copy.go_on(this.clock(self.now), leave);
         self.carry_out(node);

@@ -303,6 +303,37 @@ fn a_file_on_the_only_data_server_gets_its_second_copy_when_there_is_another_one
     assert_eq!(attrs.attrs[0].size, MIB);
 }
 
+/// Goal: what is to be copied is more than can be sent while a second is waited for, and none is taken for one that does not answer: each is made once.
+/// Method: files of 24 MiB in all, at 4 MiB a second.
+#[test]
+fn regression_more_than_can_be_sent_soon_is_sent_in_time() {
+    let mut data = site::DataSite::new(1);
+    data.options.copy_rate = 4 * MIB;
+    data.start();
+    let mut site = Site::of(vec![data], options());
+    let session = site.session();
+    say(&session, "copies=2 stripes=1");
+    let mut files: Vec<File> = (0..8_u8)
+        .map(|n| {
+            let mut file = begin(&site, &session, &format!("f{n}"), u64::from(n) + 1);
+            (0..3_u8).for_each(|part| file.write(u64::from(part) * MIB, &pattern(n * 3 + part, MIB)));
+            file
+        })
+        .collect();
+    site.add_data(site::DataSite::started(2));
+    let of = |file: &File| (file.ino, file.layout.clone());
+    let known: Vec<_> = files.iter().map(of).collect();
+    files = known.into_iter().map(|(ino, layout)| File::of(&site, &session, ino, layout)).collect();
+    for (n, file) in files.iter_mut().enumerate() {
+        file.wait_until_whole(0);
+        // One alone, one with a second that is made, and one with two.
+        assert_eq!(file.view().number, 3, "file {n}");
+        for part in 0..3_u8 {
+            assert!(file.read(true, u64::from(part) * MIB, MIB as u32) == pattern(n as u8 * 3 + part, MIB));
+        }
+    }
+}
+
 /// Goal: a second copy is made though the primary was not told of it when that was decided, and nobody asks for the file meanwhile. Method: what the
 /// metadata server says to the primary does not arrive, and is lost; then it can be reached again.
 #[test]

@@ -214,7 +214,7 @@ settings! {
     policy.scrub_rate: Kind::Size { min: MIB, max: 64 * GIB, or: None }, "32MiB", None,
         "Bytes of all copies that this reads a second, at the most.";
     policy.copy_rate: Kind::Size { min: MIB, max: 64 * GIB, or: None }, "256MiB", None,
-        "On a data server: bytes a second, for all files together, at which second copies are made anew (`onfs layout --copies 2`). What programs write is not held up by it.";
+        "On a data server: bytes a second, for all files together, at which second copies are made anew (`onfs layout --copies 2`); a quarter of it while programs read or write there. What programs write is not held up by it.";
     policy.movers: Kind::Count { min: 1, max: 64, or: None }, "2", None,
         "Files that are moved between tiers at the same time.";
 

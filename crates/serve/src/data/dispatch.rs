@@ -48,8 +48,14 @@ impl DataService {
             Method::AskLeave => self.ask_leave(&decode(meta)?),
             Method::KnowView => self.know_view(&decode(meta)?),
             Method::DropCopies => self.drop_copies(&decode(meta)?),
-            Method::Read => self.read(&decode(meta)?, incoming),
-            Method::Write => self.write(&decode(meta)?, incoming),
+            Method::Read => {
+                self.replicas.is_used();
+                self.read(&decode(meta)?, incoming)
+            }
+            Method::Write => {
+                self.replicas.is_used();
+                self.write(&decode(meta)?, incoming)
+            }
             Method::Sync => self.sync(&decode(meta)?, incoming),
             Method::Truncate => self.truncate(&decode(meta)?, incoming),
             Method::Allocate => self.allocate(&decode(meta)?, incoming),

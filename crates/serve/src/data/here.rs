@@ -44,6 +44,7 @@ impl Attempt for DataService {
         same_generation(&state, object).ok()?;
         self.may_change(ino).ok()?;
         let bytes = incoming.body();
+        self.replicas.is_used();
         // A device that hangs would hold up all that comes over the connection.
         let tried = self.ds.try_write_in_memory(there, write.offset, bytes);
         // Also what was not carried out may have changed a part.

@@ -228,6 +228,8 @@ pub struct Copy {
     /// Whatever is being stored here, also of before a change of the view.
     here: BTreeMap<u64, (Of, Range)>,
     numbers: u64,
+    /// So many pieces may be under way.
+    pieces_max: usize,
     effects: VecDeque<Effect>,
 }
 
@@ -257,6 +259,7 @@ impl Copy {
             tell_at: None,
             here: BTreeMap::new(),
             numbers: 0,
+            pieces_max: PIECES_MAX,
             effects: VecDeque::new(),
         }
     }
@@ -273,6 +276,21 @@ impl Copy {
     /// It was sent to somebody, or is being stored: it goes on, whoever waits.
     pub fn is_under_way(&self, call: u64) -> bool {
         self.flights.values().any(|flight| flight.source == Source::Client(call))
+    }
+
+    /// Pieces of what a new second lacks that are under way.
+    pub fn pieces(&self) -> usize {
+        self.flights.values().filter(|flight| flight.source == Source::Here).count()
+    }
+
+    /// Some are still to be begun.
+    pub fn lacks_pieces(&self) -> bool {
+        !self.lacks.is_empty()
+    }
+
+    /// From now on so many may be under way, as many as one object has at the most: others may have more to copy than can be sent soon.
+    pub fn allow_pieces(&mut self, most: usize) {
+        self.pieces_max = most.min(PIECES_MAX);
     }
 
     pub fn poll_effect(&mut self) -> Option<Effect> {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Behind, Copy, END, Effect, Flight, Of, PIECE, PIECES_MAX, Range, Sent, Source, Stage, touch};
+use super::{Behind, Copy, END, Effect, Flight, Of, PIECE, Range, Sent, Source, Stage, touch};
 use crate::{
     moving::Noted,
     replica::{Member, Second, View},
@@ -151,8 +151,8 @@ impl Copy {
         if view.second.is_none_or(|second| second.counts) {
             return;
         }
-        let mut pieces = self.flights.values().filter(|flight| flight.source == Source::Here).count();
-        while pieces < PIECES_MAX {
+        let mut pieces = self.pieces();
+        while pieces < self.pieces_max {
             let Some((from, to)) = self.lacks.pop_front() else { break };
             // None is of two parts of which one may be lost.
             let end = (from / PIECE + 1).saturating_mul(PIECE);

@@ -20,6 +20,7 @@ use types::Ino;
 use super::{
     change::Change,
     peers::Peers,
+    pieces::{Pieces, Share},
     words::{Word, Words},
 };
 use crate::{
@@ -90,6 +91,8 @@ pub(super) struct State {
     pub failed: bool,
     /// For who syncs: since when the second does not let us answer, and when that was wanted last.
     pub unheard: Option<(Instant, Instant)>,
+    /// Of the pieces that are under way here.
+    share: Share,
 }
 
 /// See the module's page.
@@ -112,6 +115,7 @@ pub(super) struct World<'a> {
     pub patience: Patience,
     pub peers: &'a Peers,
     pub words: &'a Words,
+    pub pieces: &'a Pieces,
 }
 
 impl World<'_> {
@@ -136,6 +140,7 @@ impl Replica {
             goes_on: None,
             failed: false,
             unheard: None,
+            share: Share::default(),
         };
         let object = Object { view: None, ..object };
         Replica {
@@ -234,14 +239,15 @@ impl State {
         self.carry_out(world, replica);
         self.end_failed(world, replica);
         let leave = world.peers.leave(&self.core, replica.ino);
-        self.core.go_on(world.now(), leave);
+        world.pieces.share(&mut self.share, &mut self.core, |core| core.go_on(world.now(), leave));
         self.carry_out(world, replica);
         self.forget_calls();
         replica.changed.notify_all();
     }
 
     pub fn is_at_rest(&self) -> bool {
-        self.core.next_deadline().is_none() && self.calls.is_empty() && self.outbox.is_empty()
+        let waits = self.core.lacks_pieces();
+        !waits && self.core.next_deadline().is_none() && self.calls.is_empty() && self.outbox.is_empty()
     }
 
     fn carry_out(&mut self, world: &World<'_>, replica: &Replica) {

@@ -26,9 +26,10 @@ use types::{Errno, Ino};
 use super::{
     object::{Replica, World},
     peers::{Peers, Question},
+    pieces::Pieces,
     words::Words,
 };
-use crate::{answer::No, data::source::Pace};
+use crate::answer::No;
 
 /// A slow device or a loaded machine is not taken for one that is gone.
 const SENT: Patience = Patience {
@@ -61,9 +62,7 @@ pub(in crate::data) struct Registry {
     pub(super) busy: Mutex<HashMap<Ino, Arc<Replica>>>,
     pub(super) jobs: Arc<Queue<Job>>,
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
-    pub(super) pace: Pace,
-    /// Bytes a second, for pieces.
-    pub(super) rate: u64,
+    pub(super) pieces: Pieces,
     pub(super) copied: AtomicU64,
     pub(super) ends: AtomicBool,
 }
@@ -81,8 +80,7 @@ impl Registry {
             busy: Mutex::default(),
             jobs: Arc::new(Queue::new(JOBS_MAX)),
             threads: Mutex::default(),
-            pace: Pace::default(),
-            rate,
+            pieces: Pieces::new(rate),
             copied: AtomicU64::new(0),
             ends: AtomicBool::new(false),
         })
@@ -99,7 +97,12 @@ impl Registry {
     }
 
     pub(super) fn world(&self) -> World<'_> {
-        World { me: self.me(), patience: SENT, peers: &self.peers, words: &self.words }
+        World { me: self.me(), patience: SENT, peers: &self.peers, words: &self.words, pieces: &self.pieces }
+    }
+
+    /// A program reads or writes something here.
+    pub fn is_used(&self) {
+        self.pieces.is_used();
     }
 
     pub fn report(&self, about: &mut NodeReport) {
@@ -158,6 +161,7 @@ impl Registry {
     pub fn shutdown(&self) {
         self.ends.store(true, Ordering::Release);
         self.jobs.close();
+        self.pieces.queue.close();
         self.peers.wake();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {

@@ -17,6 +17,7 @@ use super::{
     change::Change,
     object::{Out, Replica},
     peers,
+    pieces::Piece,
     registry::Job,
 };
 use crate::{
@@ -38,7 +39,10 @@ impl DataService {
             }
             for one in out {
                 match one {
-                    Out::Send { to, sent, source } => self.send_one(replica, to, sent, source),
+                    Out::Send { to, sent, source: Source::Here } => self.send_later(replica, to, sent),
+                    Out::Send { to, sent, source: Source::Client(call) } => {
+                        self.send_change(replica, to, sent, call);
+                    }
                     Out::Done { to, view, done } => {
                         let object = Some(Object { view: Some(said_view(&view)), ..replica.object });
                         // Lost, it is said with what comes next.
@@ -74,20 +78,41 @@ impl DataService {
         state.pump(&self.replicas.world(), replica);
     }
 
-    fn send_one(&self, replica: &Arc<Replica>, to: Member, sent: Sent, source: Source) {
-        let (change, length, compares) = {
+    fn send_change(&self, replica: &Arc<Replica>, to: Member, sent: Sent, call: u64) {
+        let (change, length) = {
             let mut state = replica.state.lock();
+            let change = state.calls.get(&call).and_then(|call| call.change.clone());
+            let Some(change) = change else {
+                drop(state);
+                return self.send_later(replica, to, sent);
+            };
             if !state.on_the_way.insert((sent.serial, sent.view.number)) {
                 return;
             }
-            let compares = state.compares && !state.differs.contains(&(sent.serial, sent.view.number));
-            let change = match source {
-                Source::Client(call) => state.calls.get(&call).and_then(|call| call.change.clone()),
-                Source::Here => None,
-            };
-            (change, state.length, compares)
+            (change, state.length)
         };
-        let change = match change.map_or_else(|| self.piece(replica, &sent).map(Arc::new), Ok) {
+        self.begin_storing_there(replica, to, sent, change.message(&replica.object, &sent, length));
+    }
+
+    /// What is here, by a thread that may wait with it.
+    fn send_later(&self, replica: &Arc<Replica>, to: Member, sent: Sent) {
+        let key = (sent.serial, sent.view.number);
+        if !replica.state.lock().on_the_way.insert(key) {
+            return;
+        }
+        // What does not fit is due again.
+        if self.replicas.pieces.queue.put(Piece { replica: replica.clone(), to, sent }).is_err() {
+            replica.state.lock().on_the_way.remove(&key);
+        }
+    }
+
+    pub(super) fn send_piece(&self, Piece { replica, to, sent }: Piece) {
+        let (length, compares) = {
+            let state = replica.state.lock();
+            let compares = state.compares && !state.differs.contains(&(sent.serial, sent.view.number));
+            (state.length, compares)
+        };
+        let change = match self.piece(&replica, &sent) {
             Ok(change) => change,
             Err(no) => {
                 tracing::warn!(ino = %replica.ino, errno = %no.errno(), why = no.0.detail, "a piece for a second copy is not read");
@@ -95,15 +120,13 @@ impl DataService {
                 return;
             }
         };
-        let compared = if compares && source == Source::Here { change.to_compare() } else { None };
+        let compared = if compares { change.to_compare() } else { None };
         let (message, body) = compared.as_ref().unwrap_or(&change).message(&replica.object, &sent, length);
-        if source == Source::Here {
-            let bytes = body.len() as u64;
-            self.replicas.copied.fetch_add(bytes, Ordering::Relaxed);
-            let costs = if compared.is_some() { (sent.range.1 - sent.range.0) / COMPARED } else { bytes };
-            std::thread::sleep(self.replicas.pace.wait_at(costs, self.replicas.rate));
-        }
-        self.begin_storing_there(replica, to, sent, (message, body));
+        let bytes = body.len() as u64;
+        self.replicas.copied.fetch_add(bytes, Ordering::Relaxed);
+        let costs = if compared.is_some() { (sent.range.1 - sent.range.0) / COMPARED } else { bytes };
+        std::thread::sleep(self.replicas.pieces.wait(costs));
+        self.begin_storing_there(&replica, to, sent, (message, body));
     }
 
     fn begin_storing_there(

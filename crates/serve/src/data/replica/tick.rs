@@ -63,6 +63,12 @@ impl DataService {
             }
         }));
         let service = self.me.clone();
+        threads.extend(self.replicas.pieces.start(move |piece| {
+            if let Some(service) = service.upgrade() {
+                service.send_piece(piece);
+            }
+        })?);
+        let service = self.me.clone();
         let thread = std::thread::Builder::new().name("copies-due".into());
         threads.push(thread.spawn(move || run(&service))?);
         Ok(())
