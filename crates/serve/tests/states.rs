@@ -7,7 +7,7 @@ mod site;
 use cluster::NodeId;
 use proto::{
     control::NodeReport,
-    data::{Object, Read, Write},
+    data::{Attrs, Object, Read, Write},
     moving::{DrainNode, RemoveNode},
 };
 use serve::reporting::Reporter;
@@ -102,6 +102,9 @@ fn what_is_not_there_is_not_empty_before_a_report_was_taken() {
     };
     let _reports = begin(&site, &data, 1);
     assert_eq!(read_once(), Err(Errno::EAGAIN));
+    // Else whoever asked would take it for what the object came to.
+    let attrs = site::ask_once(&data.client(), &Attrs { objects: vec![OBJECT] }, &[], 0);
+    assert_eq!(attrs.map(|_| ()).map_err(|fault| Errno::from_raw(fault.errno)), Err(Errno::EAGAIN));
     site.start();
     until("the report is taken", || read_once().is_ok());
 }

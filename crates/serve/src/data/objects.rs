@@ -3,12 +3,20 @@
 use net::Incoming;
 use proto::{Nothing, data as asked};
 use types::Timestamp;
+use wire::schema::Retry;
 
 use super::{DataService, Record};
 use crate::answer::{Done, No, Outcome};
 
 impl DataService {
     pub(super) fn attrs(&self, asked: &asked::Attrs) -> Outcome {
+        // Whoever asks for one alone comes again by himself; of several each has an error number alone.
+        if let [object] = asked.objects.as_slice() {
+            return match self.attr(object) {
+                Err(no) if Retry::try_from(no.0.retry) == Ok(Retry::After) => Err(no),
+                attr => Ok(Done::new(&asked::ObjectAttrs { attrs: vec![or_errno(attr)] })),
+            };
+        }
         let attrs = asked.objects.iter().map(|object| or_errno(self.attr(object))).collect();
         Ok(Done::new(&asked::ObjectAttrs { attrs }))
     }

@@ -24,7 +24,7 @@ impl MetadataService {
     /// In place of those that were listed before.
     pub(super) fn list_lost(&self, files: &[(Ino, Placed)]) {
         let mut listed = BTreeMap::new();
-        for (n, (ino, placed)) in files.iter().enumerate() {
+        for (n, (ino, placed)) in files.iter().filter(|(ino, _)| self.has_name(*ino)).enumerate() {
             let file = if n < LOST_MAX { self.lost_file(*ino, placed) } else { LostFile::default() };
             listed.insert(*ino, file);
         }
@@ -33,10 +33,17 @@ impl MetadataService {
 
     /// One more, or one of which more was lost.
     pub(super) fn note_lost(&self, ino: Ino) {
-        if let Ok(Some(placed)) = self.locked(ino, |_, state| Ok(state.placed.clone())) {
+        if self.has_name(ino)
+            && let Ok(Some(placed)) = self.locked(ino, |_, state| Ok(state.placed.clone()))
+        {
             let file = self.lost_file(ino, &placed);
             self.replicas.lost.lock().insert(ino, file);
         }
+    }
+
+    /// One that was removed is nobody's loss any more but that of who has it open.
+    fn has_name(&self, ino: Ino) -> bool {
+        self.mds.find(ino).is_ok_and(|found| found.attr.nlink > 0)
     }
 
     fn lost_file(&self, ino: Ino, placed: &Placed) -> LostFile {

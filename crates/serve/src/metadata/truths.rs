@@ -72,7 +72,13 @@ impl Asked {
     }
 
     fn learn(&mut self, stripe: usize, attr: ObjectAttr) -> Result<(), No> {
-        proto::attr::outcome(attr.errno)?;
+        match proto::attr::outcome(attr.errno) {
+            // It has just started, for instance.
+            Err(Errno::EAGAIN) => {
+                return Err(No::later("a data server of the file cannot say yet what it has"));
+            }
+            said => said?,
+        }
         let still = Duration::from_micros(attr.still_us);
         self.sizing.came(Said { stripe, size: attr.size, still });
         *self.attrs.get_mut(stripe).ok_or(Errno::EIO)? = attr;

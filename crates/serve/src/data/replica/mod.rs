@@ -2,7 +2,7 @@
 //!
 //! - [`object`] one object: requests in, what is to be done out; [`change`] what is done to its bytes, and [`applying`] doing it here; [`known`] by which view.
 //! - [`asked`] what clients and the metadata server ask; [`second`] what the other data server asks; [`peers`] asking that one, and leave to answer.
-//! - [`losing`] what is lost at both; [`comparing`] what a second has from before; [`pieces`] how what it lacks is sent.
+//! - [`losing`] what is lost at both; [`comparing`] what a second has from before; [`pieces`] how what it lacks is sent, [`room`] of how much at once.
 //! - [`registry`] all of them; [`tick`] what is due by itself; [`words`] what the metadata server is told.
 //!
 //! - I-TWO-1: whatever is asked of such an object names a view. Who is not in the newest that was named here, in this life, answers nothing.
@@ -25,6 +25,7 @@ mod object;
 mod peers;
 mod pieces;
 mod registry;
+mod room;
 mod second;
 mod sending;
 mod tick;

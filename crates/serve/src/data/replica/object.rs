@@ -20,7 +20,7 @@ use types::Ino;
 use super::{
     change::Change,
     peers::Peers,
-    pieces::{Pieces, Share},
+    room::{Room, Share},
     words::{Word, Words},
 };
 use crate::{
@@ -115,7 +115,7 @@ pub(super) struct World<'a> {
     pub patience: Patience,
     pub peers: &'a Peers,
     pub words: &'a Words,
-    pub pieces: &'a Pieces,
+    pub room: &'a Room,
 }
 
 impl World<'_> {
@@ -239,7 +239,7 @@ impl State {
         self.carry_out(world, replica);
         self.end_failed(world, replica);
         let leave = world.peers.leave(&self.core, replica.ino);
-        world.pieces.share(&mut self.share, &mut self.core, |core| core.go_on(world.now(), leave));
+        world.room.go_on(&mut self.share, &mut self.core, |core| core.go_on(world.now(), leave));
         self.carry_out(world, replica);
         self.forget_calls();
         replica.changed.notify_all();

@@ -1,4 +1,4 @@
-//! What new second copies are sent: how much at once, how fast, and by threads of its own, so that nobody who writes waits for it.
+//! What new second copies are sent: how much at once ([`super::room`]), how fast, and by threads of its own, so that nobody who writes waits for it.
 //!
 //! A write that touches a piece waits for that, and a piece that has no answer for long is taken for a second that is gone. So what is begun is what can be
 //! sent in a moment, whatever more there is to copy.
@@ -14,12 +14,11 @@ use std::{
 
 use cluster::replica::{
     Member,
-    copy::{Copy, PIECE, Sent},
+    copy::{PIECE, Sent},
 };
 use net::Queue;
-use parking_lot::Mutex;
 
-use super::object::Replica;
+use super::{object::Replica, room::Room};
 use crate::data::source::Pace;
 
 /// What is begun takes so long, or is one piece.
@@ -42,8 +41,7 @@ pub(super) struct Piece {
 pub(super) struct Pieces {
     /// Bytes a second.
     rate: u64,
-    most: usize,
-    under_way: Arc<Mutex<usize>>,
+    pub room: Room,
     pub queue: Arc<Queue<Piece>>,
     pace: Pace,
     started: Instant,
@@ -51,43 +49,13 @@ pub(super) struct Pieces {
     used: AtomicU64,
 }
 
-/// An object's part of those that are under way, until it is dropped.
-#[derive(Default)]
-pub(super) struct Share {
-    of: Option<Arc<Mutex<usize>>>,
-    count: usize,
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        if let Some(all) = &self.of {
-            *all.lock() -= self.count;
-        }
-    }
-}
-
 impl Pieces {
     pub fn new(rate: u64) -> Pieces {
         let in_a_moment = slower(rate) * MOMENT.as_millis() as u64 / 1000;
         let most = ((in_a_moment / PIECE) as usize).max(1);
-        let (under_way, queue) = (Arc::default(), Arc::new(Queue::new(most)));
+        let (room, queue) = (Room::new(most), Arc::new(Queue::new(most)));
         let (pace, started, used) = (Pace::default(), Instant::now(), AtomicU64::new(0));
-        Pieces { rate, most, under_way, queue, pace, started, used }
-    }
-
-    /// Lets an object's machine go on, with as many pieces as there may be.
-    pub fn share(&self, share: &mut Share, core: &mut Copy, go_on: impl FnOnce(&mut Copy)) {
-        if share.count == 0 && !core.lacks_pieces() {
-            return go_on(core);
-        }
-        let mut all = self.under_way.lock();
-        let others = *all - share.count;
-        core.allow_pieces(self.most.saturating_sub(others));
-        go_on(core);
-        share.count = core.pieces();
-        *all = others + share.count;
-        drop(all);
-        share.of.get_or_insert_with(|| self.under_way.clone());
+        Pieces { rate, room, queue, pace, started, used }
     }
 
     /// A program reads or writes here.

@@ -97,7 +97,13 @@ impl Registry {
     }
 
     pub(super) fn world(&self) -> World<'_> {
-        World { me: self.me(), patience: SENT, peers: &self.peers, words: &self.words, pieces: &self.pieces }
+        World {
+            me: self.me(),
+            patience: SENT,
+            peers: &self.peers,
+            words: &self.words,
+            room: &self.pieces.room,
+        }
     }
 
     /// A program reads or writes something here.
