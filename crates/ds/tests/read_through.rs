@@ -343,6 +343,8 @@ fn regression_a_movement_does_not_wait_for_what_a_reader_could_not_keep() {
     let full = site.server().attach(ino(3), &harness::hint(&site, 0)).unwrap();
     site.server().open(&full, RW);
     site.server().write(&full, 0, &vec![1; 26 * MIB]).unwrap();
+    // It makes no room by itself, however long this takes.
+    site.server().pin(&full, TierId::Memory).unwrap();
     let bytes = pattern(2 * SAU, 1);
     dir.import(2, &bytes);
     let object = attach(&site, &dir, 2);

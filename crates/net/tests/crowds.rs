@@ -17,6 +17,10 @@ fn connections_beyond_the_bounds_are_refused_by_the_thousand() {
         let bounds = Bounds { connections: 20, strangers: 8 };
         let (server, _) = site.server(Tuning { connect_wait: Duration::from_secs(60), ..tuning() }, bounds);
         let kept: Vec<_> = (0..10).map(|_| site.channel(&server)).collect();
+        // Who was answered is a stranger no more.
+        for channel in &kept {
+            channel.call(call(ECHO)).expect("who is in is served");
+        }
         // Nobody is let go meanwhile because he says nothing. 10 places are left, 8 of them for strangers; who has none is told so.
         let silent: Vec<TcpStream> = (0..8).map(|_| raw(&server)).collect();
         let nobody = || Arc::new(Methods::default());
