@@ -21,6 +21,7 @@ mod fresh;
 mod fsck;
 mod hand_over;
 mod maintenance;
+mod nameless;
 mod numbers;
 mod orphans;
 mod owned;

@@ -1,6 +1,6 @@
 //! References, orphans and their removal; quotas; counts.
 
-use std::{ops::ControlFlow, sync::atomic::Ordering};
+use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
 use namespace::{
     orphan::{self, Purged},
@@ -39,6 +39,12 @@ impl Mds {
     /// The kernel forgot `n` references to `ino`.
     pub fn release(&self, ino: Ino, n: u64) {
         self.orphans.release(ino, n);
+    }
+
+    /// Some inodes that lost their last name `age` ago or longer and are still referred to, `max` at most, in the order in which they did; and the
+    /// number to go on from. The first call begins at 0.
+    pub fn nameless(&self, behind: u64, age: Duration, max: usize) -> (Vec<Ino>, u64) {
+        self.orphans.nameless(behind, age, max)
     }
 
     /// How many inodes the kernel refers to.

@@ -10,11 +10,14 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use handover::{Estate, Place};
 use parking_lot::Mutex;
 use types::{Attr, Errno, Ino, NumberMap, Slot};
+
+use crate::nameless::Nameless;
 
 const SHARDS: usize = 64;
 /// Inodes in the queue, 8 bytes each.
@@ -23,8 +26,8 @@ pub(crate) const QUEUE_MAX: usize = 1 << 16;
 #[derive(Default)]
 struct References {
     count: u64,
-    /// It has no name: to be purged with the last reference.
-    orphan: bool,
+    /// It has no name, and this number among those: to be purged with the last reference. 0: it has one.
+    nameless: u64,
     /// It is purged already, and was this. Few: the kernel lets go of it soon.
     gone: Option<Box<Attr>>,
     /// Where it is written down for the next process.
@@ -46,6 +49,8 @@ impl References {
 pub(crate) struct Orphans {
     references: Box<[Mutex<NumberMap<Ino, References>>]>,
     queue: Mutex<Queue>,
+    /// Taken under a shard.
+    nameless: Mutex<Nameless>,
     next_shard: AtomicUsize,
     estate: OnceLock<Arc<Estate>>,
 }
@@ -80,6 +85,7 @@ impl Orphans {
         Orphans {
             references: (0..SHARDS).map(|_| Mutex::default()).collect(),
             queue: Mutex::new(Queue { ready: VecDeque::new(), overflowed: false }),
+            nameless: Mutex::default(),
             next_shard: AtomicUsize::new(0),
             estate: OnceLock::new(),
         }
@@ -136,10 +142,11 @@ impl Orphans {
             }
         }
         if references.count == 0 {
-            let orphan = references.orphan;
+            let nameless = references.nameless;
             entry.remove();
             drop(shard);
-            if orphan {
+            if nameless != 0 {
+                self.nameless.lock().remove(nameless);
                 self.queue(ino);
             }
         }
@@ -158,19 +165,29 @@ impl Orphans {
 
     /// An inode without a name is about to be made; the first reference will be added by who asked for it.
     pub(crate) fn expect(&self, ino: Ino) {
-        self.shard(ino).lock().insert(ino, References { orphan: true, ..References::default() });
+        let mut shard = self.shard(ino).lock();
+        let nameless = self.nameless.lock().add(ino, Instant::now());
+        shard.insert(ino, References { nameless, ..References::default() });
     }
 
     /// It was not made.
     pub(crate) fn unexpect(&self, ino: Ino) {
-        self.shard(ino).lock().remove(&ino);
+        if let Some(references) = self.shard(ino).lock().remove(&ino) {
+            self.nameless.lock().remove(references.nameless);
+        }
     }
 
     /// These slots are another server's.
     pub(crate) fn forget(&self, slots: &HashSet<Slot>) {
         let stays = |ino: &Ino| !slots.contains(&ino.ugsd().slot());
         for shard in &self.references {
-            shard.lock().retain(|ino, _| stays(ino));
+            shard.lock().retain(|ino, references| {
+                let stays = stays(ino);
+                if !stays && references.nameless != 0 {
+                    self.nameless.lock().remove(references.nameless);
+                }
+                stays
+            });
         }
         self.queue.lock().ready.retain(stays);
     }
@@ -179,7 +196,8 @@ impl Orphans {
     pub(crate) fn orphaned(&self, ino: Ino) {
         let mut shard = self.shard(ino).lock();
         match shard.get_mut(&ino) {
-            Some(references) => references.orphan = true,
+            Some(references) if references.nameless != 0 => {}
+            Some(references) => references.nameless = self.nameless.lock().add(ino, Instant::now()),
             None => {
                 drop(shard);
                 self.queue(ino);
@@ -190,8 +208,16 @@ impl Orphans {
     /// It got a name.
     pub(crate) fn named(&self, ino: Ino) {
         if let Some(references) = self.shard(ino).lock().get_mut(&ino) {
-            references.orphan = false;
+            let nameless = std::mem::take(&mut references.nameless);
+            if nameless != 0 {
+                self.nameless.lock().remove(nameless);
+            }
         }
+    }
+
+    /// See [`crate::Mds::nameless`].
+    pub(crate) fn nameless(&self, behind: u64, age: Duration, max: usize) -> (Vec<Ino>, u64) {
+        self.nameless.lock().behind(behind, age, (Instant::now(), max))
     }
 
     pub(crate) fn is_held(&self, ino: Ino) -> bool {
@@ -282,6 +308,28 @@ mod tests {
         orphans.named(ino(5));
         orphans.release(ino(5), 1);
         assert_eq!(orphans.next(9), []);
+    }
+
+    /// Goal: what has no name and is referred to is known as such, once, for as long as that is so. Method: each way in and out.
+    #[test]
+    fn what_is_referred_to_without_a_name_is_known() {
+        let orphans = Orphans::new();
+        let nameless = || orphans.nameless(0, Duration::ZERO, 99).0;
+        orphans.orphaned(ino(2));
+        assert_eq!(nameless(), []);
+        (3..7).for_each(|n| orphans.hold(ino(n), 1));
+        (3..7).for_each(|n| orphans.orphaned(ino(n)));
+        orphans.orphaned(ino(3));
+        orphans.expect(ino(7));
+        orphans.hold(ino(7), 1);
+        orphans.expect(ino(8));
+        assert_eq!(nameless(), [3, 4, 5, 6, 7, 8].map(ino));
+        orphans.release(ino(3), 1);
+        orphans.named(ino(4));
+        orphans.unexpect(ino(8));
+        assert_eq!(nameless(), [5, 6, 7].map(ino));
+        orphans.forget(&[ino(5).ugsd().slot()].into());
+        assert_eq!(nameless(), []);
     }
 
     /// Goal: all that is held is visited, not more than was asked for, and nothing that was let go. Method: turns of a part.

@@ -18,6 +18,8 @@ pub const ADDRESS_MAX: usize = 64;
 pub const RACK_MAX: usize = 24;
 /// Of what names a state directory.
 const STATE_BYTES: usize = 16;
+/// Inodes that an answer to a renewal names.
+pub const NAMELESS_MAX: usize = 4096;
 /// Of a data server.
 pub const TIERS_MAX: usize = 8;
 
@@ -124,7 +126,7 @@ pub struct Renew {
     pub writes: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Eq, Message)]
 pub struct Renewed {
     /// Of the newest map.
     #[prost(uint64, tag = "1")]
@@ -135,6 +137,10 @@ pub struct Renewed {
     /// That it may keep writes back is recorded.
     #[prost(bool, tag = "3")]
     pub writes: bool,
+    /// Inodes without a name that the session refers to and has not open: what the kernel merely remembers of them is to be forgotten. At most
+    /// [`NAMELESS_MAX`]; those that are not given back are named again later.
+    #[prost(uint64, repeated, tag = "4")]
+    pub nameless: Vec<u64>,
 }
 
 /// The newest map, if it is not the one with this epoch.

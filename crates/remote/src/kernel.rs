@@ -73,6 +73,9 @@ impl Filesystem for Remote {
         } else {
             config.capabilities -= Capabilities::DIRECT_IO_ALLOW_MMAP;
         }
+        if kernel.can_prune() {
+            self.pruning.attach(kernel.notifier.clone());
+        }
         config.max_write = 1 << 20;
         config.time_granularity_ns = 1;
         // Without a page cache nobody reads ahead: programs that go by it ask for fewer and larger pieces.

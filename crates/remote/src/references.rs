@@ -63,6 +63,14 @@ impl References {
         }
     }
 
+    /// The session needs it no more, whatever the kernel remembers.
+    pub(crate) fn give_up(&self, ino: u64) {
+        let mut tables = self.tables.lock();
+        let Some(held) = tables.held.get_mut(&ino) else { return };
+        let server = std::mem::take(&mut held.server);
+        *tables.back.entry(ino).or_default() += server;
+    }
+
     /// One that came with an answer and that the kernel was not told of.
     pub(crate) fn untold(&self, ino: Ino) {
         let mut tables = self.tables.lock();
@@ -155,5 +163,20 @@ mod tests {
         references.forget(ino.get(), 1);
         assert_eq!(references.take_back(), [Reference { ino: 1, count: 1 }]);
         assert!(!references.add_known(ino));
+    }
+
+    #[test]
+    fn what_is_given_up_goes_back_once_whatever_the_kernel_remembers() {
+        let references = References::default();
+        let ino = Ino::ROOT;
+        references.add(ino);
+        references.add(ino);
+        references.give_up(1);
+        references.give_up(1);
+        assert_eq!(references.take_back(), [Reference { ino: 1, count: 2 }]);
+        assert!(!references.add_known(ino), "the server has to be asked");
+        references.add(ino);
+        references.forget(1, 3);
+        assert_eq!(references.take_back(), [Reference { ino: 1, count: 1 }]);
     }
 }

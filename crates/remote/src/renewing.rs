@@ -125,6 +125,7 @@ impl Remote {
                 if answer.map_epoch != self.nodes.epoch() {
                     self.fetch_map();
                 }
+                self.forget_nameless(answer.nameless);
             }
             Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
                 if mending.is_none() {
@@ -205,6 +206,7 @@ impl Remote {
                 if answer.map_epoch > self.nodes.epoch() {
                     self.fetch_map_from(&home.control, patience);
                 }
+                self.forget_nameless(answer.nameless);
                 // Before its time is over, also when no program asks for anything there.
                 let bare = answer.bare > home.brought(session.id, at.joined);
                 Renewed { told: Some(node), mend: bare.then_some(Mend::Bring(session)) }

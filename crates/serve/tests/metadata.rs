@@ -209,6 +209,39 @@ fn a_session_that_is_silent_is_given_up_with_what_it_had() {
 }
 
 #[test]
+fn who_merely_refers_to_what_another_removed_is_told() {
+    let site = Site::new(1);
+    let (one, two) = (site.session(), site.session());
+    let mut made = Vec::new();
+    for (n, name) in ["known", "open", "named"].into_iter().enumerate() {
+        let ino = one.create(name, n as u64 + 1).unwrap().ino;
+        one.close(n as u64 + 1);
+        assert_eq!(two.lookup(name).unwrap().ino, ino);
+        made.push(ino);
+    }
+    two.open(made[1], 9, false).unwrap();
+    one.unlink("open").unwrap();
+    one.unlink("known").unwrap();
+    let references = made.iter().map(|ino| Reference { ino: *ino, count: 1 }).collect();
+    one.try_ask(&Forget { head: one.op(), references }).unwrap();
+    let nameless = |session: &Session| {
+        let renew = Renew { head: session.head(), node: None, writes: false };
+        ask(&session.control, &renew, &[], 0).unwrap().0.nameless
+    };
+    let mut told = Vec::new();
+    until("who refers to it is told", || {
+        told = nameless(&two);
+        !told.is_empty()
+    });
+    assert_eq!((told, nameless(&one)), (vec![made[0]], vec![]));
+    assert_eq!(two.attr(made[0]).unwrap().nlink, 0, "it is kept until he gives it back");
+    let references = vec![Reference { ino: made[0], count: 1 }];
+    two.try_ask(&Forget { head: two.op(), references }).unwrap();
+    until("it is gone", || two.attr(made[0]) == Err(Errno::ESTALE));
+    assert_eq!(two.attr(made[1]).unwrap().nlink, 0, "it is open");
+}
+
+#[test]
 fn a_data_server_that_is_away_costs_its_own_files_only() {
     let mut site = Site::new(3);
     let session = site.session();

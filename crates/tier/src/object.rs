@@ -228,7 +228,8 @@ impl Tiering {
         self.arm_copy(ob);
     }
 
-    /// Brings an opened file up if its policy or the settings say so, to the fastest tier that stays above C_n-m with it.
+    /// Brings an opened file up if its policy or the settings say so, to the fastest tier that stays above C_n-m with it. What is pinned
+    /// where it is stays.
     /// When one movement ended the next begins, until all has come up that was in slower tiers when it was opened.
     fn promote(&mut self, ob: Ob) {
         let Some(object) = self.table.get(ob) else { return };
@@ -241,7 +242,8 @@ impl Tiering {
             // Without a word of the user's, not what faster tiers have copies of.
             let above: u64 = TierId::ALL.into_iter().filter(|t| t < tier).map(|t| object.holds(t)).sum();
             let least = if explicit { 0 } else { above };
-            (explicit || self.settings.promote_on_open.contains(*tier)) && object.holds(*tier) > least
+            let asked = explicit || self.settings.promote_on_open.contains(*tier);
+            asked && object.holds(*tier) > least && !object.pinned.contains(*tier)
         };
         for to in TierId::ALL {
             let Some(space) = self.space(to) else { continue };

@@ -518,6 +518,28 @@ fn opening_promotes_by_default_from_the_tiers_of_the_settings() {
 }
 
 #[test]
+fn regression_who_opens_what_is_pinned_below_does_not_bring_it_up() {
+    let settings = Settings { promote_on_open: TierSet::of(TierId::Nearline), ..Settings::default() };
+    for promote in [None, Some(true)] {
+        let mut m = machine_with(settings.clone(), ALL);
+        let has = Input::Attached { ino: ino(1), bytes: [0, 0, 9 * MIB], dirty: TierSet::EMPTY };
+        m.handle(secs(1.0), has);
+        m.handle(
+            secs(1.0),
+            Input::Policy { ino: ino(1), policy: ObjectPolicy { promote, ..ObjectPolicy::default() } },
+        );
+        m.handle(secs(1.0), Input::Pinned { ino: ino(1), tier: TierId::Nearline });
+        m.handle(secs(1.0), Input::Opened { ino: ino(1) });
+        assert_eq!(effects(&mut m), [], "{promote:?}");
+        m.handle(
+            secs(2.0),
+            Input::Request { id: RequestId(1), request: Request::Prefetch { list: vec![ino(1)] } },
+        );
+        assert!(matches!(effects(&mut m)[..], [Effect::StartMove { to: TierId::Memory, .. }]), "{promote:?}");
+    }
+}
+
+#[test]
 fn a_smaller_limit_moves_files_out() {
     let mut m = machine(ALL);
     for n in 1..=8 {

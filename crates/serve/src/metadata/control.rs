@@ -106,7 +106,8 @@ impl MetadataService {
             self.arrive_with(session, Presence::Writing)?;
         }
         let (map_epoch, bare) = (self.nodes.epoch(), self.last_bare());
-        Ok(Done::new(&Renewed { map_epoch, bare, writes: asked.writes }))
+        let nameless = self.merely_known(session);
+        Ok(Done::new(&Renewed { map_epoch, bare, writes: asked.writes, nameless }))
     }
 
     /// Of a server about itself: with TLS only who has a server's certificate can say that it is one.

@@ -65,6 +65,11 @@ impl Files {
         }
     }
 
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+        let file = self.table.lock().get(&ino).cloned();
+        file.is_some_and(|file| file.state.lock().openings > 0)
+    }
+
     /// Under the file's lock.
     pub(crate) fn remove_if_idle(&self, file: &File, state: &mut State) {
         if state.is_idle() && !state.gone {

@@ -28,6 +28,7 @@ mod live;
 mod locking;
 mod mailbox;
 mod moving;
+mod nameless;
 mod names;
 mod needing;
 mod opening;

@@ -73,6 +73,14 @@ pub(crate) struct Has {
     pub over: bool,
 }
 
+/// How far a session was told of what has no name ([`super::nameless`]).
+#[derive(Default)]
+pub(super) struct ToldNameless {
+    pub behind: u64,
+    /// The beginning of this round.
+    pub began: Option<Instant>,
+}
+
 pub(crate) struct Session {
     pub id: SessionId,
     pub host: String,
@@ -94,6 +102,7 @@ pub(crate) struct Session {
     pub has: Mutex<Has>,
     /// In slots up to this number it said what it has: see `owners::bares`.
     brought: AtomicU64,
+    pub(super) told_nameless: Mutex<ToldNameless>,
     operations: Mutex<Operations>,
 }
 
@@ -118,6 +127,7 @@ impl Session {
             heard: AtomicBool::new(false),
             has: Mutex::default(),
             brought: AtomicU64::new(0),
+            told_nameless: Mutex::default(),
             operations: Mutex::default(),
         }
     }
