@@ -240,6 +240,7 @@ pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
 pub(crate) const EXT_GROUPS: u32 = 32;
 pub(crate) const EXPIRE_ONLY: u32 = 1;
 
+pub(crate) const MINOR_OF_LINUX_6_1: u32 = 37;
 /// The first minor version with [`NOTIFY_PRUNE`].
 pub(crate) const MINOR_OF_PRUNE: u32 = 45;
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;

@@ -94,6 +94,9 @@ pub(crate) fn parse(body: &[u8]) -> Result<abi::InitIn, Errno> {
 pub(crate) fn without(mut init: abi::InitIn, withheld: Capabilities) -> abi::InitIn {
     init.flags &= !(withheld.bits() as u32);
     init.flags2 &= !((withheld.bits() >> 32) as u32);
+    if withheld.contains(Capabilities::NEWER_THAN_LINUX_6_1) {
+        init.minor = init.minor.min(abi::MINOR_OF_LINUX_6_1);
+    }
     init
 }
 

@@ -60,6 +60,8 @@ pub struct RemoteOptions {
     pub write_back: u64,
     /// Reads leave no time behind.
     pub no_atime: bool,
+    /// Inodes that the session refers to at the most, but for open ones: of more the kernel is asked to forget some.
+    pub known: usize,
     /// A server that cannot be reached for so long: whoever waits for it gets an error.
     pub patience: Duration,
     /// The same of one of several metadata servers: so long another may take to go on in its place.
@@ -91,6 +93,7 @@ impl RemoteOptions {
             read_ahead: 64 << 20,
             write_back: 0,
             no_atime: false,
+            known: 1 << 20,
             patience: Duration::from_secs(30),
             succession: Duration::from_secs(90),
             longest: Duration::from_secs(120),

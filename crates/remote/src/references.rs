@@ -1,7 +1,8 @@
 //! The inodes that the kernel refers to, the session's references to them, and those that are to be given back.
 //!
 //! Each answer of the server with an inode gives the session one reference. Answers from what is kept give none: as long as the kernel refers
-//! to an inode all of the session's references to it stay, and then all go back.
+//! to an inode all of the session's references to it stay, and then all go back; but for those that are given up, of which the server has to be
+//! asked when the kernel hears of them again.
 
 use std::collections::HashMap;
 
@@ -26,6 +27,10 @@ struct Held {
 struct Tables {
     /// As many as the kernel knows, so it has the kernel's bound.
     held: HashMap<u64, Held>,
+    /// Those of them that the session refers to.
+    served: usize,
+    /// Where the next look for some of them begins.
+    turn: usize,
     /// Given up by the kernel, and not yet given back. At most as many as were held.
     back: HashMap<u64, u64>,
 }
@@ -37,6 +42,7 @@ impl References {
         let held = tables.held.entry(ino.get()).or_default();
         held.kernel += 1;
         held.server += 1;
+        tables.served += usize::from(held.server == 1);
     }
 
     /// The kernel is told of it once more. `false`: the session does not refer to it, so the server has to be asked.
@@ -59,6 +65,7 @@ impl References {
         if held.kernel == 0 {
             let server = held.server;
             tables.held.remove(&ino);
+            tables.served -= usize::from(server > 0);
             *tables.back.entry(ino).or_default() += server;
         }
     }
@@ -68,6 +75,7 @@ impl References {
         let mut tables = self.tables.lock();
         let Some(held) = tables.held.get_mut(&ino) else { return };
         let server = std::mem::take(&mut held.server);
+        tables.served -= usize::from(server > 0);
         *tables.back.entry(ino).or_default() += server;
     }
 
@@ -75,7 +83,10 @@ impl References {
     pub(crate) fn untold(&self, ino: Ino) {
         let mut tables = self.tables.lock();
         match tables.held.get_mut(&ino.get()) {
-            Some(held) => held.server += 1,
+            Some(held) => {
+                held.server += 1;
+                tables.served += usize::from(held.server == 1);
+            }
             None => *tables.back.entry(ino.get()).or_default() += 1,
         }
     }
@@ -98,7 +109,7 @@ impl References {
     pub(crate) fn all(&self) -> Vec<Reference> {
         let mut tables = self.tables.lock();
         tables.back.clear();
-        let held = tables.held.iter_mut().map(|(ino, held)| {
+        let held = tables.held.iter_mut().filter(|(_, held)| held.server > 0).map(|(ino, held)| {
             held.server = held.kernel;
             Reference { ino: *ino, count: held.server }
         });
@@ -110,11 +121,27 @@ impl References {
         let is_one = |ino: u64| Ino::from_raw(ino).is_some_and(of);
         let mut tables = self.tables.lock();
         tables.back.retain(|ino, _| !is_one(*ino));
-        let some = tables.held.iter_mut().filter(|(ino, _)| is_one(**ino)).map(|(ino, held)| {
+        let ours = tables.held.iter_mut().filter(|(ino, held)| is_one(**ino) && held.server > 0);
+        let some = ours.map(|(ino, held)| {
             held.server = held.kernel;
             Reference { ino: *ino, count: held.server }
         });
         some.collect()
+    }
+
+    /// If the session refers to more than `max`: so many of them, and an eighth of `max` beside, others each time.
+    pub(crate) fn beyond(&self, max: usize) -> Vec<u64> {
+        let mut tables = self.tables.lock();
+        let over = tables.served.saturating_sub(max);
+        if over == 0 {
+            return Vec::new();
+        }
+        let from = tables.turn % tables.held.len().max(1);
+        let all = tables.held.iter().skip(from).chain(tables.held.iter().take(from));
+        let some = all.filter(|(_, held)| held.server > 0).map(|(ino, _)| *ino);
+        let some: Vec<u64> = some.take(over + max / 8).collect();
+        tables.turn = from + some.len();
+        some
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -163,6 +190,24 @@ mod tests {
         references.forget(ino.get(), 1);
         assert_eq!(references.take_back(), [Reference { ino: 1, count: 1 }]);
         assert!(!references.add_known(ino));
+    }
+
+    #[test]
+    fn beyond_a_bound_some_are_named_and_others_the_next_time() {
+        let references = References::default();
+        let inos: Vec<Ino> = (1..=20).filter_map(Ino::from_raw).collect();
+        inos[..16].iter().for_each(|ino| references.add(*ino));
+        assert_eq!(references.beyond(16), [0; 0]);
+        inos[16..].iter().for_each(|ino| references.add(*ino));
+        let first = references.beyond(16);
+        assert_eq!(first.len(), 6);
+        let next = references.beyond(16);
+        assert!(next.len() == 6 && next.iter().all(|ino| !first.contains(ino)), "{first:?} {next:?}");
+        first.iter().for_each(|ino| references.give_up(*ino));
+        assert_eq!(references.beyond(16), [0; 0]);
+        assert_eq!((references.all().len(), references.len()), (14, 20), "what was given up stays so");
+        inos.iter().for_each(|ino| references.forget(ino.get(), 1));
+        assert_eq!((references.beyond(0), references.len()), (Vec::new(), 0));
     }
 
     #[test]

@@ -423,6 +423,7 @@ fn keep(remote: &Weak<Remote>) {
         }
         remote.give_back();
         remote.pay_locks();
+        remote.bound_references();
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use fuse::{MountOptions, Session, TransportChoice};
+use fuse::{Capabilities, MountOptions, Session, TransportChoice};
 use remote::{Access, Place, Remote, RemoteOptions, WriteHow};
 use site::{cluster::Site, credentials, until};
 use types::Ino;
@@ -46,8 +46,13 @@ fn mount(site: &Site) -> Option<Mounted> {
 }
 
 fn mount_with(site: &Site, write_back: u64) -> Option<Mounted> {
-    let (dir, remote) = (tempfile::tempdir().unwrap(), client_with(site, 900, write_back));
-    let options = MountOptions { transport: TransportChoice::Device, ..MountOptions::new(dir.path()) };
+    mount_of(client_with(site, 900, write_back), Capabilities::empty())
+}
+
+fn mount_of(remote: Arc<Remote>, withhold: Capabilities) -> Option<Mounted> {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        MountOptions { transport: TransportChoice::Device, withhold, ..MountOptions::new(dir.path()) };
     match Session::mount(&options, remote.clone()) {
         Ok(session) => Some(Mounted { dir, session: Some(session), remote }),
         Err(error) => {
@@ -200,4 +205,37 @@ fn what_another_client_writes_is_read_at_once_through_the_kernel() {
         other.close(writer.number);
     }
     other.shutdown();
+}
+
+/// Goal: the session refers to no more inodes than it may, and to nothing that another client removed, whatever the kernel remembers; what is known no more
+/// is there all the same. Method: more files than that, of which some are removed elsewhere; a kernel that forgets when it is asked to, and one that does not.
+#[test]
+fn what_the_kernel_merely_remembers_is_not_referred_to() {
+    const MANY: usize = 300;
+    for withhold in [Capabilities::empty(), Capabilities::NEWER_THAN_LINUX_6_1] {
+        let site = Site::new(1);
+        let mut options = RemoteOptions::new(vec![site.address()], credentials(900));
+        options.known = 40;
+        let Some(mounted) = mount_of(Remote::start(options).unwrap(), withhold) else { return };
+        let other = client(&site, 901);
+        let name = |n: usize| format!("f{n}");
+        (0..MANY).for_each(|n| std::fs::write(mounted.path(&name(n)), name(n)).unwrap());
+        let open = mounted.open(&name(0));
+        until("some are given back", || site.mds().known() < 60);
+        for n in 0..MANY {
+            assert_eq!(std::fs::read_to_string(mounted.path(&name(n))).unwrap(), name(n));
+        }
+        for n in 0..MANY {
+            let name = name(n);
+            other.unlink(Place { dir: Ino::ROOT, name: name.as_bytes() }).unwrap();
+        }
+        // The root, and the one that is open.
+        until("what was removed is gone", || site.mds().statfs_usage().inodes == 2);
+        let mut got = [0; 2];
+        open.read_exact_at(&mut got, 0).unwrap();
+        assert_eq!(&got, b"f0");
+        drop(open);
+        until("what was open is gone", || site.mds().statfs_usage().inodes == 1);
+        other.shutdown();
+    }
 }

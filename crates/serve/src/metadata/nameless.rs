@@ -15,7 +15,7 @@ use super::{
 /// Who removed it gives it up by himself, a moment later.
 const AGE: Duration = Duration::from_secs(2);
 /// Between the beginnings of two rounds through all of them: what a client was told of may be in use there.
-const ROUND: Duration = Duration::from_secs(30);
+const ROUND: Duration = Duration::from_secs(10);
 /// Looked at for one renewal.
 const LOOKED_AT_MAX: usize = 64 << 10;
 const STEP: usize = 1024;
