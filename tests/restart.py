@@ -3,9 +3,11 @@
 
     restart.py PART DIR GO    works in DIR until the file GO is gone; ends with 0 if everything was as it should be
     restart.py held DIR       opens and locks all kinds of things; for each line on standard input it looks at them
+    restart.py lost DIR       has files open and one locked; at a line on standard input the lock is to be lost, and nothing else
     restart.py unanswered DIR makes one change of each kind, all at once, and looks whether each was made once; each step at a line on standard input
 """
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -14,6 +16,10 @@ import struct
 import subprocess
 import sys
 import threading
+
+
+# Can files be mapped so?
+SHARED = os.environ.get("RESTART_SHARED", "yes") == "yes"
 
 
 def rounds(go):
@@ -158,11 +164,11 @@ def held(dir):
     flocked = open(f"{dir}/flocked", "w+")
     fcntl.flock(flocked, fcntl.LOCK_EX)
     in_place = open(f"{dir}/read", "rb")
-    area = mmap.mmap(in_place.fileno(), 0, prot=mmap.PROT_READ)
+    area = mmap.mmap(in_place.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED if SHARED else mmap.MAP_PRIVATE)
     in_place.close()
     stores = open(f"{dir}/stores", "w+b")
     stores.truncate(1 << 20)
-    shared = mmap.mmap(stores.fileno(), 1 << 20)
+    shared = mmap.mmap(stores.fileno(), 1 << 20) if SHARED else None
     listing = os.scandir(f"{dir}/many")
     seen = [next(listing).name for _ in range(700)]
     print("ok", flush=True)
@@ -180,9 +186,10 @@ def held(dir):
         assert os.pread(unnamed, 7, 0) == b"no name"
         assert is_locked(f"{dir}/locked", "lockf") and is_locked(f"{dir}/flocked", "flock")
         assert area[500_000:500_010] == b"0123456789"
-        shared[4096 * n:4096 * n + 4] = b"data"
-        shared.flush()
-        assert os.pread(stores.fileno(), 4, 4096 * n) == b"data"
+        if shared:
+            shared[4096 * n:4096 * n + 4] = b"data"
+            shared.flush()
+            assert os.pread(stores.fileno(), 4, 4096 * n) == b"data"
         seen += [entry.name for _, entry in zip(range(300), listing)]
         print("ok", flush=True)
     seen += [entry.name for entry in listing]
@@ -192,6 +199,34 @@ def held(dir):
     assert not is_locked(f"{dir}/locked", "lockf") and not is_locked(f"{dir}/flocked", "flock")
     subprocess.run(["ln", "-L", f"/proc/{os.getpid()}/fd/{unnamed}", f"{dir}/named"], check=True)
     assert open(f"{dir}/named", "rb").read() == b"no name"
+
+
+def lost(dir):
+    """A server that is started anew does not know of locks that nobody brings it."""
+    file = open(f"{dir}/file", "w+b", buffering=0)
+    file.write(b"written")
+    os.fsync(file.fileno())
+    removed = open(f"{dir}/removed", "w+b", buffering=0)
+    removed.write(b"still here")
+    os.fsync(removed.fileno())
+    os.unlink(f"{dir}/removed")
+    locked = open(f"{dir}/locked", "w+b", buffering=0)
+    fcntl.lockf(locked, fcntl.LOCK_EX)
+    print("ok", flush=True)
+    for _ in sys.stdin:
+        assert os.pread(file.fileno(), 7, 0) == b"written"
+        assert os.pread(removed.fileno(), 10, 0) == b"still here"
+        assert os.fstat(removed.fileno()).st_nlink == 0
+        try:
+            locked.write(b"as if it were locked")
+            raise AssertionError("its lock is not known any more")
+        except OSError as error:
+            assert error.errno == errno.EIO, error
+        locked.close()
+        with open(f"{dir}/locked", "r+b", buffering=0) as again:
+            fcntl.lockf(again, fcntl.LOCK_EX)
+            again.write(b"locked again")
+        print("ok", flush=True)
 
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -227,15 +262,16 @@ def absent(path):
 
 def changes(dir):
     """Pairs of a change and what has to be so after it was made once. Each works in a directory of its own, whose kernel lock it holds."""
-    def file(at, name, data=b""):
-        os.makedirs(f"{dir}/{at}", exist_ok=True)
-        with open(f"{dir}/{at}/{name}", "wb") as made:
-            made.write(data)
-        return f"{dir}/{at}/{name}"
-
     def empty(at):
-        os.makedirs(f"{dir}/{at}")
-        return f"{dir}/{at}"
+        os.makedirs(f"{dir}/{at}", exist_ok=True)
+        # No directory on the way is looked up before the change.
+        return f"/proc/self/fd/{os.open(f'{dir}/{at}', os.O_PATH | os.O_DIRECTORY)}"
+
+    def file(at, name, data=b""):
+        path = f"{empty(at)}/{name}"
+        with open(path, "wb") as made:
+            made.write(data)
+        return path
 
     d = empty("mkdir")
     yield lambda d=d: os.mkdir(f"{d}/x"), lambda d=d: os.listdir(d) == ["x"] and os.stat(d).st_nlink == 3

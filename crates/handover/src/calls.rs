@@ -141,6 +141,15 @@ impl Calls {
         self.free.lock().push(seat);
     }
 
+    /// The numbers and the notes of those.
+    pub fn left_notes(&self) -> Vec<(u64, u64)> {
+        let left = self.left.lock();
+        let noted = |seats: &Vec<u32>| {
+            seats.iter().map(|seat| self.memory.load(self.word(*seat, NOTE))).find(|note| *note != 0)
+        };
+        left.iter().map(|(unique, seats)| (*unique, noted(seats).unwrap_or(0))).collect()
+    }
+
     /// Requests of which an earlier process did not say that it answered them.
     pub fn left(&self) -> usize {
         self.left.lock().len()
@@ -160,6 +169,16 @@ impl Scope {
     /// Of the request of this thread; 0: there is none.
     pub fn unique_now() -> u64 {
         with_seat(|calls, seat| calls.memory.load(calls.word(seat, UNIQUE))).unwrap_or(0)
+    }
+
+    /// The number of a request as it came, without what says that it comes again.
+    pub fn number_of(unique: u64) -> u64 {
+        unique & !AGAIN
+    }
+
+    /// Does a request with such a number come again?
+    pub fn is_again(unique: u64) -> bool {
+        unique & AGAIN != 0
     }
 
     /// Has the kernel sent the request of this thread again, after a process that had it did not answer?

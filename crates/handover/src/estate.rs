@@ -7,7 +7,8 @@
 //! word 3       numbers of uses of handles are below it
 //! word 4       the mount number (epoch) of the process that had it last
 //! word 5 to 7  places used in the tables: references, handles, backings
-//! word 8       length of the session's bytes, which follow from word 9 on, to the end of the page
+//! word 8       length of the session's bytes, which follow from word 9 on
+//! word 256     the user's own words, to the end of the page
 //! 4096         references: inode, count
 //! ...          handles: handle, inode, opening (its user's), number of the request that made it
 //! ...          backings: inode, number, what it is (its user's), 0
@@ -38,8 +39,11 @@ const USES: usize = 3;
 const EPOCH: usize = 4;
 const USED: usize = 5;
 const SESSION: usize = 8;
+const OWN: usize = 256;
+/// Words of the user's own.
+pub const OWN_WORDS: usize = PAGE_WORDS - OWN;
 /// What a session may say of itself.
-pub const SESSION_BYTES_MAX: usize = (PAGE_WORDS - SESSION - 1) * WORD;
+pub const SESSION_BYTES_MAX: usize = (OWN - SESSION - 1) * WORD;
 
 const REFERENCES: u32 = 1 << 24;
 const HANDLES: u32 = 1 << 20;
@@ -127,6 +131,17 @@ impl Estate {
 
     pub fn is_incomplete(&self) -> bool {
         self.memory.load(INCOMPLETE) != 0
+    }
+
+    /// A word of the user's own, 0 at first; `n` is less than [`OWN_WORDS`].
+    pub fn own(&self, n: usize) -> u64 {
+        assert!(n < OWN_WORDS, "word {n}");
+        self.memory.load(OWN + n)
+    }
+
+    pub fn set_own(&self, n: usize, value: u64) {
+        assert!(n < OWN_WORDS, "word {n}");
+        self.memory.store(OWN + n, value);
     }
 
     /// The mount number of the process that had it last; 0: nobody.

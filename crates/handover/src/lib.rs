@@ -20,5 +20,5 @@ mod mapping;
 mod table;
 
 pub use calls::{Calls, Scope};
-pub use estate::{Estate, EstateError, SESSION_BYTES_MAX};
+pub use estate::{Estate, EstateError, OWN_WORDS, SESSION_BYTES_MAX};
 pub use table::{Place, Table};

@@ -54,6 +54,15 @@ impl Instance {
     /// Takes nobody's place.
     const NONE: Instance = Instance(0);
 
+    /// As which another process asked, which has ended.
+    pub fn again(number: u64) -> Instance {
+        Instance(number)
+    }
+
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
     pub fn random() -> Instance {
         // Without the kernel's random numbers there are no connections either.
         crate::random().map(u64::from_le_bytes).map_or(Instance::NONE, |number| Instance(number.max(1)))

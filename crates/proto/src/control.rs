@@ -77,6 +77,9 @@ pub struct Mount {
     /// The allocation of the scheduler that it is of: second copies of what is on a node are rather on one without the same job. Empty: none.
     #[prost(string, tag = "7")]
     pub job: String,
+    /// Another process goes on with it: none of its locks is waited for any more, and those that it has are in the answer's body ([`crate::locks::HadLocks`]).
+    #[prost(bool, tag = "8")]
+    pub resumes: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -104,6 +107,9 @@ pub struct Mounted {
     /// For the heads of its requests, and for its next coming back.
     #[prost(uint64, tag = "9")]
     pub joined: u64,
+    /// Of one that is resumed: it was here, and has what it had.
+    #[prost(bool, tag = "10")]
+    pub was_here: bool,
 }
 
 /// Ends the session and gives back what it has.

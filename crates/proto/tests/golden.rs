@@ -225,8 +225,17 @@ fn control() -> Vec<Golden> {
         ),
         (
             "mount",
-            Mount { head: head(), host: "h".into(), node: 2, before: 3, life: 4, stamp: 5, job: "j".into() }
-                .encode_to_vec(),
+            Mount {
+                head: head(),
+                host: "h".into(),
+                node: 2,
+                before: 3,
+                life: 4,
+                stamp: 5,
+                job: "j".into(),
+                resumes: false,
+            }
+            .encode_to_vec(),
         ),
         (
             "mounted",
@@ -240,9 +249,12 @@ fn control() -> Vec<Golden> {
                 references_max: 6,
                 operations_max: 7,
                 joined: 8,
+                was_here: false,
             }
             .encode_to_vec(),
         ),
+        ("mount-resumes", Mount { head: head(), resumes: true, ..Mount::default() }.encode_to_vec()),
+        ("mounted-resumed", Mounted { joined: 8, was_here: true, ..Mounted::default() }.encode_to_vec()),
         ("unmount", Unmount { head: head() }.encode_to_vec()),
         ("renew", Renew { head: head(), node: None, writes: false }.encode_to_vec()),
         ("renew-node", Renew { head: head(), node: Some(0), writes: false }.encode_to_vec()),

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use handover::Place;
 use parking_lot::{Condvar, Mutex};
 use proto::closing::Closing;
 
@@ -23,6 +24,8 @@ pub(crate) struct ToClose {
     pub closing: Closing,
     /// It was open for writing.
     pub write: bool,
+    /// Where the opening is written down.
+    pub place: Option<Place>,
 }
 
 /// Those that wait, and when the last ones went.
@@ -103,7 +106,11 @@ mod tests {
 
     #[test]
     fn those_that_follow_each_other_go_together() {
-        let closing = |opening| ToClose { closing: Closing { opening, ino: 2, atime: None }, write: false };
+        let closing = |opening| ToClose {
+            closing: Closing { opening, ino: 2, atime: None },
+            write: false,
+            place: None,
+        };
         let (mut queue, start) = (Queue::default(), Instant::now());
         assert_eq!(queue.due(start), None);
         queue.waiting.push(closing(1));

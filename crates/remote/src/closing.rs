@@ -66,6 +66,7 @@ impl Remote {
 
     /// What it may have changed changes no more: the time of reading, and the file by an opening for writing, each by itself.
     fn is_closed(&self, one: &ToClose, sure: bool) {
+        self.openings.strike(one.place);
         let Some(ino) = Ino::from_raw(one.closing.ino) else { return };
         let changes = u32::from(one.closing.atime.is_some()) + u32::from(one.write);
         (0..changes).for_each(|_| self.end_change(&[inode(ino)], sure));

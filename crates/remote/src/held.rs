@@ -203,6 +203,22 @@ impl Held {
         self.here.insert(at.node, at.joined);
     }
 
+    /// Another process had it; the server says with which locks. `users`: who took them through which openings.
+    pub(crate) fn resume(&mut self, at: Source, locks: &[HadLock], users: &[(Ino, Holder, u64)]) {
+        self.enter(at);
+        for lock in locks {
+            let holder = Holder { class: lock.owner.class, id: lock.owner.id };
+            let on = self.inodes.entry(lock.ino).or_default();
+            on.set(holder, &Change { stamp: 0, range: lock.range, kind: Some(lock.kind), pid: lock.pid });
+            on.users.entry(holder).or_default().unsure = true;
+        }
+        for (ino, holder, handle) in users {
+            let user = self.inodes.entry(*ino).or_default().users.entry(*holder).or_default();
+            user.handles.insert(*handle);
+            user.unsure = true;
+        }
+    }
+
     /// A session is made that has nothing. To other servers it may have come already.
     pub(crate) fn begin_anew(&mut self, at: Source) {
         self.enter(at);
@@ -261,6 +277,26 @@ mod tests {
 
     fn at(joined: u64) -> Source {
         Source { node: 0, joined }
+    }
+
+    #[test]
+    fn what_another_process_had_is_known_and_given_up_with_its_openings() {
+        let (mut before, mut held) = (Held::default(), Held::default());
+        before.begin_anew(at(5));
+        before.begin(INO, ONE, Some(7));
+        assert!(before.end(at(5), (INO, ONE), change(1, 3, 9, Some(Kind::Write))));
+        let had = before.had(SessionId(1));
+        held.resume(at(5), &had, &[(INO, ONE, 7), (INO, Holder { id: 2, ..ONE }, 8)]);
+        assert_eq!(held.had(SessionId(1)), had);
+        assert_eq!(held.users_of(INO, 7), [ONE]);
+        assert!(held.is_user(INO, Holder { id: 2, ..ONE }), "the server may have something for him");
+        held.begin(INO, ONE, None);
+        assert!(held.end(
+            at(5),
+            (INO, ONE),
+            Some(Change { stamp: 4, range: Range::ALL, kind: None, pid: 0 })
+        ));
+        assert!(!held.is_user(INO, ONE));
     }
 
     fn change(stamp: u64, start: u64, end: u64, kind: Option<Kind>) -> Option<Change> {

@@ -11,6 +11,7 @@ use fuse::{
     AttrOut, Call, Capabilities, DirBuffer, DirEntryOut, EntryOut, Filesystem, Header, InitConfig,
     KernelInfo, OpenOut, Operation, ReadArgs, StatfsOut, TransportKind,
 };
+use handover::Scope;
 use net::trace;
 use proto::{attr::Caller, meter::Class};
 use types::{Attr, Errno, Ino, NAME_MAX};
@@ -68,7 +69,15 @@ impl Filesystem for Remote {
         }
         // Without leases nobody says when pages of mappings are to go.
         let mappings = kernel.capabilities & Capabilities::DIRECT_IO_ALLOW_MMAP;
-        if self.keeps() && !mappings.is_empty() && self.serve_mappings(kernel.notifier.clone()) {
+        // Which pages the kernel has the next process would not know.
+        if self.is_guarded() {
+            config.capabilities |= Capabilities::HAS_RESEND & kernel.capabilities;
+        }
+        if !self.is_guarded()
+            && self.keeps()
+            && !mappings.is_empty()
+            && self.serve_mappings(kernel.notifier.clone())
+        {
             config.capabilities |= mappings;
         } else {
             config.capabilities -= Capabilities::DIRECT_IO_ALLOW_MMAP;
@@ -83,8 +92,15 @@ impl Filesystem for Remote {
         Ok(())
     }
 
+    fn resume(&self) -> Result<(), Errno> {
+        self.take_over()
+    }
+
     fn dispatch(&self, call: Call) {
         let header = *call.header();
+        if self.is_guarded() && Scope::is_again(header.unique) {
+            self.comes_again(Scope::number_of(header.unique));
+        }
         let for_data = match call.operation() {
             Err(error) => return call.reply_error(error),
             Ok(Operation::Forget { lookups }) => {
@@ -96,10 +112,11 @@ impl Filesystem for Remote {
                 return call.reply_none();
             }
             Ok(Operation::Interrupt { unique }) => {
-                self.interrupt(unique);
+                self.interrupt(Scope::number_of(unique));
                 return call.reply_none();
             }
-            Ok(Operation::Lookup { name }) => {
+            // A reference that is given here would have to be written down with the request.
+            Ok(Operation::Lookup { name }) if !self.is_guarded() => {
                 let dir = Ino::from_raw(header.node);
                 match dir.and_then(|dir| self.kept_lookup(Place { dir, name })) {
                     Some(found) => return finish(call, found, reply_entry),
@@ -252,6 +269,7 @@ impl Remote {
     /// Longer than a function should be: it is the table of all operations, one arm each, and nothing else.
     fn serve(&self, call: Call) {
         let header = *call.header();
+        let _carrying = self.carry_out(&header);
         let at = match Ino::from_raw(header.node) {
             Some(at) => at,
             None if header.node == 0 => Ino::ROOT,

@@ -77,10 +77,12 @@ mod spreads;
 mod status;
 mod stride;
 mod stripes;
+mod succession;
 mod syncing;
 mod through;
 mod waiting;
 mod writing;
+mod written;
 mod xattr;
 
 pub use access::Access;
@@ -98,4 +100,5 @@ pub use shape::AllocateArgs;
 pub use status::{OwnStatus, RemoteStatus, ServerStatus};
 pub use waiting::LockWish;
 pub use writing::WriteHow;
+pub use written::node as written_node;
 pub use xattr::Xattr;

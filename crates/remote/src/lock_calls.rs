@@ -4,6 +4,7 @@
 //! for processes, which differ in nothing but who is told `EDEADLK`.
 
 use fuse::{Call, Lock, LockArgs};
+use handover::Scope;
 use lease::coherence::{
     locks::Class,
     ranges::{Kind, Range},
@@ -63,7 +64,7 @@ impl Remote {
     /// Returns at once: the answer comes from another thread, be it after hours.
     pub(crate) fn serve_lock(&self, call: Call, args: LockArgs, wait: bool) {
         let Some(ino) = Ino::from_raw(call.header().node) else { return call.reply_error(Errno::ESTALE) };
-        let (unique, call) = (call.header().unique, call.park());
+        let (unique, call) = (Scope::number_of(call.header().unique), call.park());
         let reply = move |result| match result {
             Ok(()) => call.reply_ok(),
             Err(errno) => call.reply_error(errno),

@@ -58,6 +58,7 @@ impl Remote {
     /// Wants a lock. `answer` is called once, by any thread; [`Remote::interrupt`] with the same `id` hurries it.
     pub fn lock(&self, id: u64, wish: LockWish, answer: impl FnOnce(Result<(), Errno>) + Send + 'static) {
         let answer: Answer = Box::new(answer);
+        self.write_down_user((wish.ino, wish.holder, wish.handle));
         let next = self.locks.lock().insert(id, wish, answer);
         self.go_on(next);
     }
@@ -100,12 +101,14 @@ impl Remote {
         }
         self.give_up_all(ino, holder);
         self.locks.lock().held.forget_handle(ino, holder, handle);
+        self.strike_users(|user| *user == (ino, holder, handle));
     }
 
     /// An open file description is no more, and so are the locks that were taken with it and not given up.
     pub(crate) fn release_locks(&self, ino: Ino, handle: u64) {
         let holders = self.locks.lock().held.users_of(ino, handle);
         holders.into_iter().for_each(|holder| self.give_up_all(ino, holder));
+        self.strike_users(|(.., through)| *through == handle);
     }
 
     /// What was owed to the server from closes while it was away.
@@ -147,7 +150,7 @@ impl Remote {
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
             let want = self.want(true);
-            let operation = match session.begin(Instant::now() + want.longest) {
+            let operation = match session.begin(Lock::METHOD, Instant::now() + want.longest) {
                 Ok(operation) => operation,
                 Err(errno) => {
                     failed = errno;
@@ -194,7 +197,7 @@ impl Remote {
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
             let want = self.want(true);
-            let operation = session.begin(Instant::now() + want.longest)?;
+            let operation = session.begin(Unlock::METHOD, Instant::now() + want.longest)?;
             let make = |head| Unlock { head: Some(head), lock };
             match self.asked(&make, &want, &session, operation.head()) {
                 Ok((locked, _)) if locked.outcome() != LockOutcome::Granted => return Err(Errno::ENOLCK),

@@ -58,8 +58,8 @@ fn as_owner(node: &Node) -> Owner {
 }
 
 impl Nodes {
-    pub(crate) fn new(common: Common, sockets: Sockets) -> Nodes {
-        Nodes { common, sockets, instance: Instance::random(), known: Mutex::default() }
+    pub(crate) fn new(common: Common, sockets: Sockets, instance: Instance) -> Nodes {
+        Nodes { common, sockets, instance, known: Mutex::default() }
     }
 
     pub(crate) fn epoch(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Instant, SystemTime},
@@ -127,7 +127,8 @@ impl Remote {
             self.begin_change(&[inode(file.ino)]);
         }
         let closing = Closing { opening: file.number, ino: file.ino.get(), atime };
-        self.close_soon(ToClose { closing, write: file.access.write });
+        let place = file.place.get().copied();
+        self.close_soon(ToClose { closing, write: file.access.write, place });
     }
 
     /// `EBADF`: no such opening. `EIO`: lost with its session, and the file is no more or cannot be opened now, or a lock of it is lost.
@@ -180,27 +181,46 @@ impl Remote {
         (number, begun): (u64, u64),
         access: Access,
     ) -> Arc<OpenFile> {
-        let wants_time = access.read && !access.no_atime && !self.options.no_atime;
         self.openings.insert(OpenFile {
-            ino: attr.ino,
-            number,
-            access,
-            size: attr.size,
-            atime_due: wants_time && atime_due(attr, now()),
-            read_at: Mutex::default(),
             placed: Mutex::new(layout.and_then(Placed::new).map(Arc::new)),
             begun: AtomicU64::new(begun),
-            cleared: AtomicBool::new(false),
+            ..self.found_again(attr, number, access)
+        })
+    }
+
+    /// One of which it is not known where its bytes are.
+    pub(crate) fn found_again(&self, attr: &Attr, number: u64, access: Access) -> OpenFile {
+        let wants_time = access.read && !access.no_atime && !self.options.no_atime;
+        OpenFile {
+            atime_due: wants_time && atime_due(attr, now()),
             reserved: (access.write && attr.project != ProjectId::NONE).then(|| AtomicU64::new(attr.size)),
+            ..self.unknown(attr.ino, (number, attr.size), access)
+        }
+    }
+
+    /// One of which nothing is known but what it is.
+    pub(crate) fn unknown(&self, ino: Ino, (number, size): (u64, u64), access: Access) -> OpenFile {
+        OpenFile {
+            ino,
+            number,
+            access,
+            size,
+            atime_due: false,
+            read_at: Mutex::default(),
+            placed: Mutex::default(),
+            begun: AtomicU64::new(0),
+            cleared: AtomicBool::new(false),
+            reserved: None,
             writes: AtomicU32::new(0),
-            answered: self.openings.answered(attr.ino),
+            answered: self.openings.answered(ino),
             late_error: Mutex::default(),
             unsynced: Unsynced::default(),
             run: Mutex::default(),
             asked_to_keep: Mutex::new(Some(Instant::now())),
             lost: AtomicBool::new(false),
             unlocked: AtomicBool::new(false),
-        })
+            place: OnceLock::new(),
+        }
     }
 
     /// Where the file's bytes are; without it, how long the file is that has none.

@@ -3,22 +3,25 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use cluster::striping::Striped;
+use handover::{Estate, Place, Scope};
 use parking_lot::Mutex;
 use types::{Errno, Ino, Timestamp};
 
-use crate::{access::Access, answered::Answered, pages::Run, revived::Unsynced};
+use crate::{access::Access, answered::Answered, pages::Run, revived::Unsynced, written};
 
 /// A data server has made safe by itself what was written before this, however busy it is.
 const LEFT_LASTS: Duration = Duration::from_secs(120);
 const LEFT_MAX: usize = 65_536;
 const PRUNE_MIN: usize = 1024;
+/// In numbers of openings that no request of the kernel's asked for.
+const NO_REQUEST: u64 = 1 << 62;
 
 /// Where a file's bytes are.
 #[derive(Debug)]
@@ -71,6 +74,8 @@ pub struct OpenFile {
     pub(crate) lost: AtomicBool,
     /// A lock that was taken through it was lost: it stays so.
     pub(crate) unlocked: AtomicBool,
+    /// Of a guarded mount: where it is written down.
+    pub(crate) place: OnceLock<Place>,
 }
 
 impl OpenFile {
@@ -126,15 +131,34 @@ pub(crate) struct Openings {
     /// Files that were made through an opening, by which nothing was written yet.
     untouched: Mutex<HashMap<Ino, u64>>,
     answered: Mutex<AnsweredOf>,
+    /// Of a guarded mount.
+    pub(crate) estate: OnceLock<Arc<Estate>>,
 }
 
 impl Openings {
-    /// Never given out before by this mount.
+    /// Never given out before by this mount, but for the request that comes again.
     pub(crate) fn number(&self) -> u64 {
+        if self.estate.get().is_some() {
+            let of_request = Scope::unique_now();
+            return if of_request != 0 {
+                of_request
+            } else {
+                NO_REQUEST | self.last.fetch_add(1, Ordering::Relaxed)
+            };
+        }
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Written down before the kernel is told of it.
     pub(crate) fn insert(&self, file: OpenFile) -> Arc<OpenFile> {
+        if let Some(estate) = self.estate.get().filter(|_| file.place.get().is_none()) {
+            let number = file.number;
+            let record = [number, file.ino.get(), written::opening(file.access), Scope::unique_now()];
+            match estate.handles.add(record) {
+                Some(place) => drop(file.place.set(place)),
+                None => estate.set_incomplete(),
+            }
+        }
         let file = Arc::new(file);
         self.open.lock().insert(file.number, file.clone());
         file
@@ -146,10 +170,22 @@ impl Openings {
 
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
         let removed = self.open.lock().remove(&number);
+        if let (Some(estate), Some(place)) =
+            (self.estate.get(), removed.as_ref().and_then(|file| file.place.get()))
+        {
+            estate.handles.set(*place, 3, written::CLOSED);
+        }
         if let Some(file) = removed.as_ref().filter(|file| file.answered.lock().has_any()) {
             self.answered.lock().left(Instant::now(), file);
         }
         removed
+    }
+
+    /// The server knows that it is closed.
+    pub(crate) fn strike(&self, place: Option<Place>) {
+        if let (Some(estate), Some(place)) = (self.estate.get(), place) {
+            estate.handles.remove(place);
+        }
     }
 
     /// Of a file that is being opened: the one that its other openings have.

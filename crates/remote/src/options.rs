@@ -1,7 +1,8 @@
 //! What a mount of a cluster is made of.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use handover::Estate;
 use net::{Address, Credentials, Tuning};
 
 /// The node of this machine, whose data server gets what only this mount writes.
@@ -70,6 +71,10 @@ pub struct RemoteOptions {
     pub longest: Duration,
     /// The same of one that waits for devices.
     pub longest_sync: Duration,
+    /// Of a guarded mount: what the process before left, and the next one gets. Without `passthrough` and `write_back`.
+    pub estate: Option<Arc<Estate>>,
+    /// It goes on with what another process served.
+    pub resumes: bool,
     /// Threads for what waits for the metadata server, and for what waits for data servers: a data server that is away keeps the
     /// second ones busy at the most.
     pub workers: usize,
@@ -98,6 +103,8 @@ impl RemoteOptions {
             succession: Duration::from_secs(90),
             longest: Duration::from_secs(120),
             longest_sync: Duration::from_secs(600),
+            estate: None,
+            resumes: false,
             workers: 16,
             data_workers: 32,
         }

@@ -29,6 +29,7 @@ use crate::{
     nodes::Own,
     routing::Coming,
     session::Session,
+    written,
 };
 
 /// Of telling a server that a lost session is over.
@@ -56,10 +57,25 @@ impl Remote {
         let id = SessionId(u128::from_le_bytes(random).max(1));
         let serial = self.session().serial + 1;
         let (home, mounted) = self.mount_on_duty((id, serial), life)?;
+        if let Some(estate) = &self.options.estate {
+            written::set_session(estate, id, serial);
+        }
+        Ok((self.session_of((id, serial), &mounted), Source { node: home.node, joined: mounted.joined }))
+    }
+
+    fn session_of(&self, (id, serial): (SessionId, u64), mounted: &Mounted) -> Arc<Session> {
         self.set_renew(mounted.renew_ms);
-        let Mounted { joined, incarnation, operations_max, .. } = mounted;
-        let session = Arc::new(Session::new((id, serial), joined, incarnation, operations_max));
-        Ok((session, Source { node: home.node, joined }))
+        let Mounted { joined, incarnation, operations_max, .. } = *mounted;
+        let session = Session::new((id, serial), joined, incarnation, operations_max);
+        Arc::new(session.guarded(self.options.estate.as_ref()))
+    }
+
+    /// The one that another process had.
+    pub(crate) fn resume_session(&self, id: SessionId, serial: u64) -> Result<Arc<Session>, Stop> {
+        let (_, mounted) = self.mount_on_duty((id, serial), 0)?;
+        let session = self.session_of((id, serial), &mounted);
+        self.keep_left_open(&session);
+        Ok(session)
     }
 
     /// Whoever that is meanwhile.

@@ -4,15 +4,24 @@
 //! to an inode all of the session's references to it stay, and then all go back; but for those that are given up, of which the server has to be
 //! asked when the kernel hears of them again.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
+use handover::{Estate, Place};
 use parking_lot::Mutex;
 use proto::{BATCH_MAX, metadata::Reference};
 use types::Ino;
 
+/// All that the session has, however many those are.
+const ALL: u64 = 1 << 32;
+
 #[derive(Default)]
 pub(crate) struct References {
     tables: Mutex<Tables>,
+    /// Of a guarded mount: where the kernel's are written down.
+    estate: OnceLock<Arc<Estate>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -21,6 +30,22 @@ struct Held {
     kernel: u64,
     /// Of the session's.
     server: u64,
+    /// Where the kernel's are written down.
+    place: Option<Place>,
+}
+
+impl Held {
+    /// Before the kernel is told of the last one.
+    fn write_down(&mut self, estate: &Estate, ino: u64) {
+        match self.place {
+            Some(place) => estate.references.set(place, 1, self.kernel),
+            None => self.place = estate.references.add([ino, self.kernel]),
+        }
+        if self.place.is_none() {
+            estate.set_incomplete();
+        }
+        estate.held(ino);
+    }
 }
 
 #[derive(Default)]
@@ -36,12 +61,34 @@ struct Tables {
 }
 
 impl References {
+    /// They are written down from now on, and those that are hold.
+    pub(crate) fn keep(&self, estate: &Arc<Estate>) {
+        let mut tables = self.tables.lock();
+        for (place, [ino, kernel]) in estate.references.records() {
+            if kernel == 0 || tables.held.contains_key(&ino) {
+                // Written down twice: more is safe.
+                if let Some(held) = tables.held.get_mut(&ino) {
+                    held.kernel += kernel;
+                    held.place.iter().for_each(|at| estate.references.set(*at, 1, held.kernel));
+                }
+                estate.references.remove(place);
+                continue;
+            }
+            tables.held.insert(ino, Held { kernel, server: ALL, place: Some(place) });
+            tables.served += 1;
+        }
+        if self.estate.set(estate.clone()).is_err() {
+            tracing::error!("references are written down already");
+        }
+    }
+
     /// One that came with an answer, and that the kernel is told of.
     pub(crate) fn add(&self, ino: Ino) {
         let mut tables = self.tables.lock();
         let held = tables.held.entry(ino.get()).or_default();
         held.kernel += 1;
         held.server += 1;
+        self.estate.get().into_iter().for_each(|estate| held.write_down(estate, ino.get()));
         tables.served += usize::from(held.server == 1);
     }
 
@@ -51,6 +98,7 @@ impl References {
         match tables.held.get_mut(&ino.get()) {
             Some(held) if held.server > 0 => {
                 held.kernel += 1;
+                self.estate.get().into_iter().for_each(|estate| held.write_down(estate, ino.get()));
                 true
             }
             Some(_) | None => false,
@@ -62,6 +110,12 @@ impl References {
         let mut tables = self.tables.lock();
         let Some(held) = tables.held.get_mut(&ino) else { return };
         held.kernel = held.kernel.saturating_sub(count);
+        if let (Some(estate), Some(place)) = (self.estate.get(), held.place) {
+            match held.kernel {
+                0 => estate.references.remove(place),
+                kernel => estate.references.set(place, 1, kernel),
+            }
+        }
         if held.kernel == 0 {
             let server = held.server;
             tables.held.remove(&ino);
@@ -73,7 +127,13 @@ impl References {
     /// The session needs it no more, whatever the kernel remembers.
     pub(crate) fn give_up(&self, ino: u64) {
         let mut tables = self.tables.lock();
-        let Some(held) = tables.held.get_mut(&ino) else { return };
+        let Some(held) = tables.held.get_mut(&ino) else {
+            // Of which a process before this one had not given back all.
+            if self.estate.get().is_some() {
+                tables.back.insert(ino, ALL);
+            }
+            return;
+        };
         let server = std::mem::take(&mut held.server);
         tables.served -= usize::from(server > 0);
         *tables.back.entry(ino).or_default() += server;

@@ -40,8 +40,10 @@ use crate::{
     references::References,
     session::Session,
     spreads::Spreads,
+    succession::Succession,
     through::Through,
     waiting::Waiting,
+    written,
 };
 
 /// A look at what is to be given back and renewed.
@@ -132,6 +134,7 @@ pub struct Remote {
     pub(crate) looks_under_way: Mutex<BTreeSet<(u64, usize)>>,
     pub(crate) doubts: Mutex<Doubts>,
     pub(crate) locks: Mutex<Waiting>,
+    pub(crate) succession: Succession,
     pub(crate) session: RwLock<Arc<Session>>,
     /// One alone makes a session in place of a lost one; others have it come back to some servers, or say there what it has.
     pub(crate) replacing: RwLock<()>,
@@ -155,7 +158,8 @@ impl Remote {
         let meter: Arc<Meter> = Arc::default();
         let (credentials, tuning) = (options.credentials.clone(), options.tuning);
         let common = Common { credentials, tuning, meter: meter.clone() };
-        let nodes = Nodes::new(common.clone(), options.sockets.clone());
+        let instance = options.estate.as_deref().map_or_else(net::Instance::random, written::instance);
+        let nodes = Nodes::new(common.clone(), options.sockets.clone(), instance);
         let homes = Homes::new(common.clone());
         let found = find_duty(&options, &common, &nodes, &homes)?;
         let pool = Pool::start("remote", options.workers)?;
@@ -186,6 +190,7 @@ impl Remote {
             looks_under_way: Mutex::default(),
             doubts: Mutex::default(),
             locks: Mutex::default(),
+            succession: Succession::default(),
             session: RwLock::new(Arc::new(Session::new((SessionId(0), 0), 0, 0, 1))),
             replacing: RwLock::default(),
             recoveries: AtomicU64::new(0),
@@ -199,13 +204,8 @@ impl Remote {
             traces: Traces::new(options.credentials.me.node),
             options,
         });
-        if let Err(stop) =
-            remote.fetch_facts().and_then(|life| remote.new_session(life)).map(|(session, at)| {
-                let none = remote.locks.lock().begin_anew(at);
-                debug_assert!(none.is_empty());
-                *remote.session.write() = session;
-            })
-        {
+        remote.take_over_records();
+        if let Err(stop) = remote.fetch_facts().and_then(|life| remote.first_session(life)) {
             remote.pool.shutdown();
             remote.data_pool.shutdown();
             remote.looks.shutdown();
@@ -216,6 +216,22 @@ impl Remote {
         remote.begin_keeping_back()?;
         remote.begin_closing()?;
         Ok(remote)
+    }
+
+    fn first_session(&self, life: u32) -> Result<(), Stop> {
+        let written =
+            self.options.estate.as_deref().filter(|_| self.options.resumes).and_then(written::session);
+        let session = match written {
+            Some((id, serial)) => self.resume_session(id, serial)?,
+            None => {
+                let (session, at) = self.new_session(life)?;
+                let none = self.locks.lock().begin_anew(at);
+                debug_assert!(none.is_empty());
+                session
+            }
+        };
+        *self.session.write() = session;
+        Ok(())
     }
 
     fn begin_closing(&self) -> Result<(), StartError> {
@@ -355,8 +371,10 @@ impl Remote {
     ) -> AskedOf<R::Answer> {
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
-            let operation =
-                if want.operation { Some(session.begin(Instant::now() + want.longest)?) } else { None };
+            let operation = match want.operation {
+                true => Some(session.begin(R::METHOD, Instant::now() + want.longest)?),
+                false => None,
+            };
             let head = operation.as_ref().map_or_else(|| session.head(), |one| one.head());
             let (sent, mut entered) = (Instant::now(), Vec::new());
             match self.ask_owner(&make, &want, (&session, head, None), &mut entered) {
@@ -424,6 +442,7 @@ fn keep(remote: &Weak<Remote>) {
         remote.give_back();
         remote.pay_locks();
         remote.bound_references();
+        remote.close_left();
     }
 }
 

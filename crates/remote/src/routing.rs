@@ -360,9 +360,14 @@ impl Remote {
             before,
             life,
             stamp: self.locks.lock().held.stamp(),
+            resumes: before == 0 && self.resumes_at(node),
         };
         let body = Body::new(HadLocks { locks }.encode_to_vec());
-        ask_line(line, &mount, body, waits).map(|(mounted, _)| mounted)
+        let (mounted, body) = ask_line(line, &mount, body, waits)?;
+        if mount.resumes {
+            self.resumed_at(Source { node, joined: mounted.joined }, &mounted, &body);
+        }
+        Ok(mounted)
     }
 
     /// At the end.

@@ -1,13 +1,28 @@
 //! One session, and the numbers of its operations.
 //!
 //! A number is open from when it is given out until its operation has ended, however it ended. All below the lowest open one are
-//! acknowledged.
+//! acknowledged. On a guarded mount the number of a request of the kernel's is open until the kernel has its answer, and is written down before
+//! it is used: who goes on in the next process asks again under the same number, and is told what came of it.
 
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{cell::RefCell, collections::BTreeSet, sync::Arc, time::Instant};
 
+use handover::{Estate, Scope};
 use parking_lot::{Condvar, Mutex};
-use proto::{Head, SessionId};
+use proto::{Head, Method, SessionId};
 use types::Errno;
+
+use crate::written::{self, Note};
+
+thread_local! {
+    /// Numbers that are open until the request of this thread is answered.
+    static OPEN: RefCell<Vec<Operation>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The request of this thread is answered.
+pub(crate) fn answered() {
+    let open = OPEN.take();
+    open.into_iter().for_each(|mut operation| operation.kept = false);
+}
 
 pub(crate) struct Session {
     pub id: SessionId,
@@ -21,6 +36,8 @@ pub(crate) struct Session {
     operations_max: u64,
     /// One for all servers, and for all times that it came back to one.
     numbers: Arc<(Mutex<Numbers>, Condvar)>,
+    /// Of a guarded mount.
+    estate: Option<Arc<Estate>>,
 }
 
 #[derive(Default)]
@@ -33,6 +50,8 @@ struct Numbers {
 pub(crate) struct Operation {
     session: Arc<Session>,
     number: u64,
+    /// It stays open when this is dropped, until the request of this thread is answered.
+    kept: bool,
 }
 
 impl Session {
@@ -43,13 +62,32 @@ impl Session {
         operations_max: u64,
     ) -> Session {
         let operations_max = operations_max.max(1);
-        Session { id, serial, joined, incarnation, operations_max, numbers: Arc::default() }
+        Session { id, serial, joined, incarnation, operations_max, numbers: Arc::default(), estate: None }
+    }
+
+    /// Numbers are written down, and go on behind those that are.
+    pub(crate) fn guarded(self, estate: Option<&Arc<Estate>>) -> Session {
+        if let Some(estate) = estate {
+            self.numbers.0.lock().last = written::last_number(estate);
+        }
+        Session { estate: estate.cloned(), ..self }
+    }
+
+    /// Another process was given this number, and may not know what came of it.
+    pub(crate) fn left_open(&self, number: u64) {
+        self.numbers.0.lock().open.insert(number);
+    }
+
+    pub(crate) fn close(&self, number: u64) {
+        self.numbers.0.lock().open.remove(&number);
+        self.numbers.1.notify_all();
     }
 
     /// The same, at a server that was started again.
     pub(crate) fn again(&self, joined: u64, incarnation: u64) -> Session {
         let Session { id, serial, operations_max, .. } = *self;
-        Session { id, serial, joined, incarnation, operations_max, numbers: self.numbers.clone() }
+        let (numbers, estate) = (self.numbers.clone(), self.estate.clone());
+        Session { id, serial, joined, incarnation, operations_max, numbers, estate }
     }
 
     /// Of a request that may be carried out twice.
@@ -57,16 +95,26 @@ impl Session {
         Head { joined: self.joined, ..Head::of(self.id) }
     }
 
-    /// The next number. Waits while the oldest open one is so old that the server would keep no answer for this.
-    pub(crate) fn begin(self: &Arc<Session>, end: Instant) -> Result<Operation, Errno> {
+    /// The next number, or the one under which the request of this thread was asked before. Waits while the oldest open one is so old that the
+    /// server would keep no answer for this.
+    pub(crate) fn begin(self: &Arc<Session>, method: Method, end: Instant) -> Result<Operation, Errno> {
+        let kept = self.estate.is_some() && Scope::unique_now() != 0;
         let mut numbers = self.numbers.0.lock();
+        if let Some(number) = Some(kept).filter(|kept| *kept).and_then(|_| Note::take(method)) {
+            numbers.open.insert(number);
+            return Ok(Operation { session: self.clone(), number, kept });
+        }
         loop {
             let oldest = numbers.open.first().copied().unwrap_or(numbers.last + 1);
             if numbers.last + 1 - oldest < self.operations_max {
                 numbers.last += 1;
                 let number = numbers.last;
                 numbers.open.insert(number);
-                return Ok(Operation { session: self.clone(), number });
+                if let Some(estate) = &self.estate {
+                    written::set_last_number(estate, number);
+                    Note { number, method }.leave();
+                }
+                return Ok(Operation { session: self.clone(), number, kept });
             }
             if self.numbers.1.wait_until(&mut numbers, end).timed_out() {
                 return Err(Errno::ETIMEDOUT);
@@ -85,8 +133,11 @@ impl Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        self.session.numbers.0.lock().open.remove(&self.number);
-        self.session.numbers.1.notify_all();
+        if self.kept {
+            let (session, number) = (self.session.clone(), self.number);
+            return OPEN.with_borrow_mut(|open| open.push(Operation { session, number, kept: true }));
+        }
+        self.session.close(self.number);
     }
 }
 
@@ -97,20 +148,22 @@ mod tests {
 
     use super::*;
 
+    const METHOD: Method = Method::Unlink;
+
     #[test]
     fn only_what_has_ended_is_acknowledged() {
         let session = Arc::new(Session::new((SessionId(7), 1), 9, 1, 3));
         let now = Instant::now();
-        let (one, two) = (session.begin(now).unwrap(), session.begin(now).unwrap());
+        let (one, two) = (session.begin(METHOD, now).unwrap(), session.begin(METHOD, now).unwrap());
         assert_eq!((one.head().number, one.head().acknowledged), (1, 1));
-        let three = session.begin(now).unwrap();
+        let three = session.begin(METHOD, now).unwrap();
         drop(two);
         assert_eq!((three.head().number, three.head().acknowledged), (3, 1));
         let soon = Instant::now() + Duration::from_millis(5);
-        assert_eq!(session.begin(soon).err(), Some(Errno::ETIMEDOUT), "no answer would be kept");
+        assert_eq!(session.begin(METHOD, soon).err(), Some(Errno::ETIMEDOUT), "no answer would be kept");
         drop(one);
         assert_eq!(three.head().acknowledged, 3);
-        let four = session.begin(now).unwrap();
+        let four = session.begin(METHOD, now).unwrap();
         assert_eq!((four.head().number, four.head().acknowledged), (4, 3));
         assert_eq!((session.head().number, session.head().joined, four.head().joined), (0, 9, 9));
     }

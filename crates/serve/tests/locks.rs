@@ -76,6 +76,41 @@ fn come_back(session: &Session, before: u64, had: Vec<HeldLock>) -> Result<Mount
     ask(&session.control, &mount, &HadLocks { locks: had }.encode_to_vec(), 0).map(|(mounted, _)| mounted)
 }
 
+/// Another process goes on with the session.
+fn resume(session: &Session) -> (Mounted, Vec<HeldLock>) {
+    let (head, host) = (Some(Head::of(session.id)), "test".into());
+    let mount = Mount { head, host, resumes: true, ..Mount::default() };
+    let (mounted, body) = ask(&session.control, &mount, &[], 1 << 20).unwrap();
+    (mounted, HadLocks::read(&body).unwrap().locks)
+}
+
+#[test]
+fn who_goes_on_with_a_session_is_told_its_locks_and_nothing_waits_for_him() {
+    let mut site = Site::new(1);
+    let (one, two) = (site.session(), site.session());
+    assert_eq!(take(&one, write(1), false).1, LockOutcome::Granted);
+    assert_eq!(take(&two, write(3), true).1, LockOutcome::Waits);
+    let (mounted, locks) = resume(&one);
+    assert_eq!((mounted.was_here, locks), (true, vec![write(1)]));
+    let (mounted, locks) = resume(&two);
+    assert_eq!((mounted.was_here, locks), (true, vec![]));
+    give(&one, write(1));
+    assert_eq!(take(&one, write(5), false).1, LockOutcome::Granted, "nobody waits any more");
+    // One that came back is gone on with as well.
+    let before = one.mount().joined;
+    site.kill();
+    site.start();
+    let again = Session::over(&site, one.id);
+    assert_ne!(come_back(&again, before, vec![write(5)]).unwrap().joined, 0);
+    let (mounted, locks) = resume(&again);
+    assert_eq!((mounted.was_here, locks), (true, vec![write(5)]));
+    // And one that is not known has nothing.
+    let stranger = Session::over(&site, SessionId(two.id.0 + 5000));
+    let (mounted, locks) = resume(&stranger);
+    assert_eq!((mounted.was_here, locks), (false, vec![]));
+    assert_eq!(take(&stranger, write(1), false).1, LockOutcome::Conflict);
+}
+
 #[test]
 fn locks_of_two_sessions_go_together() {
     let site = Site::new(1);

@@ -15,13 +15,14 @@ use wire::{
     handshake::{Identity, Roles, Versions},
 };
 
-use super::{StartContext, mount_options, observed, patience::told, refusals::of_mount};
+use super::{StartContext, begin_session, mount_options, observed, patience::told, refusals::of_mount};
 use crate::{
     config::{ClusterConfig, RemoteConfig, Transport, id_text},
     control::{
         ClusterMountReport, ControlError, ControlHandler, ErrorCode, MoveReport, NodeReport, OwnReport, Peer,
         ProgressSink, Request, Response,
     },
+    guard::Ward,
     monitor::{Id, Sample},
     running::{MountedFs, Running, StartError, UnmountError},
     watched,
@@ -37,7 +38,11 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
                    that wait for locks would stop all others";
         return Err(StartError::Config(why.to_owned()));
     }
-    let credentials = credentials(&config.cluster, client_number()?, Roles::CLIENT)?;
+    let ward = context.ward;
+    let estate = ward.as_ref().map(|ward| ward.estate().clone());
+    let number = client_number()?;
+    let number = estate.as_ref().map_or(number, |estate| remote::written_node(estate, number));
+    let credentials = credentials(&config.cluster, number, Roles::CLIENT)?;
     let cluster = credentials.me.cluster;
     let mut options = RemoteOptions::new(config.cluster.metadata.clone(), credentials);
     options.host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
@@ -49,7 +54,10 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
         Some(node) => OwnNode::Is(node.into()),
     };
     options.sockets = config.sockets.clone();
-    options.passthrough = config.mount.passthrough;
+    // What the kernel reads by itself the next daemon would have to know.
+    options.passthrough = config.mount.passthrough && estate.is_none();
+    options.resumes = ward.as_ref().is_some_and(|ward| ward.resumes());
+    options.estate = estate;
     options.no_atime = config.mount.flags.no_atime;
     options.leases = config.mount.leases;
     options.cache = config.mount.cache.0;
@@ -66,14 +74,19 @@ pub fn start_remote(config: &RemoteConfig, context: StartContext<'_>) -> Result<
     let held = config.mount.write_back.0 / u64::from(wanted.max_transfer);
     wanted.held_buffers = usize::try_from(held).unwrap_or(HELD_MAX).min(HELD_MAX);
     wanted.fsname.clone_from(&config.source);
-    let session = match Session::mount(&wanted, remote.clone()) {
+    let session = match begin_session(&wanted, &remote, ward.as_deref()) {
         Ok(session) => session,
+        Err(error) if ward.as_ref().is_some_and(|ward| ward.resumes()) => {
+            // As after a kill: the session stays for another attempt.
+            std::mem::forget(remote);
+            return Err(of_mount(error));
+        }
         Err(error) => {
             remote.shutdown();
             return Err(of_mount(error));
         }
     };
-    let parts = Parts { remote, session, config: config.clone(), cluster, began: Instant::now() };
+    let parts = Parts { remote, session, config: config.clone(), cluster, began: Instant::now(), ward };
     let fs = Arc::new(ClusterMount { parts: RwLock::new(Some(Arc::new(parts))) });
     Ok(Running { handler: fs.clone(), fs })
 }
@@ -113,6 +126,7 @@ struct Parts {
     config: RemoteConfig,
     cluster: [u8; 16],
     began: Instant,
+    ward: Option<Arc<Ward>>,
 }
 
 struct ClusterMount {
@@ -147,6 +161,10 @@ impl MountedFs for ClusterMount {
         }
     }
 
+    fn leave(&self, patience: Duration) -> bool {
+        self.parts().is_none_or(|parts| parts.session.leave(patience))
+    }
+
     fn wait(&self) {
         if let Some(parts) = self.parts() {
             parts.session.run();
@@ -157,6 +175,9 @@ impl MountedFs for ClusterMount {
         let Some(parts) = self.parts() else { return };
         observed::process(sample, "cluster-mount", parts.config.mount.memory_budget.0);
         sample.add_asked(parts.remote.meter());
+        if let Some(guard) = parts.ward.as_ref().map(|ward| ward.report()) {
+            observed::guard(sample, &guard);
+        }
         let status = parts.remote.status();
         sample.add(Id::MapEpoch, &[], status.map_epoch);
         sample.add(Id::OpenFiles, &[], status.open_files as u64);
@@ -250,6 +271,7 @@ impl Parts {
             own: status.own.map(own),
             servers: servers.map(node).collect(),
             whole,
+            guard: self.ward.as_ref().map(|ward| ward.report()),
             warnings,
         }
     }

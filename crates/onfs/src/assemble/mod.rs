@@ -48,7 +48,7 @@ use std::{
 
 use client::{Client, ClientOptions};
 use ds::DataServer;
-use fuse::{Capabilities, MountError, MountOptions, Session, TransportChoice};
+use fuse::{Capabilities, Filesystem, MountError, MountOptions, Session, TransportChoice};
 
 use linked::Linked;
 use mds::Mds;
@@ -157,9 +157,9 @@ fn succeed(ward: &Ward, mds: &Mds) -> Result<(), StartError> {
 }
 
 /// A new mount, or the one that another daemon served.
-fn begin_session(
+fn begin_session<F: Filesystem>(
     options: &MountOptions,
-    client: &Arc<Client>,
+    client: &Arc<F>,
     ward: Option<&Ward>,
 ) -> Result<Session, MountError> {
     let Some(ward) = ward else { return Session::mount(options, client.clone()) };

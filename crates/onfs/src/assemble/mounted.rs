@@ -98,9 +98,7 @@ impl MountedFs for Mounted {
         sample.add(Id::FuseOverdue, &[], stats.overdue);
         sample.add(Id::OpenFiles, &[], stats.open_files);
         if let Some(guard) = parts.ward.as_ref().map(|ward| ward.report()) {
-            sample.add(Id::GuardStarts, &["unexpected-end"], u64::from(guard.restarts));
-            sample.add(Id::GuardStarts, &["upgrade"], u64::from(guard.upgrades));
-            sample.add_real(Id::GuardHeld, &[], guard.last_held_ms.unwrap_or_default() as f64 / 1000.0);
+            observed::guard(sample, &guard);
         }
     }
 

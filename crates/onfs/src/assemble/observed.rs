@@ -6,7 +6,10 @@ use mds::Mds;
 use types::TierId;
 
 use super::report::own_memory;
-use crate::monitor::{Id, Sample};
+use crate::{
+    control::GuardReport,
+    monitor::{Id, Sample},
+};
 
 /// A tier with less room than this part of it is full.
 const FULL_PART: u64 = 200;
@@ -16,6 +19,13 @@ pub(super) fn process(sample: &mut Sample, kind: &str, budget: u64) {
     sample.add(Id::Build, &[env!("CARGO_PKG_VERSION"), kind], 1);
     sample.add(Id::MemoryUsed, &[], own_memory().0);
     sample.add(Id::MemoryBudget, &[], budget);
+}
+
+/// What a guarded mount's daemon has.
+pub(super) fn guard(sample: &mut Sample, guard: &GuardReport) {
+    sample.add(Id::GuardStarts, &["unexpected-end"], u64::from(guard.restarts));
+    sample.add(Id::GuardStarts, &["upgrade"], u64::from(guard.upgrades));
+    sample.add_real(Id::GuardHeld, &[], guard.last_held_ms.unwrap_or_default() as f64 / 1000.0);
 }
 
 /// What a daemon with stores has.

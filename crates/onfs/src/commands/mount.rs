@@ -61,9 +61,11 @@ impl Wanted {
     }
 
     fn guarded<'a>(&'a self, settings: &'a Settings) -> Option<Guarded<'a>> {
-        let Wanted::Own(config) = self else { return None };
-        let (mount, log) = (&config.mount, &config.log);
-        config.mount.guard.then_some(Guarded { settings, mount, log })
+        let (mount, log) = match self {
+            Wanted::Own(config) => (&config.mount, &config.log),
+            Wanted::Cluster(config) => (&config.mount, &config.log),
+        };
+        mount.guard.then_some(Guarded { settings, mount, log })
     }
 
     fn serve(&self, ready: Ready, ward: Option<Arc<Ward>>) -> Outcome {
@@ -111,11 +113,6 @@ fn prepared(args: &MountArgs) -> Outcome<(Settings, Wanted)> {
     let remote = RemoteConfig::resolve(&settings, &host, &mountpoint).map_err(|error| wrong(&[error]))?;
     if let Some(remote) = remote {
         RemoteConfig::refuse_flags(&settings).map_err(|error| wrong(&[error]))?;
-        if remote.mount.guard {
-            return Err(Failure::usage(
-                "mount.guard: a mount of a cluster cannot be guarded: leave --guard out",
-            ));
-        }
         return Ok((settings, Wanted::Cluster(Box::new(remote))));
     }
     let config = resolve(&settings, &host, &mountpoint)?;

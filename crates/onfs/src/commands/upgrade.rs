@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::ask::{self, SHORT, failure_of};
 use crate::{
     args::UpgradeArgs,
-    control::{CallError, Client, GuardReport, Request, Response, StatusReport},
+    control::{CallError, Client, GuardReport, Request, Response},
     exit::{Exit, Failure, Outcome},
     locate, render,
 };
@@ -83,16 +83,24 @@ fn program(args: &UpgradeArgs) -> Outcome<String> {
     text.ok_or_else(|| Failure::usage(format!("{}: the name is not valid text (UTF-8)", path.display())))
 }
 
-fn status(client: &mut Client) -> Outcome<(StatusReport, Option<GuardReport>)> {
-    let Response::Status(report) = ask::call(client, Request::Status {}, Some(SHORT), &mut |_| {})? else {
-        return Ok((StatusReport::default(), None));
-    };
-    let guard = report.guard.clone();
-    Ok((*report, guard))
+/// The daemon that answers.
+#[derive(Default)]
+struct Daemon {
+    version: String,
+    pid: u32,
+}
+
+fn status(client: &mut Client) -> Outcome<(Daemon, Option<GuardReport>)> {
+    let answer = ask::call(client, Request::Status {}, Some(SHORT), &mut |_| {})?;
+    if let Response::ClusterMount(report) = answer {
+        return Ok((Daemon { version: report.version, pid: report.pid }, report.guard));
+    }
+    let Response::Status(report) = answer else { return Ok((Daemon::default(), None)) };
+    Ok((Daemon { version: report.version, pid: report.pid }, report.guard))
 }
 
 /// The daemon after that of this number, when it answers.
-fn next(socket: &Path, number: u32, patience: Duration) -> Outcome<(StatusReport, GuardReport)> {
+fn next(socket: &Path, number: u32, patience: Duration) -> Outcome<(Daemon, GuardReport)> {
     let end = Instant::now() + patience;
     loop {
         if let Ok(mut client) = Client::connect(socket)

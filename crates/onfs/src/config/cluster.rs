@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use net::{Address, tls::TlsFiles};
 use remote::Sockets;
+use types::ByteSize;
 
 use super::{
     database::DatabaseConfig,
@@ -143,6 +144,7 @@ impl RemoteConfig {
                 format!("{} lies on the mount point itself: choose a place outside", mount.state.display());
             return Err(ConfigError::new("mount.state", why));
         }
+        check_guard(&mount)?;
         let (monitor, log) = (monitor(&reader)?, log(&reader)?);
         let sockets = sockets(&reader, host)?;
         Ok(Some(RemoteConfig { source: source.to_owned(), cluster, sockets, mount, monitor, log }))
@@ -161,6 +163,21 @@ impl RemoteConfig {
         let Some((entry, flag)) = odd else { return Ok(()) };
         let why = format!("{}: tiers and metadata are the cluster's, not this mount's", entry.setting.name());
         Err(ConfigError::new(flag, why))
+    }
+}
+
+/// What no other daemon could go on with.
+fn check_guard(mount: &MountConfig) -> Result<(), ConfigError> {
+    let refused = |why| Err(ConfigError::new("mount.guard", why));
+    match mount {
+        _ if !mount.guard => Ok(()),
+        MountConfig { older_kernel: true, .. } => {
+            refused("it needs what Linux 6.9 has: leave mount.kernel_features or --guard out")
+        }
+        MountConfig { write_back: ByteSize(1..), .. } => {
+            refused("what mount.write_back keeps back would be lost with a daemon: leave one of both out")
+        }
+        _ => Ok(()),
     }
 }
 

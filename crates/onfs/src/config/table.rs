@@ -80,7 +80,7 @@ settings! {
         "How requests come from the kernel: FUSE over io_uring, or /dev/fuse. `auto` takes io_uring where the kernel offers it; a mount of a cluster is served over /dev/fuse.";
     mount.guard: Kind::Choice(&["off", "on"]), "off", Some("--guard"),
         "Keep the mount when the daemon ends unexpectedly: a small process starts another one, which goes on with what programs have open. \
-         Needs Linux 6.9. Not with a linked directory, a mount of a cluster or FUSE over io_uring.";
+         Needs Linux 6.9. Not with a linked directory or FUSE over io_uring; of a cluster without passthrough, mount.write_back and shared mappings.";
     mount.passthrough: Kind::Choice(&["auto", "off"]), "auto", None,
         "Let the kernel read and write a file that is wholly in one tier without asking the daemon. Needs root.";
     mount.kernel_features: Kind::Choice(&["all", "6.1"]), "all", None,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use types::TierId;
 
-use super::report::TierReport;
+use super::report::{GuardReport, TierReport};
 
 /// `onfs status` of a mount of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct ClusterMountReport {
     /// All of it, as the metadata server knows it; none while that does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<ClusterReport>,
+    /// Of a guarded mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardReport>,
     pub warnings: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Clusters, for people.
 
 use super::{
-    status::tiers,
+    status::{guarded, tiers},
     table::{Align, Table, pairs},
     units::{bar, bytes, count, files, span},
 };
@@ -13,7 +13,7 @@ use crate::control::{
 /// The status of a mount of a cluster.
 pub fn cluster_mount(s: &ClusterMountReport) -> String {
     let own = s.own.as_ref().map_or_else(|| "none".to_owned(), |own| own_server(s, own));
-    let rows = [
+    let mut rows = vec![
         ("mount point", s.mountpoint.clone()),
         ("cluster", format!("{} ({})", s.source, s.cluster)),
         ("state", s.state_dir.clone()),
@@ -24,6 +24,7 @@ pub fn cluster_mount(s: &ClusterMountReport) -> String {
         ("known inodes", count(s.known_inodes)),
         ("own data server", own),
     ];
+    rows.extend(s.guard.as_ref().map(|guard| ("guarded", guarded(guard))));
     let mut out = pairs(&rows);
     out.push_str("\nservers\n");
     let mut table = Table::new(&[

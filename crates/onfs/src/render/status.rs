@@ -88,7 +88,7 @@ fn head(s: &StatusReport) -> String {
     pairs(&rows)
 }
 
-fn guarded(guard: &GuardReport) -> String {
+pub(super) fn guarded(guard: &GuardReport) -> String {
     let times = |n: u32| if n == 1 { "once".to_owned() } else { format!("{n} times") };
     let mut out = format!("by pid {}, restarted {}", guard.guardian, times(guard.restarts));
     out.push_str(&format!(", upgraded {}", times(guard.upgrades)));

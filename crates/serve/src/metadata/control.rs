@@ -3,6 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use lease::coherence::message::{Joined, Party};
+use prost::Message;
 use proto::{
     Head, Nothing, Reason, Request,
     control::{
@@ -51,7 +52,7 @@ impl MetadataService {
     }
 
     /// `client`: as who asks is called on his connection.
-    pub(super) fn mount(&self, meta: &[u8], body: &[u8], client: u64) -> Outcome {
+    pub(super) fn mount(&self, meta: &[u8], body: &[u8], (client, most): (u64, usize)) -> Outcome {
         let asked: Mount = proto::decode(meta)?;
         let id = asked.head().map(Head::session).ok_or(proto::Bad::Missing("session"))?;
         let root = match self.mds.find(Ino::ROOT) {
@@ -65,7 +66,12 @@ impl MetadataService {
             return Err(No::session_gone());
         }
         let brings = !had.locks.is_empty();
-        let joined = self.joined(Party { session: id, joined: Joined(asked.before) }, had, asked.stamp)?;
+        // As what it came, and came back, whoever goes on with it does not know.
+        let here = asked.resumes.then(|| self.sessions.asking(asked.head()).ok()).flatten();
+        let joined = match &here {
+            Some(session) => session.party().joined.0,
+            None => self.joined(Party { session: id, joined: Joined(asked.before) }, had, asked.stamp)?,
+        };
         self.sessions.mount(Party { session: id, joined: Joined(joined) }, &asked.host, (asked.node, client));
         if let Some(session) = self.sessions.get(id) {
             session.is_of_job(&asked.job);
@@ -74,8 +80,9 @@ impl MetadataService {
                 self.arrive(&session, false)?;
             }
         }
+        let locks = here.and_then(|session| self.resumed(session.party()));
         let limits = self.options.sessions;
-        Ok(Done::new(&Mounted {
+        let mounted = Mounted {
             root,
             incarnation: self.incarnation,
             uuid: self.mds.uuid().to_vec(),
@@ -85,7 +92,10 @@ impl MetadataService {
             references_max: limits.references as u64,
             operations_max: limits.operations as u64,
             joined,
-        }))
+            was_here: locks.is_some(),
+        };
+        let locks = locks.map_or_else(Vec::new, |locks| locks.encode_to_vec());
+        fits(Done::with_body(&mounted, locks), most)
     }
 
     /// One that is not there has nothing.

@@ -386,7 +386,7 @@ impl MetadataService {
         }
         match method {
             Method::Hello => self.hello(meta, most),
-            Method::Mount => self.mount(meta, body, incoming.peer().node),
+            Method::Mount => self.mount(meta, body, (incoming.peer().node, most)),
             Method::Unmount => self.unmount(meta),
             Method::Return => self.of_session(meta, |session, asked| self.give_back(session, asked)),
             Method::Renew => self.of_session(meta, |session, asked| self.renew(session, asked)),

@@ -1,0 +1,279 @@
+//! One process after the other under one guarded mount of a cluster: the next one goes on with the session, its openings, references and locks.
+//!
+//! - I-SUCC-1: what the kernel is told of (a reference, an opening) is written down before, and an opening is struck when the server knows that it
+//!   is closed.
+//! - I-SUCC-2: an operation that a request of the kernel's asked for has its number noted before it is sent, and the number is open until the kernel
+//!   has its answer: the same request, sent again by the kernel to the next process, is asked again under that number.
+//! - I-SUCC-3: of a server that does not know the session any more all locks are lost: who had one gets `EIO`, as ever.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use fuse::Header;
+use handover::{Estate, Place, Scope};
+use lease::coherence::locks::{Class, HadLock};
+use parking_lot::Mutex;
+use proto::{closing::Closing, control::Mounted, locks::HadLocks, metadata};
+use types::{Errno, Ino};
+
+use crate::{
+    Remote,
+    closes::ToClose,
+    held::{Holder, Source},
+    keys::inode,
+    names::attr_of,
+    openings::OpenFile,
+    session, written,
+};
+
+/// After this long the kernel has sent again all that it sends again.
+const SENT_AGAIN: Duration = Duration::from_secs(2);
+
+/// Who took a lock through which opening.
+type User = (Ino, Holder, u64);
+
+#[derive(Default)]
+pub(crate) struct Succession {
+    /// Servers that were asked what the session has there.
+    asked: Mutex<BTreeSet<u64>>,
+    /// Where users of locks are written down.
+    users: Mutex<HashMap<User, Place>>,
+    /// Openings with locks that were lost before the openings were taken over.
+    unlocked: Mutex<BTreeSet<u64>>,
+    left: Mutex<Left>,
+}
+
+/// Requests that the process before did not answer.
+#[derive(Default)]
+struct Left {
+    /// The numbers of their operations, which are open.
+    numbers: BTreeMap<u64, u64>,
+    /// Until when they may come again.
+    until: Option<Instant>,
+}
+
+/// While it lives, this thread carries out a request of the kernel's.
+pub(crate) struct Carrying<'a> {
+    scope: Option<Scope>,
+    remote: &'a Remote,
+    again: Option<u64>,
+}
+
+impl Drop for Carrying<'_> {
+    fn drop(&mut self) {
+        drop(self.scope.take());
+        session::answered();
+        if let Some(unique) = self.again {
+            self.remote.left_is_answered(unique);
+        }
+    }
+}
+
+fn class_number(class: Class) -> u64 {
+    match class {
+        Class::Process => 0,
+        Class::Description => 1,
+        Class::Flock => 2,
+    }
+}
+
+fn class_of(number: u64) -> Option<Class> {
+    [Class::Process, Class::Description, Class::Flock]
+        .into_iter()
+        .find(|class| class_number(*class) == number)
+}
+
+impl Remote {
+    fn estate(&self) -> Option<&Arc<Estate>> {
+        self.options.estate.as_ref()
+    }
+
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.options.estate.is_some()
+    }
+
+    /// What an earlier process did for the request that the kernel does not know of is undone.
+    pub(crate) fn carry_out(&self, header: &Header) -> Option<Carrying<'_>> {
+        let scope = self.estate()?.calls.enter(header.unique, &mut |node| self.references.forget(node, 1));
+        written::begin_request();
+        let again = Scope::comes_again().then(|| scope.unique());
+        if let Some(unique) = again {
+            tracing::debug!(unique, opcode = header.opcode, "a request came again");
+        }
+        Some(Carrying { scope: Some(scope), remote: self, again })
+    }
+
+    /// A request was read that comes again: its number stays open until it is answered.
+    pub(crate) fn comes_again(&self, unique: u64) {
+        let mut left = self.succession.left.lock();
+        if left.numbers.contains_key(&unique) {
+            // Of those that are looked at when the time is over it is none any more.
+            let number = left.numbers.remove(&unique);
+            left.numbers.extend(number.map(|number| (unique | SEEN, number)));
+        }
+    }
+
+    fn left_is_answered(&self, unique: u64) {
+        let number = self.succession.left.lock().numbers.remove(&(unique | SEEN));
+        number.into_iter().for_each(|number| self.session().close(number));
+    }
+
+    /// Called again and again: what the kernel did not send again it has an answer to.
+    pub(crate) fn close_left(&self) {
+        let mut left = self.succession.left.lock();
+        if left.until.is_none_or(|until| Instant::now() < until) {
+            return;
+        }
+        left.until = None;
+        let unseen: Vec<u64> = left.numbers.keys().copied().filter(|unique| unique & SEEN == 0).collect();
+        let numbers: Vec<u64> = unseen.iter().filter_map(|unique| left.numbers.remove(unique)).collect();
+        drop(left);
+        let session = self.session();
+        numbers.into_iter().for_each(|number| session.close(number));
+    }
+
+    /// Before a lock is asked for.
+    pub(crate) fn write_down_user(&self, (ino, holder, handle): User) {
+        let Some(estate) = self.estate() else { return };
+        let mut users = self.succession.users.lock();
+        if users.contains_key(&(ino, holder, handle)) {
+            return;
+        }
+        match estate.backings.add([ino.get(), holder.id, class_number(holder.class), handle]) {
+            Some(place) => drop(users.insert((ino, holder, handle), place)),
+            None => estate.set_incomplete(),
+        }
+    }
+
+    /// They have no lock any more that was taken through it.
+    pub(crate) fn strike_users(&self, is_one: impl Fn(&User) -> bool) {
+        let Some(estate) = self.estate() else { return };
+        let mut users = self.succession.users.lock();
+        users.extract_if(|user, _| is_one(user)).for_each(|(_, place)| estate.backings.remove(place));
+    }
+
+    /// What is written down holds from now on. Before the session is there.
+    pub(crate) fn take_over_records(&self) {
+        let Some(estate) = self.estate() else { return };
+        if self.openings.estate.set(estate.clone()).is_err() {
+            tracing::error!("openings are written down already");
+        }
+        self.references.keep(estate);
+        let mut users = self.succession.users.lock();
+        for (place, [node, id, class, handle]) in estate.backings.records() {
+            let Some((ino, class)) = Ino::from_raw(node).zip(class_of(class)) else { continue };
+            users.insert((ino, Holder { class, id }, handle), place);
+        }
+    }
+
+    /// Is this server to say what the session has there?
+    pub(crate) fn resumes_at(&self, node: u64) -> bool {
+        self.options.resumes && !self.succession.asked.lock().contains(&node)
+    }
+
+    /// It said so.
+    pub(crate) fn resumed_at(&self, at: Source, mounted: &Mounted, body: &[u8]) {
+        if !self.succession.asked.lock().insert(at.node) {
+            return;
+        }
+        let session = self.estate().and_then(|estate| written::session(estate));
+        let locks = HadLocks::read(body).ok().filter(|_| mounted.was_here).zip(session);
+        let users = self.users_at(at.node);
+        let Some((locks, (id, _))) = locks else {
+            self.locks.lock().held.enter(at);
+            tracing::warn!(
+                node = at.node,
+                users = users.len(),
+                "the session is not known there any more: what had locks there gives EIO"
+            );
+            return users.into_iter().for_each(|(.., handle)| self.is_unlocked(handle));
+        };
+        let locks: Vec<HadLock> =
+            locks.locks.iter().filter_map(|lock| HadLock::said(id, lock).ok()).collect();
+        self.locks.lock().held.resume(at, &locks, &users);
+    }
+
+    fn users_at(&self, node: u64) -> Vec<User> {
+        let users = self.succession.users.lock();
+        users.keys().filter(|(ino, ..)| self.node_of(ino.get()) == node).copied().collect()
+    }
+
+    fn is_unlocked(&self, handle: u64) {
+        self.succession.unlocked.lock().insert(handle);
+        if let Some(file) = self.openings.get(handle) {
+            file.unlocked.store(true, Ordering::Release);
+        }
+    }
+
+    /// Before the first request of the kernel's.
+    pub(crate) fn take_over(&self) -> Result<(), Errno> {
+        let Some(estate) = self.estate().cloned() else { return Ok(()) };
+        if estate.is_incomplete() {
+            tracing::error!(
+                "more was open or known than the guardian has room for: nobody can go on from there"
+            );
+            return Err(Errno::EOVERFLOW);
+        }
+        let mut open = 0;
+        for (place, [handle, node, opening, made_by]) in estate.handles.records() {
+            let ino = Ino::from_raw(node).ok_or(Errno::EIO)?;
+            if made_by == written::CLOSED {
+                let closing = Closing { opening: handle, ino: node, atime: None };
+                self.close_soon(ToClose { closing, write: false, place: Some(place) });
+                continue;
+            }
+            self.open_again_as(ino, handle, (written::access(opening), place));
+            open += 1;
+        }
+        let left = {
+            let mut left = self.succession.left.lock();
+            left.until = Some(Instant::now() + SENT_AGAIN);
+            left.numbers.len()
+        };
+        tracing::info!(open, left, known = self.references.len(), "taken over from the process before");
+        Ok(())
+    }
+
+    /// The numbers of what was asked and not answered.
+    pub(crate) fn keep_left_open(&self, session: &session::Session) {
+        let Some(estate) = self.estate() else { return };
+        let mut left = self.succession.left.lock();
+        for (unique, note) in estate.calls.left_notes() {
+            if let Some(number) = written::Note::number_of(note) {
+                session.left_open(number);
+                left.numbers.insert(unique, number);
+            }
+        }
+    }
+
+    fn open_again_as(&self, ino: Ino, number: u64, (access, place): (crate::Access, Place)) {
+        if access.write {
+            self.begin_change(&[inode(ino)]);
+        }
+        let open = |head| {
+            let (head, opening, write) = (Some(head), number, access.write);
+            metadata::Open { head, ino: ino.get(), opening, write, keep: false, again: true }
+        };
+        let opened = self.ask(open, self.want_anew()).and_then(|(opened, _)| attr_of(opened.attr));
+        let file = match &opened {
+            Ok(attr) => self.found_again(attr, number, access),
+            Err(errno) => {
+                tracing::warn!(ino = ino.get(), %errno, "an open file is lost: the process before had it open");
+                let file = self.unknown(ino, (number, 0), access);
+                file.lost.store(true, Ordering::Release);
+                file
+            }
+        };
+        let _ = file.place.set(place);
+        if self.succession.unlocked.lock().contains(&number) {
+            file.unlocked.store(true, Ordering::Release);
+        }
+        let _: Arc<OpenFile> = self.openings.insert(file);
+    }
+}
+
+/// In the number of a left request that was read again.
+const SEEN: u64 = 1 << 63;
