@@ -148,6 +148,10 @@ impl Held {
         self.inodes.get(&ino)?.files.whole(holder)
     }
 
+    pub(crate) fn has(&self, ino: Ino, holder: Holder) -> bool {
+        self.inodes.get(&ino).is_some_and(|on| on.has(holder))
+    }
+
     /// May it have a lock there?
     pub(crate) fn is_user(&self, ino: Ino, holder: Holder) -> bool {
         self.inodes.get(&ino).is_some_and(|on| on.users.contains_key(&holder))

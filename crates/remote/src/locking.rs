@@ -57,8 +57,13 @@ fn said((ino, holder): (Ino, Holder), range: Range, kind: Kind, pid: u32) -> Hel
 impl Remote {
     /// Wants a lock. `answer` is called once, by any thread; [`Remote::interrupt`] with the same `id` hurries it.
     pub fn lock(&self, id: u64, wish: LockWish, answer: impl FnOnce(Result<(), Errno>) + Send + 'static) {
-        let answer: Answer = Box::new(answer);
         self.write_down_user((wish.ino, wish.holder, wish.handle));
+        let (ino, holder, this) = (wish.ino, wish.holder, self.this.clone());
+        let answer: Answer = Box::new(move |result| {
+            // Before its program hears of it.
+            this.upgrade().into_iter().for_each(|this| this.settle_user(ino, holder));
+            answer(result);
+        });
         let next = self.locks.lock().insert(id, wish, answer);
         self.go_on(next);
     }
@@ -87,10 +92,12 @@ impl Remote {
             }
             locks.held.begin(ino, holder, None);
         }
+        self.set_user(ino, holder, false);
         let result = self.ask_unlock(ino, holder, range);
         if result.is_err() {
             self.locks.lock().held.ended(ino, holder, true);
         }
+        self.settle_user(ino, holder);
         result
     }
 

@@ -181,6 +181,15 @@ impl Openings {
         removed
     }
 
+    /// A lock that was taken through it is lost. Was it not yet?
+    pub(crate) fn set_unlocked(&self, file: &OpenFile) -> bool {
+        let before = file.unlocked.swap(true, Ordering::AcqRel);
+        if let (Some(estate), Some(place)) = (self.estate.get(), file.place.get()) {
+            estate.handles.set(*place, 2, written::unlocked(written::opening(file.access)));
+        }
+        !before
+    }
+
     /// The server knows that it is closed.
     pub(crate) fn strike(&self, place: Option<Place>) {
         if let (Some(estate), Some(place)) = (self.estate.get(), place) {

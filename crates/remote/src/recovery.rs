@@ -204,9 +204,11 @@ impl Remote {
         self.save_back(None);
         let life = self.fetch_facts().map_err(|stop| stop.errno())?;
         let unlocked = self.locks.lock().held.lose();
+        // Before the new session is written down, with which another process may go on.
+        let unlocked = self.lose_unlocked(&unlocked);
         let (session, at) = self.new_session(life).map_err(|stop| stop.errno())?;
         self.hold_all(&session, None, &|_| true)?;
-        let lost = self.open_again(&session, None, &|_| true)? + self.lose_unlocked(&unlocked);
+        let lost = self.open_again(&session, None, &|_| true)? + unlocked;
         tracing::warn!(session = %session.id, lost, "a new session; openings that are lost give EIO");
         let again = {
             let mut current = self.session.write();
@@ -243,7 +245,7 @@ impl Remote {
         let mut lost = 0;
         for file in handles.iter().filter_map(|handle| self.openings.get(*handle)) {
             tracing::warn!(ino = file.ino.get(), "the locks of an open file are lost with the session");
-            lost += u64::from(!file.unlocked.swap(true, Ordering::AcqRel));
+            lost += u64::from(self.openings.set_unlocked(&file));
         }
         lost
     }

@@ -4,11 +4,15 @@
 //!   is closed.
 //! - I-SUCC-2: an operation that a request of the kernel's asked for has its number noted before it is sent, and the number is open until the kernel
 //!   has its answer: the same request, sent again by the kernel to the next process, is asked again under that number.
-//! - I-SUCC-3: of a server that does not know the session any more all locks are lost: who had one gets `EIO`, as ever.
+//! - I-SUCC-3: who is written down as having a lock, and of whom no server knows one, has lost it and gets `EIO`. He is written down as such before his
+//!   program hears of the lock, and no more before a server is asked to give it up.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, atomic::Ordering},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -40,10 +44,19 @@ pub(crate) struct Succession {
     /// Servers that were asked what the session has there.
     asked: Mutex<BTreeSet<u64>>,
     /// Where users of locks are written down.
-    users: Mutex<HashMap<User, Place>>,
-    /// Openings with locks that were lost before the openings were taken over.
-    unlocked: Mutex<BTreeSet<u64>>,
+    users: Mutex<HashMap<User, Written>>,
+    /// Of whom servers said that they have locks.
+    have: Mutex<HashSet<(Ino, Holder)>>,
+    /// What was lost was looked for, at all servers that answered.
+    looked: AtomicBool,
     left: Mutex<Left>,
+}
+
+#[derive(Clone, Copy)]
+struct Written {
+    place: Place,
+    /// He has a lock.
+    has: bool,
 }
 
 /// Requests that the process before did not answer.
@@ -78,6 +91,13 @@ fn class_number(class: Class) -> u64 {
         Class::Description => 1,
         Class::Flock => 2,
     }
+}
+
+/// In the word of a user's class: he has a lock.
+const HAS: u64 = 1 << 8;
+
+fn user_word(holder: Holder, has: bool) -> u64 {
+    class_number(holder.class) | if has { HAS } else { 0 }
 }
 
 fn class_of(number: u64) -> Option<Class> {
@@ -135,6 +155,33 @@ impl Remote {
         numbers.into_iter().for_each(|number| session.close(number));
     }
 
+    /// Whether he has a lock that was taken through one of his openings.
+    pub(crate) fn set_user(&self, ino: Ino, holder: Holder, has: bool) {
+        let Some(estate) = self.estate() else { return };
+        let mut users = self.succession.users.lock();
+        let his = users.iter_mut().filter(|((of, by, _), _)| (*of, *by) == (ino, holder));
+        his.for_each(|(_, written)| {
+            written.has = has;
+            estate.backings.set(written.place, 2, user_word(holder, has));
+        });
+    }
+
+    /// He was given a lock, or was not, or gave one up.
+    pub(crate) fn settle_user(&self, ino: Ino, holder: Holder) {
+        if !self.is_guarded() {
+            return;
+        }
+        let (has, is_user) = {
+            let locks = self.locks.lock();
+            (locks.held.has(ino, holder), locks.held.is_user(ino, holder))
+        };
+        match (has, is_user) {
+            (true, _) => self.set_user(ino, holder, true),
+            (false, true) => {}
+            (false, false) => self.strike_users(|(of, by, _)| (*of, *by) == (ino, holder)),
+        }
+    }
+
     /// Before a lock is asked for.
     pub(crate) fn write_down_user(&self, (ino, holder, handle): User) {
         let Some(estate) = self.estate() else { return };
@@ -142,8 +189,8 @@ impl Remote {
         if users.contains_key(&(ino, holder, handle)) {
             return;
         }
-        match estate.backings.add([ino.get(), holder.id, class_number(holder.class), handle]) {
-            Some(place) => drop(users.insert((ino, holder, handle), place)),
+        match estate.backings.add([ino.get(), holder.id, user_word(holder, false), handle]) {
+            Some(place) => drop(users.insert((ino, holder, handle), Written { place, has: false })),
             None => estate.set_incomplete(),
         }
     }
@@ -152,7 +199,9 @@ impl Remote {
     pub(crate) fn strike_users(&self, is_one: impl Fn(&User) -> bool) {
         let Some(estate) = self.estate() else { return };
         let mut users = self.succession.users.lock();
-        users.extract_if(|user, _| is_one(user)).for_each(|(_, place)| estate.backings.remove(place));
+        users
+            .extract_if(|user, _| is_one(user))
+            .for_each(|(_, written)| estate.backings.remove(written.place));
     }
 
     /// What is written down holds from now on. Before the session is there.
@@ -163,9 +212,9 @@ impl Remote {
         }
         self.references.keep(estate);
         let mut users = self.succession.users.lock();
-        for (place, [node, id, class, handle]) in estate.backings.records() {
-            let Some((ino, class)) = Ino::from_raw(node).zip(class_of(class)) else { continue };
-            users.insert((ino, Holder { class, id }, handle), place);
+        for (place, [node, id, word, handle]) in estate.backings.records() {
+            let Some((ino, class)) = Ino::from_raw(node).zip(class_of(word & !HAS)) else { continue };
+            users.insert((ino, Holder { class, id }, handle), Written { place, has: word & HAS != 0 });
         }
     }
 
@@ -181,19 +230,16 @@ impl Remote {
         }
         let session = self.estate().and_then(|estate| written::session(estate));
         let locks = HadLocks::read(body).ok().filter(|_| mounted.was_here).zip(session);
+        let locks: Vec<HadLock> = locks.map_or_else(Vec::new, |(locks, (id, _))| {
+            locks.locks.iter().filter_map(|lock| HadLock::said(id, lock).ok()).collect()
+        });
+        let holder = |lock: &HadLock| Holder { class: lock.owner.class, id: lock.owner.id };
+        self.succession.have.lock().extend(locks.iter().map(|lock| (lock.ino, holder(lock))));
         let users = self.users_at(at.node);
-        let Some((locks, (id, _))) = locks else {
-            self.locks.lock().held.enter(at);
-            tracing::warn!(
-                node = at.node,
-                users = users.len(),
-                "the session is not known there any more: what had locks there gives EIO"
-            );
-            return users.into_iter().for_each(|(.., handle)| self.is_unlocked(handle));
-        };
-        let locks: Vec<HadLock> =
-            locks.locks.iter().filter_map(|lock| HadLock::said(id, lock).ok()).collect();
         self.locks.lock().held.resume(at, &locks, &users);
+        if self.succession.looked.load(Ordering::Acquire) {
+            self.look_for_lost_locks(&|node| node == at.node);
+        }
     }
 
     fn users_at(&self, node: u64) -> Vec<User> {
@@ -201,11 +247,37 @@ impl Remote {
         users.keys().filter(|(ino, ..)| self.node_of(ino.get()) == node).copied().collect()
     }
 
-    fn is_unlocked(&self, handle: u64) {
-        self.succession.unlocked.lock().insert(handle);
-        if let Some(file) = self.openings.get(handle) {
-            file.unlocked.store(true, Ordering::Release);
+    /// Those who are written down as having a lock, and of whom no server knows one.
+    fn look_for_lost_locks(&self, at: &dyn Fn(u64) -> bool) {
+        let has = |(user, written): (&User, &Written)| written.has.then_some(*user);
+        let users: Vec<User> = self.succession.users.lock().iter().filter_map(has).collect();
+        for (ino, holder, handle) in users {
+            if !at(self.node_of(ino.get())) || self.succession.have.lock().contains(&(ino, holder)) {
+                continue;
+            }
+            tracing::warn!(
+                ino = ino.get(),
+                "a lock that the process before had is known to no server: what was opened with it gives EIO"
+            );
+            if let Some(file) = self.openings.get(handle) {
+                self.openings.set_unlocked(&file);
+            }
         }
+    }
+
+    /// All servers are to say what the session has there. Those that do not answer.
+    fn ask_all(&self) -> BTreeSet<u64> {
+        let mut silent = BTreeSet::new();
+        if self.has_homes() {
+            let session = self.session();
+            for owner in self.nodes.owners() {
+                if let Err(stop) = self.join_at(&self.homes.of(&owner), &session) {
+                    tracing::warn!(node = owner.node, errno = %stop.errno(), "a server does not say yet what the process before had there");
+                    silent.insert(owner.node);
+                }
+            }
+        }
+        silent
     }
 
     /// Before the first request of the kernel's.
@@ -225,9 +297,12 @@ impl Remote {
                 self.close_soon(ToClose { closing, write: false, place: Some(place) });
                 continue;
             }
-            self.open_again_as(ino, handle, (written::access(opening), place));
+            self.open_again_as(ino, handle, (opening, place));
             open += 1;
         }
+        let silent = self.ask_all();
+        self.look_for_lost_locks(&|node| !silent.contains(&node));
+        self.succession.looked.store(true, Ordering::Release);
         let left = {
             let mut left = self.succession.left.lock();
             left.until = Some(Instant::now() + SENT_AGAIN);
@@ -249,13 +324,14 @@ impl Remote {
         }
     }
 
-    fn open_again_as(&self, ino: Ino, number: u64, (access, place): (crate::Access, Place)) {
+    fn open_again_as(&self, ino: Ino, number: u64, (opening, place): (u64, Place)) {
+        let access = written::access(opening);
         if access.write {
             self.begin_change(&[inode(ino)]);
         }
         let open = |head| {
-            let (head, opening, write) = (Some(head), number, access.write);
-            metadata::Open { head, ino: ino.get(), opening, write, keep: false, again: true }
+            let (head, write) = (Some(head), access.write);
+            metadata::Open { head, ino: ino.get(), opening: number, write, keep: false, again: true }
         };
         let opened = self.ask(open, self.want_anew()).and_then(|(opened, _)| attr_of(opened.attr));
         let file = match &opened {
@@ -268,9 +344,7 @@ impl Remote {
             }
         };
         let _ = file.place.set(place);
-        if self.succession.unlocked.lock().contains(&number) {
-            file.unlocked.store(true, Ordering::Release);
-        }
+        file.unlocked.store(written::is_unlocked(opening), Ordering::Release);
         let _: Arc<OpenFile> = self.openings.insert(file);
     }
 }

@@ -20,6 +20,8 @@ const INSTANCE: usize = 5;
 const READ: u64 = 1;
 const WRITE: u64 = 2;
 const NO_ATIME: u64 = 4;
+/// A lock that was taken through it is lost.
+const UNLOCKED: u64 = 8;
 /// In place of the request that made an opening: the kernel has closed it.
 pub(crate) const CLOSED: u64 = 1 << 63;
 
@@ -74,6 +76,14 @@ pub(crate) fn instance(estate: &Estate) -> net::Instance {
 pub(crate) fn opening(access: crate::Access) -> u64 {
     let bit = |set: bool, bit: u64| if set { bit } else { 0 };
     bit(access.read, READ) | bit(access.write, WRITE) | bit(access.no_atime, NO_ATIME)
+}
+
+pub(crate) fn unlocked(opening: u64) -> u64 {
+    opening | UNLOCKED
+}
+
+pub(crate) fn is_unlocked(opening: u64) -> bool {
+    opening & UNLOCKED != 0
 }
 
 pub(crate) fn access(opening: u64) -> crate::Access {
@@ -137,6 +147,7 @@ mod tests {
         for n in 0..8 {
             let access = access(n);
             assert_eq!(opening(access), n);
+            assert!(is_unlocked(unlocked(n)) && !is_unlocked(n) && super::access(unlocked(n)) == access);
         }
     }
 
