@@ -132,6 +132,40 @@ def mapped(dir, go):
             assert os.pread(file.fileno(), 8, at) == struct.pack("<Q", n)
 
 
+def count(dir, go):
+    """Two programs count in one file, each step under a lock, with a descriptor that stays open and with new ones."""
+    path = f"{dir}/count"
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", 0))
+    children = []
+    for new in (False, True):
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            file, steps = os.open(path, os.O_RDWR), 0
+            for _ in rounds(go):
+                if new:
+                    os.close(file)
+                    file = os.open(path, os.O_RDWR)
+                fcntl.lockf(file, fcntl.LOCK_EX)
+                n, = struct.unpack("<Q", os.pread(file, 8, 0))
+                os.pwrite(file, struct.pack("<Q", n + 1), 0)
+                steps += 1
+                if not new:
+                    fcntl.lockf(file, fcntl.LOCK_UN)
+            os.write(write, struct.pack("<Q", steps))
+            os._exit(0)
+        os.close(write)
+        children.append((pid, read))
+    steps = 0
+    for pid, read in children:
+        assert os.waitpid(pid, 0)[1] == 0
+        steps += struct.unpack("<Q", os.read(read, 8))[0]
+    with open(path, "rb") as file:
+        assert struct.unpack("<Q", file.read()) == (steps,), steps
+
+
 def is_locked(path, how):
     """By others, as another process sees it."""
     test = f"""import fcntl, sys
