@@ -286,11 +286,7 @@ fn the_server_on_duty_is_started_again() {
         let mount = proto::control::Mount {
             head: Some(Head::of(id)),
             host: "test".into(),
-            node: 0,
-            before: 0,
-            life: 0,
-            stamp: 0,
-            job: String::new(),
+            ..proto::control::Mount::default()
         };
         site::ask(&control, &mount, &[], 0).unwrap();
         let caller = Some(proto::attr::Caller { uid: 0, gid: 0, umask: 0 });
