@@ -98,9 +98,7 @@ impl Filesystem for Remote {
 
     fn dispatch(&self, call: Call) {
         let header = *call.header();
-        if self.is_guarded() && Scope::is_again(header.unique) {
-            self.comes_again(Scope::number_of(header.unique));
-        }
+        self.comes_again(header.unique);
         let for_data = match call.operation() {
             Err(error) => return call.reply_error(error),
             Ok(Operation::Forget { lookups }) => {
@@ -115,7 +113,6 @@ impl Filesystem for Remote {
                 self.interrupt(Scope::number_of(unique));
                 return call.reply_none();
             }
-            // A reference that is given here would have to be written down with the request.
             Ok(Operation::Lookup { name }) if !self.is_guarded() => {
                 let dir = Ino::from_raw(header.node);
                 match dir.and_then(|dir| self.kept_lookup(Place { dir, name })) {

@@ -39,6 +39,7 @@ mod forgetting;
 mod heard;
 mod held;
 mod homes;
+mod inherited;
 mod keeping;
 mod keeping_back;
 mod keeping_now;

@@ -8,18 +8,14 @@
 //!   program hears of the lock, and no more before a server is asked to give it up.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use fuse::Header;
 use handover::{Estate, Place, Scope};
 use lease::coherence::locks::{Class, HadLock};
-use parking_lot::Mutex;
 use proto::{closing::Closing, control::Mounted, locks::HadLocks, metadata};
 use types::{Errno, Ino};
 
@@ -27,6 +23,7 @@ use crate::{
     Remote,
     closes::ToClose,
     held::{Holder, Source},
+    inherited::{User, Written},
     keys::inode,
     names::attr_of,
     openings::OpenFile,
@@ -35,38 +32,6 @@ use crate::{
 
 /// After this long the kernel has sent again all that it sends again.
 const SENT_AGAIN: Duration = Duration::from_secs(2);
-
-/// Who took a lock through which opening.
-type User = (Ino, Holder, u64);
-
-#[derive(Default)]
-pub(crate) struct Succession {
-    /// Servers that were asked what the session has there.
-    asked: Mutex<BTreeSet<u64>>,
-    /// Where users of locks are written down.
-    users: Mutex<HashMap<User, Written>>,
-    /// Of whom servers said that they have locks.
-    have: Mutex<HashSet<(Ino, Holder)>>,
-    /// What was lost was looked for, at all servers that answered.
-    looked: AtomicBool,
-    left: Mutex<Left>,
-}
-
-#[derive(Clone, Copy)]
-struct Written {
-    place: Place,
-    /// He has a lock.
-    has: bool,
-}
-
-/// Requests that the process before did not answer.
-#[derive(Default)]
-struct Left {
-    /// The numbers of their operations, which are open.
-    numbers: BTreeMap<u64, u64>,
-    /// Until when they may come again.
-    until: Option<Instant>,
-}
 
 /// While it lives, this thread carries out a request of the kernel's.
 pub(crate) struct Carrying<'a> {
@@ -126,8 +91,12 @@ impl Remote {
         Some(Carrying { scope: Some(scope), remote: self, again })
     }
 
-    /// A request was read that comes again: its number stays open until it is answered.
+    /// A request was read; if it comes again the number of its operation stays open until it is answered.
     pub(crate) fn comes_again(&self, unique: u64) {
+        if !self.is_guarded() || !Scope::is_again(unique) {
+            return;
+        }
+        let unique = Scope::number_of(unique);
         let mut left = self.succession.left.lock();
         if left.numbers.contains_key(&unique) {
             // Of those that are looked at when the time is over it is none any more.

@@ -9,9 +9,7 @@ use lease::coherence::{
 use net::{Incoming, Reply};
 use proto::{
     Nothing, Request, SessionId,
-    locks::{
-        CancelLock, FindLock, FoundLock, HadLocks, HeldLock, LOCKS_MAX, Listen, Lock, Locked, Told, Unlock,
-    },
+    locks::{CancelLock, FindLock, FoundLock, HadLocks, HeldLock, Listen, Lock, Locked, Told, Unlock},
 };
 
 use super::{
@@ -35,13 +33,6 @@ impl MetadataService {
         let had = HadLocks::read(body)?;
         let locks = had.locks.iter().map(|lock| HadLock::said(id, lock)).collect::<Result<_, _>>()?;
         Ok(Had { locks, ..Had::default() })
-    }
-
-    /// Another process goes on with the session. Its locks, unless they are more than can be said.
-    pub(super) fn resumed(&self, by: Party) -> Option<HadLocks> {
-        let (locks, due) = self.terms.resumed(by);
-        self.carry_on(due);
-        (locks.len() <= LOCKS_MAX).then(|| HadLocks { locks: locks.iter().map(HadLock::to_say).collect() })
     }
 
     fn asked(session: &Session, lock: Option<&HeldLock>, wait: bool) -> Result<LockRequest, No> {

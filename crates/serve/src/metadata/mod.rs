@@ -37,6 +37,7 @@ mod placed;
 mod pressing;
 mod purge;
 mod replicas;
+mod resuming;
 mod sendings;
 mod service;
 mod session;

@@ -14,7 +14,7 @@ use std::{
 
 use cluster::tenure::Terms as Term;
 use lease::coherence::{
-    locks::{HadLock, LockLimits, LockRequest, Outcome as Decision, Owner},
+    locks::{LockLimits, LockRequest, Outcome as Decision, Owner},
     message::{Joined, Life, Party, Saying, Telling as Said},
     ranges::Found,
     rights::{Claim, Key, Rights},
@@ -442,26 +442,6 @@ impl Terms {
         }
         machine.speak(&mut due);
         due
-    }
-
-    /// Nobody waits any more for locks of this session. Those that it has.
-    pub(super) fn resumed(&self, by: Party) -> (Vec<HadLock>, Due) {
-        let mut machine = self.machine.lock();
-        let mut due = Due::default();
-        machine.early.retain(|early| early.by != by);
-        let waiting = machine.server.locks().all_waiting();
-        let waiting = waiting.filter(|(_, request)| request.owner.session == by.session);
-        let waiting: Vec<u64> = waiting.map(|(number, _)| number).collect();
-        for number in waiting {
-            machine.server.handle(self.age(), Input::Cancel { by, number });
-            machine.drain(&Asked::Nothing, &mut due);
-        }
-        machine.speak(&mut due);
-        let all = machine.server.locks().all();
-        let own = all.filter(|(_, found)| found.owner.session == by.session);
-        let own =
-            own.map(|(ino, Found { owner, range, kind, pid })| HadLock { ino, owner, range, kind, pid });
-        (own.collect(), due)
     }
 
     /// Who is in the way. `Err`: it is not known yet.
