@@ -148,6 +148,7 @@ impl DataServer {
             let files = state.unprobed.is_empty().then(|| state.tiers_with_file());
             self.driver.with(|core, now| {
                 core.handle(now, attached(ino, &state));
+                state.pinned.into_iter().for_each(|tier| core.handle(now, Input::Pinned { ino, tier }));
                 files.into_iter().for_each(|files| core.note_files(ino, files));
             });
         }

@@ -44,6 +44,37 @@ fn regression_lost_bytes_stay_lost_when_the_file_is_opened_for_writing() {
     assert_eq!(content(&site, &object), Err(Errno::EIO));
 }
 
+/// Who has nothing above the slowest tier is forgotten with its last user, and its pin was with it.
+#[test]
+fn regression_a_pin_in_the_slowest_tier_outlives_who_uses_the_object() {
+    let mut site = Site::new(64 << 20);
+    site.fills = true;
+    site.start();
+    let object = write_file(&site, 2, &[7; MIB]);
+    site.server().migrate(ino(2), TierId::Nearline, Some(Duration::from_secs(60))).unwrap();
+    site.server().pin(&object, TierId::Nearline).unwrap();
+    let last = Arc::downgrade(&object);
+    drop(object);
+    while last.strong_count() > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Does it come up within that time?
+    let opened = |within: Duration| {
+        let object = site.server().attach(ino(2), &hint(&site, MIB)).unwrap();
+        site.server().open(&object, READER);
+        let end = std::time::Instant::now() + within;
+        while site.server().report(&object).saus[0] == 0 && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let came = site.server().report(&object).saus[0] > 0;
+        site.server().close(&object, READER);
+        came
+    };
+    assert!(!opened(Duration::from_millis(200)));
+    site.server().unpin(&site.server().attach(ino(2), &hint(&site, MIB)).unwrap()).unwrap();
+    assert!(opened(Duration::from_secs(60)));
+}
+
 #[test]
 fn regression_a_damaged_map_concerns_its_own_file_alone() {
     let mut site = Site::new(64 << 20);
