@@ -145,12 +145,7 @@ impl DataServer {
         state.known = true;
         state.for_movement = hint.is_none();
         if hint.is_some() {
-            let files = state.unprobed.is_empty().then(|| state.tiers_with_file());
-            self.driver.with(|core, now| {
-                core.handle(now, attached(ino, &state));
-                state.pinned.into_iter().for_each(|tier| core.handle(now, Input::Pinned { ino, tier }));
-                files.into_iter().for_each(|files| core.note_files(ino, files));
-            });
+            self.tell_found(ino, &state);
         }
         let unsynced = !state.unsynced.tiers().is_empty();
         let object = Object::new(ino, state, self.table.take_compared(ino), self.home());
@@ -158,6 +153,16 @@ impl DataServer {
             self.note_unsynced(&object);
         }
         Ok(object)
+    }
+
+    /// The core hears of it, and of its pin, which it forgot with the last user.
+    fn tell_found(&self, ino: Ino, state: &State) {
+        let files = state.unprobed.is_empty().then(|| state.tiers_with_file());
+        self.driver.with(|core, now| {
+            core.handle(now, attached(ino, state));
+            state.pinned.into_iter().for_each(|tier| core.handle(now, Input::Pinned { ino, tier }));
+            files.into_iter().for_each(|files| core.note_files(ino, files));
+        });
     }
 
     /// Opens the tiers' files, finishes a cut that was begun, and returns when each was last written.
