@@ -263,6 +263,75 @@ def lost(dir):
         print("ok", flush=True)
 
 
+def is_told(file):
+    """Once."""
+    try:
+        os.fsync(file.fileno())
+        raise AssertionError("what was answered is lost, and fsync does not say so")
+    except OSError as error:
+        assert error.errno == errno.EIO, error
+    os.fsync(file.fileno())
+
+
+def unsynced(dir):
+    """The data server loses what it answered, and another daemon is asked whether it is durable."""
+    files = [open(f"{dir}/{name}", "w+b", buffering=0) for name in ("synced", "unsynced", "told")]
+    for file in files:
+        file.write(b"w" * 1_000_000)
+    os.fsync(files[0].fileno())
+    print("ok", flush=True)
+    synced, first, second = files
+    sys.stdin.readline()
+    os.fsync(synced.fileno())
+    assert os.pread(synced.fileno(), 1_000_001, 0) == b"w" * 1_000_000
+    is_told(first)
+    # The daemon hears of it here (far behind what is lost), and another one is asked.
+    os.pwrite(second.fileno(), b"w" * 4096, 1 << 28)
+    print("ok", flush=True)
+    sys.stdin.readline()
+    is_told(second)
+    for file in files:
+        os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), b"n" * 1_000_000, 0)
+        os.fsync(file.fileno())
+        assert os.pread(file.fileno(), 1_000_000, 0) == b"n" * 1_000_000
+    print("ok", flush=True)
+
+
+def given_up(dir):
+    """The session is given up while no daemon serves: files go on, locks are lost, and what was removed may be gone."""
+    file = open(f"{dir}/file", "w+b", buffering=0)
+    file.write(b"written")
+    os.fsync(file.fileno())
+    removed = open(f"{dir}/removed", "w+b", buffering=0)
+    removed.write(b"still here")
+    os.unlink(f"{dir}/removed")
+    locked = open(f"{dir}/locked", "w+b", buffering=0)
+    fcntl.lockf(locked, fcntl.LOCK_EX)
+    print("ok", flush=True)
+    sys.stdin.readline()
+    assert os.pread(file.fileno(), 7, 0) == b"written"
+    os.pwrite(file.fileno(), b"more", 7)
+    os.fsync(file.fileno())
+    try:
+        assert os.pread(removed.fileno(), 10, 0) == b"still here"
+    except OSError as error:
+        assert error.errno in (errno.EIO, errno.ESTALE), error
+    try:
+        locked.write(b"as if it were locked")
+        raise AssertionError("its lock was lost with the session")
+    except OSError as error:
+        assert error.errno == errno.EIO, error
+    locked.close()
+    with open(f"{dir}/locked", "r+b", buffering=0) as again:
+        fcntl.lockf(again, fcntl.LOCK_EX)
+        again.write(b"locked again")
+    os.mkdir(f"{dir}/made")
+    with open(f"{dir}/file", "rb") as again:
+        assert again.read() == b"writtenmore"
+    print("ok", flush=True)
+
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 RENAME_EXCHANGE = 2
 FALLOC_FL_PUNCH_HOLE_KEEP_SIZE = 3

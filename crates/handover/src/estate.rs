@@ -8,11 +8,13 @@
 //! word 4       the mount number (epoch) of the process that had it last
 //! word 5 to 7  places used in the tables: references, handles, backings
 //! word 8       length of the session's bytes, which follow from word 9 on
-//! word 256     the user's own words, to the end of the page
+//! word 256     the user's own words
+//! word 511     places used in the table of answers
 //! 4096         references: inode, count
 //! ...          handles: handle, inode, opening (its user's), number of the request that made it
 //! ...          backings: inode, number, what it is (its user's), 0
 //! ...          seats: number of a request or 0, note, number of inodes, inodes
+//! ...          answers: inode, stripe, node, generation, life; a guardian of before this has no room for any
 //! ```
 //! Words are little-endian, as on every machine that this runs on; no other machine sees them.
 
@@ -40,19 +42,24 @@ const EPOCH: usize = 4;
 const USED: usize = 5;
 const SESSION: usize = 8;
 const OWN: usize = 256;
+const ANSWERS_USED: usize = PAGE_WORDS - 1;
 /// Words of the user's own.
-pub const OWN_WORDS: usize = PAGE_WORDS - OWN;
+pub const OWN_WORDS: usize = ANSWERS_USED - OWN;
 /// What a session may say of itself.
 pub const SESSION_BYTES_MAX: usize = (OWN - SESSION - 1) * WORD;
 
 const REFERENCES: u32 = 1 << 24;
 const HANDLES: u32 = 1 << 20;
 const BACKINGS: u32 = 1 << 16;
+const ANSWERS: u32 = 1 << 20;
 const REFERENCES_AT: usize = PAGE_WORDS;
 const HANDLES_AT: usize = REFERENCES_AT + REFERENCES as usize * 2;
 const BACKINGS_AT: usize = HANDLES_AT + HANDLES as usize * 4;
 const SEATS_AT: usize = BACKINGS_AT + BACKINGS as usize * 4;
-const WORDS: usize = SEATS_AT + SEATS as usize * SEAT_WORDS;
+const ANSWERS_AT: usize = SEATS_AT + SEATS as usize * SEAT_WORDS;
+const WORDS: usize = ANSWERS_AT + ANSWERS as usize * 5;
+/// Of a guardian of before there were answers.
+const WORDS_BEFORE: usize = ANSWERS_AT;
 /// By so much the bound of uses is raised.
 const USES_STEP: u64 = 1 << 16;
 
@@ -75,6 +82,8 @@ pub struct Estate {
     pub handles: Table<4>,
     /// Inode, number, what it is, 0.
     pub backings: Table<4>,
+    /// Of what was answered and is not durable: inode, stripe, node, generation, life.
+    pub answers: Table<5>,
     pub calls: Arc<Calls>,
     uses: Mutex<()>,
 }
@@ -100,10 +109,13 @@ impl Estate {
     /// As an earlier process left it, or new.
     pub fn open(file: BorrowedFd<'_>) -> Result<Arc<Estate>, EstateError> {
         let stat = fstat(file).map_err(io::Error::from)?;
-        if stat.st_size != (WORDS * WORD) as i64 {
-            return Err(EstateError::Foreign);
-        }
-        let memory = Arc::new(Mapping::new(file, WORDS)?);
+        let is = |words: usize| stat.st_size == (words * WORD) as i64;
+        let (words, answers) = match () {
+            () if is(WORDS) => (WORDS, ANSWERS),
+            () if is(WORDS_BEFORE) => (WORDS_BEFORE, 0),
+            () => return Err(EstateError::Foreign),
+        };
+        let memory = Arc::new(Mapping::new(file, words)?);
         match (memory.load(0), memory.load(1)) {
             (MAGIC, VERSION) => {}
             (MAGIC, version) => return Err(EstateError::OtherVersion(version)),
@@ -113,6 +125,7 @@ impl Estate {
             references: Table::open(&memory, REFERENCES_AT, USED, REFERENCES),
             handles: Table::open(&memory, HANDLES_AT, USED + 1, HANDLES),
             backings: Table::open(&memory, BACKINGS_AT, USED + 2, BACKINGS),
+            answers: Table::open(&memory, ANSWERS_AT, ANSWERS_USED, answers),
             calls: Arc::new(Calls::open(&memory, SEATS_AT)),
             uses: Mutex::default(),
             memory,

@@ -3,9 +3,10 @@
 //! - I-LOSS-1: what was answered in a life that has ended, and was not made durable in it, is told as lost before anything says that it is durable.
 //! - I-LOSS-2: what was made durable, or moved to another data server since (which makes it durable), is not told as lost.
 //!
-//! It refuses to know who is told. A data server of before lives says 0, of which nothing is known.
+//! It refuses to know who is told. A data server of before lives says 0, of which nothing is known. Of a stripe with two copies a life is what ends when
+//! both servers lose it ([`place_of`](crate::outstanding::place_of)).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::data::Object;
 
@@ -24,6 +25,8 @@ struct Note {
 pub(crate) struct Answered {
     writes: u64,
     notes: BTreeMap<usize, Note>,
+    /// Stripes of which something else is known than when that was asked last.
+    changed: BTreeSet<usize>,
 }
 
 impl Answered {
@@ -32,9 +35,27 @@ impl Answered {
         let lost = self.heard(stripe, at, life);
         if life != 0 && !durable {
             self.writes += 1;
-            self.notes.insert(stripe, Note { at, life, write: self.writes });
+            if self.notes.insert(stripe, Note { at, life, write: self.writes }).is_none() {
+                self.changed.insert(stripe);
+            }
         }
         lost
+    }
+
+    /// Another process was given this answer.
+    pub(crate) fn inherited(&mut self, stripe: usize, at: Where, life: u64) {
+        self.notes.insert(stripe, Note { at, life, write: self.writes });
+    }
+
+    /// What became of stripes since this was asked last; nothing: there is nothing that is not known to be durable.
+    pub(crate) fn changes(&mut self) -> impl Iterator<Item = (usize, Option<(Where, u64)>)> {
+        let changed = std::mem::take(&mut self.changed).into_iter();
+        changed.map(|stripe| (stripe, self.notes.get(&stripe).map(|note| (note.at, note.life))))
+    }
+
+    /// Of which something is not known to be durable.
+    pub(crate) fn stripes(&self) -> impl Iterator<Item = usize> {
+        self.notes.keys().copied()
     }
 
     /// Is something not known to be durable?
@@ -51,7 +72,7 @@ impl Answered {
     pub(crate) fn synced(&mut self, stripe: usize, at: Where, life: u64, until: u64) -> bool {
         let lost = self.heard(stripe, at, life);
         if self.notes.get(&stripe).is_some_and(|note| note.write <= until) {
-            self.notes.remove(&stripe);
+            self.forget(stripe);
         }
         lost
     }
@@ -61,9 +82,14 @@ impl Answered {
         let Some(note) = self.notes.get(&stripe).filter(|_| life != 0) else { return false };
         let (moved, over) = (note.at != at, note.life != life);
         if moved || over {
-            self.notes.remove(&stripe);
+            self.forget(stripe);
         }
         over && !moved
+    }
+
+    fn forget(&mut self, stripe: usize) {
+        self.notes.remove(&stripe);
+        self.changed.insert(stripe);
     }
 }
 
@@ -112,5 +138,25 @@ mod tests {
         answered.wrote(0, at(2), 9, false);
         assert!(!answered.wrote(0, at(2), 0, false));
         assert!(answered.synced(0, at(2), 8, answered.now()), "the first is as it was");
+    }
+
+    #[test]
+    fn what_changes_is_said_once() {
+        let mut answered = Answered::default();
+        let said = |answered: &mut Answered| answered.changes().collect::<Vec<_>>();
+        answered.wrote(0, at(1), 7, false);
+        answered.wrote(2, at(1), 7, false);
+        assert_eq!(said(&mut answered), [(0, Some((at(1), 7))), (2, Some((at(1), 7)))]);
+        answered.wrote(0, at(1), 7, false);
+        assert_eq!(said(&mut answered), [], "the same place, the same life");
+        let until = answered.now();
+        answered.synced(0, at(1), 7, until);
+        answered.wrote(2, at(1), 8, false);
+        assert_eq!(said(&mut answered), [(0, None), (2, Some((at(1), 8)))]);
+        let mut next = Answered::default();
+        next.inherited(2, at(1), 8);
+        assert_eq!(said(&mut next), []);
+        assert!(next.synced(2, at(1), 9, next.now()), "of an answer that another process was given");
+        assert_eq!(said(&mut next), [(2, None)]);
     }
 }

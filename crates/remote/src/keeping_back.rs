@@ -23,10 +23,11 @@ use crate::{
     kept,
     line::Waits,
     openings::{OpenFile, Placed},
+    outstanding::place_of,
     pages::Piece,
     reading::{Answers, asking, object},
     stripes::{ToStripe, What},
-    writing::{WriteHow, place_of},
+    writing::WriteHow,
 };
 
 /// So many writes of an opening come before it is asked whether more may be kept back.
@@ -389,14 +390,10 @@ impl Remote {
             for ((stripe, offset, bytes), answered) in parts.into_iter().zip(answers) {
                 let data::Written { bytes: done, life } =
                     data::Written::decode(answered?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
-                let at = place_of(file, placed, stripe);
+                let (at, life) = place_of(file, placed, stripe, life);
                 self.note_answers(file, |answered| answered.wrote(stripe, at, life, false));
                 match bytes.len().checked_sub(done as usize) {
-                    Some(0) => {
-                        if let Some(view) = placed.layout.views.get(stripe) {
-                            file.unsynced.wrote(stripe, view);
-                        }
-                    }
+                    Some(0) => {}
                     // What stopped it is said when it is asked for the rest.
                     Some(_) if done > 0 => {
                         left.push((stripe, offset + u64::from(done), bytes.slice(done as usize..)));
@@ -446,22 +443,10 @@ impl Remote {
         self.tell_writers(ino, error);
     }
 
-    /// What was answered is lost: the next fsync or close of each opening for writing says so.
-    pub(crate) fn tell_writers(&self, ino: Ino, error: Errno) {
-        for file in self.openings.all() {
-            if file.ino == ino && file.access.write {
-                file.late_error.lock().get_or_insert(error);
-            }
-        }
-    }
-
     /// What was kept back through it is at its data servers, and nothing was lost since this was asked last.
     pub(crate) fn settle_back(&self, file: &OpenFile) -> Result<(), Errno> {
         let sent = self.write_out(file.ino);
-        match file.late_error.lock().take() {
-            Some(error) => Err(error),
-            None => sent,
-        }
+        self.openings.take_late(file).map_or(sent, Err)
     }
 
     /// A close of a descriptor has nothing to wait for, and nothing to say.

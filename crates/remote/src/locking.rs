@@ -157,7 +157,7 @@ impl Remote {
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
             let want = self.want(true);
-            let operation = match session.begin(Lock::METHOD, Instant::now() + want.longest) {
+            let operation = match session.begin((Lock::METHOD, want.anew), Instant::now() + want.longest) {
                 Ok(operation) => operation,
                 Err(errno) => {
                     failed = errno;
@@ -204,7 +204,7 @@ impl Remote {
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
             let want = self.want(true);
-            let operation = session.begin(Unlock::METHOD, Instant::now() + want.longest)?;
+            let operation = session.begin((Unlock::METHOD, want.anew), Instant::now() + want.longest)?;
             let make = |head| Unlock { head: Some(head), lock };
             match self.asked(&make, &want, &session, operation.head()) {
                 Ok((locked, _)) if locked.outcome() != LockOutcome::Granted => return Err(Errno::ENOLCK),

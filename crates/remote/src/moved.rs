@@ -43,6 +43,7 @@ impl Remote {
             match run(&placed) {
                 Err(Errno::EREMOTE) => {
                     if !self.owner_is_waited_for(began, &mut pause) {
+                        tracing::warn!(ino = file.ino.get(), "whose the file's slot is its data servers do not know for long");
                         return Err(Errno::EIO);
                     }
                     if self.recoveries.load(Ordering::Acquire) != sessions {
@@ -51,7 +52,10 @@ impl Remote {
                 }
                 // It was moved, or where it was is away: maybe since it was moved. Or the session was given up, which is noticed by asking.
                 Err(error @ (Errno::ESTALE | Errno::EIO)) => {
-                    let mut now = self.placed_now(file).map_err(|_| Errno::EIO)?;
+                    let mut now = self.placed_now(file).map_err(|now| {
+                        tracing::warn!(ino = file.ino.get(), %error, %now, "a file's data servers refuse, and where its bytes are is not said");
+                        Errno::EIO
+                    })?;
                     if self.recoveries.load(Ordering::Acquire) != sessions {
                         now = self.begun_anew(file, now)?;
                     } else if now.layout == placed.layout {

@@ -19,7 +19,6 @@ use crate::{
     keys::{entry, inode},
     names::{Place, attr_of},
     openings::{OpenFile, Placed},
-    revived::Unsynced,
 };
 
 /// Access times are renewed when older than this, as with the kernel's relatime.
@@ -212,9 +211,8 @@ impl Remote {
             cleared: AtomicBool::new(false),
             reserved: None,
             writes: AtomicU32::new(0),
-            answered: self.openings.answered(ino),
+            answered: self.openings.outstanding.of(ino),
             late_error: Mutex::default(),
-            unsynced: Unsynced::default(),
             run: Mutex::default(),
             asked_to_keep: Mutex::new(Some(Instant::now())),
             lost: AtomicBool::new(false),

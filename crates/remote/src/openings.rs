@@ -1,12 +1,12 @@
 //! The files that are open, by the number of their opening, which is also the kernel's handle.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use cluster::striping::Striped;
@@ -14,12 +14,8 @@ use handover::{Estate, Place, Scope};
 use parking_lot::Mutex;
 use types::{Errno, Ino, Timestamp};
 
-use crate::{access::Access, answered::Answered, pages::Run, revived::Unsynced, written};
+use crate::{access::Access, answered::Answered, outstanding::Outstanding, pages::Run, written};
 
-/// A data server has made safe by itself what was written before this, however busy it is.
-const LEFT_LASTS: Duration = Duration::from_secs(120);
-const LEFT_MAX: usize = 65_536;
-const PRUNE_MIN: usize = 1024;
 /// In numbers of openings that no request of the kernel's asked for.
 const NO_REQUEST: u64 = 1 << 62;
 
@@ -64,8 +60,6 @@ pub struct OpenFile {
     pub(crate) answered: Arc<Mutex<Answered>>,
     /// What was answered and lost, until an `fsync` or a close says so.
     pub(crate) late_error: Mutex<Option<Errno>>,
-    /// Of a file with two copies.
-    pub(crate) unsynced: Unsynced,
     /// How it is read.
     pub(crate) run: Mutex<Run>,
     /// When it was asked last whether its bytes may be kept.
@@ -85,44 +79,6 @@ impl OpenFile {
     }
 }
 
-/// Of the files that are open, and for a while of those that were: who opens one again and syncs it means what he wrote before, too.
-#[derive(Default)]
-struct AnsweredOf {
-    by_ino: HashMap<Ino, Weak<Mutex<Answered>>>,
-    left: VecDeque<(Instant, Arc<Mutex<Answered>>)>,
-    /// Those that are gone are looked for when there are so many.
-    prune_at: usize,
-}
-
-impl AnsweredOf {
-    fn get(&mut self, now: Instant, ino: Ino) -> Arc<Mutex<Answered>> {
-        self.forget_old(now);
-        if let Some(one) = self.by_ino.get(&ino).and_then(Weak::upgrade) {
-            return one;
-        }
-        if self.by_ino.len() >= self.prune_at {
-            self.by_ino.retain(|_, one| one.strong_count() > 0);
-            self.prune_at = self.by_ino.len() * 2 + PRUNE_MIN;
-        }
-        let one = Arc::<Mutex<Answered>>::default();
-        self.by_ino.insert(ino, Arc::downgrade(&one));
-        one
-    }
-
-    fn left(&mut self, now: Instant, file: &OpenFile) {
-        self.left.push_back((now, file.answered.clone()));
-        self.forget_old(now);
-    }
-
-    fn forget_old(&mut self, now: Instant) {
-        while self.left.len() > LEFT_MAX
-            || self.left.front().is_some_and(|(since, _)| now.duration_since(*since) > LEFT_LASTS)
-        {
-            self.left.pop_front();
-        }
-    }
-}
-
 #[derive(Default)]
 pub(crate) struct Openings {
     last: AtomicU64,
@@ -130,7 +86,7 @@ pub(crate) struct Openings {
     open: Mutex<BTreeMap<u64, Arc<OpenFile>>>,
     /// Files that were made through an opening, by which nothing was written yet.
     untouched: Mutex<HashMap<Ino, u64>>,
-    answered: Mutex<AnsweredOf>,
+    pub(crate) outstanding: Outstanding,
     /// Of a guarded mount.
     pub(crate) estate: OnceLock<Arc<Estate>>,
 }
@@ -153,7 +109,12 @@ impl Openings {
     pub(crate) fn insert(&self, file: OpenFile) -> Arc<OpenFile> {
         if let Some(estate) = self.estate.get().filter(|_| file.place.get().is_none()) {
             let number = file.number;
-            let record = [number, file.ino.get(), written::opening(file.access), Scope::unique_now()];
+            let record = [
+                number,
+                file.ino.get(),
+                written::opening(file.access, written::Standing::default()),
+                Scope::unique_now(),
+            ];
             match estate.handles.add(record) {
                 Some(place) => drop(file.place.set(place)),
                 None => estate.set_incomplete(),
@@ -175,19 +136,8 @@ impl Openings {
         {
             estate.handles.set(*place, 3, written::CLOSED);
         }
-        if let Some(file) = removed.as_ref().filter(|file| file.answered.lock().has_any()) {
-            self.answered.lock().left(Instant::now(), file);
-        }
+        removed.iter().for_each(|file| self.outstanding.left(file));
         removed
-    }
-
-    /// A lock that was taken through it is lost. Was it not yet?
-    pub(crate) fn set_unlocked(&self, file: &OpenFile) -> bool {
-        let before = file.unlocked.swap(true, Ordering::AcqRel);
-        if let (Some(estate), Some(place)) = (self.estate.get(), file.place.get()) {
-            estate.handles.set(*place, 2, written::unlocked(written::opening(file.access)));
-        }
-        !before
     }
 
     /// The server knows that it is closed.
@@ -195,11 +145,6 @@ impl Openings {
         if let (Some(estate), Some(place)) = (self.estate.get(), place) {
             estate.handles.remove(place);
         }
-    }
-
-    /// Of a file that is being opened: the one that its other openings have.
-    pub(crate) fn answered(&self, ino: Ino) -> Arc<Mutex<Answered>> {
-        self.answered.lock().get(Instant::now(), ino)
     }
 
     pub(crate) fn made(&self, ino: Ino, number: u64) {

@@ -55,11 +55,9 @@ impl Remote {
         getrandom::fill(&mut random).map_err(|error| Stop::silent(error.to_string()))?;
         // 0 is none.
         let id = SessionId(u128::from_le_bytes(random).max(1));
-        let serial = self.session().serial + 1;
+        let written = self.options.estate.as_deref().and_then(written::session);
+        let serial = written.map_or(0, |(_, serial)| serial).max(self.session().serial) + 1;
         let (home, mounted) = self.mount_on_duty((id, serial), life)?;
-        if let Some(estate) = &self.options.estate {
-            written::set_session(estate, id, serial);
-        }
         Ok((self.session_of((id, serial), &mounted), Source { node: home.node, joined: mounted.joined }))
     }
 
@@ -67,14 +65,38 @@ impl Remote {
         self.set_renew(mounted.renew_ms);
         let Mounted { joined, incarnation, operations_max, .. } = *mounted;
         let session = Session::new((id, serial), joined, incarnation, operations_max);
-        Arc::new(session.guarded(self.options.estate.as_ref()))
+        Arc::new(session.guarded(self.options.estate.as_ref(), &self.session()))
     }
 
-    /// The one that another process had.
-    pub(crate) fn resume_session(&self, id: SessionId, serial: u64) -> Result<Arc<Session>, Stop> {
-        let (_, mounted) = self.mount_on_duty((id, serial), 0)?;
+    /// Another process may go on with it. `fresh`: not all files are opened in it yet.
+    pub(crate) fn write_down_session(&self, session: &Session, fresh: bool) {
+        if let Some(estate) = &self.options.estate {
+            written::set_session(estate, (session.id, session.serial), fresh);
+        }
+    }
+
+    /// The one that another process had, or one in its place if it was given up meanwhile.
+    pub(crate) fn resume_session(&self, id: SessionId, serial: u64, life: u32) -> Result<Arc<Session>, Stop> {
+        let mounted = match self.mount_on_duty((id, serial), 0) {
+            Err(Stop::Fault { fault, .. }) if Reason::of(&fault) == Reason::SessionGone => {
+                return self.session_in_place_of(id, life);
+            }
+            mounted => mounted?.1,
+        };
         let session = self.session_of((id, serial), &mounted);
         self.keep_left_open(&session);
+        Ok(session)
+    }
+
+    /// Its files are opened later, and its locks are lost.
+    fn session_in_place_of(&self, gone: SessionId, life: u32) -> Result<Arc<Session>, Stop> {
+        tracing::warn!(session = %gone, "the session was given up while nobody served; a new one is made, and locks are lost");
+        let (session, at) = self.new_session(life)?;
+        self.locks.lock().begin_anew(at);
+        let held = self.hold_all(&session, None, &|_| true);
+        held.map_err(|errno| Stop::silent(format!("what the kernel refers to: {errno}")))?;
+        self.write_down_session(&session, true);
+        self.leave_soon(gone);
         Ok(session)
     }
 
@@ -203,12 +225,14 @@ impl Remote {
         tracing::warn!(session = %gone.id, "the session is gone; a new one is made");
         self.save_back(None);
         let life = self.fetch_facts().map_err(|stop| stop.errno())?;
-        let unlocked = self.locks.lock().held.lose();
+        let mut unlocked = self.locks.lock().held.lose();
+        unlocked.extend(self.lose_users());
         // Before the new session is written down, with which another process may go on.
         let unlocked = self.lose_unlocked(&unlocked);
         let (session, at) = self.new_session(life).map_err(|stop| stop.errno())?;
         self.hold_all(&session, None, &|_| true)?;
         let lost = self.open_again(&session, None, &|_| true)? + unlocked;
+        self.write_down_session(&session, !self.has_taken_over());
         tracing::warn!(session = %session.id, lost, "a new session; openings that are lost give EIO");
         let again = {
             let mut current = self.session.write();

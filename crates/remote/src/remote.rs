@@ -222,11 +222,12 @@ impl Remote {
         let written =
             self.options.estate.as_deref().filter(|_| self.options.resumes).and_then(written::session);
         let session = match written {
-            Some((id, serial)) => self.resume_session(id, serial)?,
+            Some((id, serial)) => self.resume_session(id, serial, life)?,
             None => {
                 let (session, at) = self.new_session(life)?;
                 let none = self.locks.lock().begin_anew(at);
                 debug_assert!(none.is_empty());
+                self.write_down_session(&session, false);
                 session
             }
         };
@@ -372,7 +373,7 @@ impl Remote {
         for _ in 0..RECOVERIES_MAX {
             let session = self.session();
             let operation = match want.operation {
-                true => Some(session.begin(R::METHOD, Instant::now() + want.longest)?),
+                true => Some(session.begin((R::METHOD, want.anew), Instant::now() + want.longest)?),
                 false => None,
             };
             let head = operation.as_ref().map_or_else(|| session.head(), |one| one.head());

@@ -27,13 +27,13 @@ use wire::{
 use crate::{
     Remote,
     access::{is_append, is_sync},
-    answered::Where,
     caching::Changing,
     held::Source,
     line::{Asking, Line},
     openings::{OpenFile, Placed},
+    outstanding::place_of,
     reading::{asking, object},
-    writing::{WriteHow, place_of},
+    writing::WriteHow,
 };
 
 /// Where a write goes that can go at once.
@@ -53,8 +53,8 @@ struct Sent {
     changing: Changing<Arc<Remote>>,
     handle: u64,
     file: Arc<OpenFile>,
-    /// Its stripe, and where that is.
-    at: (usize, Where),
+    /// Its stripe, and where the file's are.
+    at: (usize, Arc<Placed>),
     offset: u64,
     bytes: Bytes,
     line: Arc<Line>,
@@ -96,7 +96,7 @@ impl Remote {
         };
         let ask = asking.call(Instant::now() + self.options.longest);
         let begun = line.begin();
-        let at = (part.stripe, place_of(&file, &placed, part.stripe));
+        let at = (part.stripe, placed);
         let sent =
             Sent { remote, call, changing, handle, file, at, offset, bytes, line, asking, begun, request };
         // What is not taken comes back by this way.
@@ -153,8 +153,9 @@ impl Sent {
         let Some(written) = written.filter(|written| written.bytes as usize >= self.bytes.len()) else {
             return self.again();
         };
-        let (stripe, place) = self.at;
-        self.remote.note_answers(&self.file, |answered| answered.wrote(stripe, place, written.life, false));
+        let (stripe, placed) = self.at;
+        let (at, life) = place_of(&self.file, &placed, stripe, written.life);
+        self.remote.note_answers(&self.file, |answered| answered.wrote(stripe, at, life, false));
         let (offset, len) = (self.offset, self.bytes.len());
         self.changing.ended::<()>(&Ok(()));
         drop((self.changing, self.asking, self.bytes, self.file));

@@ -65,12 +65,16 @@ impl Session {
         Session { id, serial, joined, incarnation, operations_max, numbers: Arc::default(), estate: None }
     }
 
-    /// Numbers are written down, and go on behind those that are.
-    pub(crate) fn guarded(self, estate: Option<&Arc<Estate>>) -> Session {
-        if let Some(estate) = estate {
-            self.numbers.0.lock().last = written::last_number(estate);
+    /// Numbers are written down, and go on behind those that are and those of the session before, so that one says which operation it is whatever the
+    /// session.
+    pub(crate) fn guarded(self, estate: Option<&Arc<Estate>>, before: &Session) -> Session {
+        let Some(estate) = estate else { return self };
+        let numbers = before.numbers.clone();
+        {
+            let mut numbers = numbers.0.lock();
+            numbers.last = numbers.last.max(written::last_number(estate));
         }
-        Session { estate: estate.cloned(), ..self }
+        Session { estate: Some(estate.clone()), numbers, ..self }
     }
 
     /// Another process was given this number, and may not know what came of it.
@@ -96,13 +100,29 @@ impl Session {
     }
 
     /// The next number, or the one under which the request of this thread was asked before. Waits while the oldest open one is so old that the
-    /// server would keep no answer for this.
-    pub(crate) fn begin(self: &Arc<Session>, method: Method, end: Instant) -> Result<Operation, Errno> {
+    /// server would keep no answer for this. `EIO`: it was asked in a session that is lost, and may not be asked `anew`.
+    pub(crate) fn begin(
+        self: &Arc<Session>,
+        (method, anew): (Method, bool),
+        end: Instant,
+    ) -> Result<Operation, Errno> {
         let kept = self.estate.is_some() && Scope::unique_now() != 0;
+        let before = if kept { Note::take(method) } else { None };
         let mut numbers = self.numbers.0.lock();
-        if let Some(number) = Some(kept).filter(|kept| *kept).and_then(|_| Note::take(method)) {
-            numbers.open.insert(number);
-            return Ok(Operation { session: self.clone(), number, kept });
+        match before {
+            Some(Note { number, serial, .. }) if serial == self.serial as u8 => {
+                numbers.open.insert(number);
+                return Ok(Operation { session: self.clone(), number, kept });
+            }
+            Some(Note { number, .. }) if !anew => {
+                tracing::warn!(
+                    number,
+                    method = method.name(),
+                    "not known whether it was carried out in the session before"
+                );
+                return Err(Errno::EIO);
+            }
+            Some(_) | None => {}
         }
         loop {
             let oldest = numbers.open.first().copied().unwrap_or(numbers.last + 1);
@@ -112,7 +132,7 @@ impl Session {
                 numbers.open.insert(number);
                 if let Some(estate) = &self.estate {
                     written::set_last_number(estate, number);
-                    Note { number, method }.leave();
+                    Note { number, serial: self.serial as u8, method }.leave();
                 }
                 return Ok(Operation { session: self.clone(), number, kept });
             }
@@ -148,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    const METHOD: Method = Method::Unlink;
+    const METHOD: (Method, bool) = (Method::Unlink, false);
 
     #[test]
     fn only_what_has_ended_is_acknowledged() {

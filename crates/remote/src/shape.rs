@@ -12,9 +12,9 @@ use crate::{
     Remote,
     held::Source,
     openings::{OpenFile, Placed},
+    outstanding::place_of,
     reading::{asking, object},
     stripes::{ToStripe, What},
-    writing::place_of,
 };
 
 /// As in fallocate(2).
@@ -95,7 +95,7 @@ impl Remote {
         answer: &[u8],
     ) -> Result<(), Errno> {
         let data::Alive { life } = data::Alive::decode(answer).map_err(|_| Errno::EIO)?;
-        let at = place_of(file, placed, stripe);
+        let (at, life) = place_of(file, placed, stripe, life);
         self.note_answers(file, |answered| answered.wrote(stripe, at, life, false));
         Ok(())
     }

@@ -198,7 +198,14 @@ impl Tried<'_> {
                     self.leave();
                     thread::sleep(pause);
                 }
-                Then::Say(errno) => return Err(errno),
+                Then::Say(errno) => {
+                    if errno == Errno::EIO {
+                        let (ino, stripe) = (self.file.ino.get(), self.one.stripe);
+                        let request = net::trace::current();
+                        tracing::warn!(%request, ino, stripe, node, ?came, "none of the two that have a stripe gives an answer");
+                    }
+                    return Err(errno);
+                }
             }
         }
     }

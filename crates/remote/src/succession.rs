@@ -44,6 +44,7 @@ impl Drop for Carrying<'_> {
     fn drop(&mut self) {
         drop(self.scope.take());
         session::answered();
+        self.remote.openings.answered();
         if let Some(unique) = self.again {
             self.remote.left_is_answered(unique);
         }
@@ -179,6 +180,7 @@ impl Remote {
         if self.openings.estate.set(estate.clone()).is_err() {
             tracing::error!("openings are written down already");
         }
+        self.openings.outstanding.take_over(estate);
         self.references.keep(estate);
         let mut users = self.succession.users.lock();
         for (place, [node, id, word, handle]) in estate.backings.records() {
@@ -214,6 +216,17 @@ impl Remote {
     fn users_at(&self, node: u64) -> Vec<User> {
         let users = self.succession.users.lock();
         users.keys().filter(|(ino, ..)| self.node_of(ino.get()) == node).copied().collect()
+    }
+
+    pub(crate) fn has_taken_over(&self) -> bool {
+        self.succession.looked.load(Ordering::Acquire)
+    }
+
+    /// The session is lost: through which openings somebody had a lock.
+    pub(crate) fn lose_users(&self) -> Vec<u64> {
+        self.succession.have.lock().clear();
+        let users = self.succession.users.lock();
+        users.iter().filter(|(_, written)| written.has).map(|((.., handle), _)| *handle).collect()
     }
 
     /// Those who are written down as having a lock, and of whom no server knows one.
@@ -272,6 +285,7 @@ impl Remote {
         let silent = self.ask_all();
         self.look_for_lost_locks(&|node| !silent.contains(&node));
         self.succession.looked.store(true, Ordering::Release);
+        written::set_opened(&estate);
         let left = {
             let mut left = self.succession.left.lock();
             left.until = Some(Instant::now() + SENT_AGAIN);
@@ -286,7 +300,10 @@ impl Remote {
         let Some(estate) = self.estate() else { return };
         let mut left = self.succession.left.lock();
         for (unique, note) in estate.calls.left_notes() {
-            if let Some(number) = written::Note::number_of(note) {
+            // Those of a session that is lost are not asked again.
+            if let Some((number, serial)) = written::Note::read(note)
+                && serial == session.serial as u8
+            {
                 session.left_open(number);
                 left.numbers.insert(unique, number);
             }
@@ -298,9 +315,11 @@ impl Remote {
         if access.write {
             self.begin_change(&[inode(ino)]);
         }
+        // A new session had nothing: it waits for what others kept back while the lost one was given up.
+        let again = !self.estate().is_some_and(|estate| written::is_fresh(estate));
         let open = |head| {
             let (head, write) = (Some(head), access.write);
-            metadata::Open { head, ino: ino.get(), opening: number, write, keep: false, again: true }
+            metadata::Open { head, ino: ino.get(), opening: number, write, keep: false, again }
         };
         let opened = self.ask(open, self.want_anew()).and_then(|(opened, _)| attr_of(opened.attr));
         let file = match &opened {
@@ -313,7 +332,9 @@ impl Remote {
             }
         };
         let _ = file.place.set(place);
-        file.unlocked.store(written::is_unlocked(opening), Ordering::Release);
+        let written::Standing { late, unlocked } = written::standing(opening);
+        file.unlocked.store(unlocked, Ordering::Release);
+        *file.late_error.lock() = late.then_some(Errno::EIO);
         let _: Arc<OpenFile> = self.openings.insert(file);
     }
 }

@@ -18,13 +18,13 @@ use wire::frame::Body;
 
 use crate::{
     Remote,
-    answered::{Answered, Where},
+    answered::Answered,
     back::At,
     held::Source,
     landed::Landed,
     openings::{OpenFile, Placed},
+    outstanding::place_of,
     reading::{asking, object},
-    revived::revivals,
     stripes::{FromStripe, ToStripe, What},
 };
 
@@ -120,15 +120,10 @@ impl Remote {
     pub fn fsync(&self, file: &OpenFile) -> Result<(), Errno> {
         self.settle_back(file)?;
         if let Ok(placed) = self.placed(file)? {
-            let syncing = self.begin_sync(file);
-            let synced = self.where_it_is(file, placed, &mut |placed| {
-                self.sync_placed(file, placed)?;
-                Ok(placed.layout.views.iter().map(revivals).collect())
-            });
-            self.end_sync(syncing, synced)?;
+            self.where_it_is(file, placed, &mut |placed| self.sync_placed(file, placed))?;
         }
         self.sync_metadata(file)?;
-        file.late_error.lock().take().map_or(Ok(()), Err)
+        self.openings.take_late(file).map_or(Ok(()), Err)
     }
 
     fn sync_placed(&self, file: &OpenFile, placed: &Placed) -> Result<(), Errno> {
@@ -145,9 +140,10 @@ impl Remote {
             match answered
                 .and_then(|from| data::Alive::decode(from.answered.meta.as_slice()).map_err(|_| Errno::EIO))
             {
-                Ok(data::Alive { life }) => self.note_answers(file, |answered| {
-                    answered.synced(stripe, place_of(file, placed, stripe), life, until)
-                }),
+                Ok(data::Alive { life }) => {
+                    let (at, life) = place_of(file, placed, stripe, life);
+                    self.note_answers(file, |answered| answered.synced(stripe, at, life, until));
+                }
                 Err(error) => done = done.and(Err(error)),
             }
         }
@@ -161,10 +157,11 @@ impl Remote {
         if note(&mut answered) {
             tracing::error!(
                 ino = file.ino.get(),
-                "writes that were answered are lost with the memory of their data server: the next fsync or close says so"
+                "writes that were answered are lost with their data server's memory, or with both servers of their stripe: the next fsync or close says so"
             );
-            self.tell_writers(file.ino, Errno::EIO);
+            self.tell_writers_and(file, Errno::EIO);
         }
+        self.openings.outstanding.write_down(file.ino, &mut answered);
     }
 
     /// Of a directory.
@@ -209,17 +206,14 @@ impl Remote {
         let answers = self.ask_stripes(file, placed, askings.collect::<Result<_, Errno>>()?, waits)?;
         let decoded = |(part, from): (&Part, Result<FromStripe, Errno>)| {
             let done = data::Written::decode(from?.answered.meta.as_slice()).map_err(|_| Errno::EIO)?;
-            let at = place_of(file, placed, part.stripe);
-            self.note_answers(file, |answered| answered.wrote(part.stripe, at, done.life, sync));
+            let (at, life) = place_of(file, placed, part.stripe, done.life);
+            self.note_answers(file, |answered| answered.wrote(part.stripe, at, life, sync));
             Ok(u64::from(done.bytes))
         };
         let done: Vec<Result<u64, Errno>> = lacking.iter().zip(answers).map(decoded).collect();
         for (part, done) in lacking.iter().zip(&done) {
             if done.is_ok_and(|bytes| bytes >= part.len) {
                 landed.has(part);
-                if let Some(view) = placed.layout.views.get(part.stripe) {
-                    file.unsynced.wrote(part.stripe, view);
-                }
             }
         }
         // A part was to go to where its stripe is not any more: what is lacking is written again.
@@ -238,8 +232,4 @@ impl Remote {
             Some(Err(error)) => Err(error),
         }
     }
-}
-
-pub(crate) fn place_of(file: &OpenFile, placed: &Placed, stripe: usize) -> Where {
-    (placed.layout.stripes[stripe], object(file, placed, stripe))
 }

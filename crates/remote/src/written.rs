@@ -13,6 +13,8 @@ const SERIAL: usize = 2;
 const LAST_NUMBER: usize = 3;
 /// As which the mount is known on its connections.
 const NODE: usize = 4;
+/// 1: not all files are opened in the session yet.
+const FRESH: usize = 6;
 /// As which it asks data servers ([`net::Instance`]).
 const INSTANCE: usize = 5;
 
@@ -22,6 +24,8 @@ const WRITE: u64 = 2;
 const NO_ATIME: u64 = 4;
 /// A lock that was taken through it is lost.
 const UNLOCKED: u64 = 8;
+/// The next fsync or close says that what was answered is lost.
+const LATE: u64 = 16;
 /// In place of the request that made an opening: the kernel has closed it.
 pub(crate) const CLOSED: u64 = 1 << 63;
 
@@ -36,11 +40,21 @@ pub(crate) fn session(estate: &Estate) -> Option<(SessionId, u64)> {
     Some((SessionId(id), serial))
 }
 
-pub(crate) fn set_session(estate: &Estate, id: SessionId, serial: u64) {
+/// `fresh`: not all files are opened in it yet.
+pub(crate) fn set_session(estate: &Estate, (id, serial): (SessionId, u64), fresh: bool) {
     estate.set_own(SERIAL, 0);
+    estate.set_own(FRESH, fresh.into());
     estate.set_own(ID[0], id.0 as u64);
     estate.set_own(ID[1], (id.0 >> 64) as u64);
     estate.set_own(SERIAL, serial);
+}
+
+pub(crate) fn is_fresh(estate: &Estate) -> bool {
+    estate.own(FRESH) != 0
+}
+
+pub(crate) fn set_opened(estate: &Estate) {
+    estate.set_own(FRESH, 0);
 }
 
 pub(crate) fn last_number(estate: &Estate) -> u64 {
@@ -72,18 +86,24 @@ pub(crate) fn instance(estate: &Estate) -> net::Instance {
     net::Instance::again(once(estate, INSTANCE, || net::Instance::random().number()))
 }
 
-/// How a file was opened.
-pub(crate) fn opening(access: crate::Access) -> u64 {
+/// What an opening lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Standing {
+    /// Bytes, and it was not told.
+    pub late: bool,
+    /// A lock.
+    pub unlocked: bool,
+}
+
+/// How a file was opened, and what became of that.
+pub(crate) fn opening(access: crate::Access, standing: Standing) -> u64 {
     let bit = |set: bool, bit: u64| if set { bit } else { 0 };
-    bit(access.read, READ) | bit(access.write, WRITE) | bit(access.no_atime, NO_ATIME)
+    let opened = bit(access.read, READ) | bit(access.write, WRITE) | bit(access.no_atime, NO_ATIME);
+    opened | bit(standing.unlocked, UNLOCKED) | bit(standing.late, LATE)
 }
 
-pub(crate) fn unlocked(opening: u64) -> u64 {
-    opening | UNLOCKED
-}
-
-pub(crate) fn is_unlocked(opening: u64) -> bool {
-    opening & UNLOCKED != 0
+pub(crate) fn standing(opening: u64) -> Standing {
+    Standing { late: opening & LATE != 0, unlocked: opening & UNLOCKED != 0 }
 }
 
 pub(crate) fn access(opening: u64) -> crate::Access {
@@ -95,12 +115,14 @@ pub(crate) fn access(opening: u64) -> crate::Access {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Note {
     pub number: u64,
+    /// Of the session, the last eight bits.
+    pub serial: u8,
     pub method: Method,
 }
 
 impl Note {
     fn word(self) -> u64 {
-        self.number << 16 | u64::from(self.method.number())
+        self.number << 24 | u64::from(self.serial) << 16 | u64::from(self.method.number())
     }
 
     /// Before it is asked.
@@ -109,14 +131,16 @@ impl Note {
     }
 
     /// Of the request of this thread, if it comes again and was asked the same.
-    pub(crate) fn take(method: Method) -> Option<u64> {
-        let note = Scope::note();
-        let is_it = Scope::comes_again() && note & 0xffff == u64::from(method.number());
-        (is_it && !USED.replace(true)).then_some(note >> 16)
+    pub(crate) fn take(method: Method) -> Option<Note> {
+        let word = Scope::note();
+        let is_it = Scope::comes_again() && word & 0xffff == u64::from(method.number());
+        let (number, serial) = Note::read(word)?;
+        (is_it && !USED.replace(true)).then_some(Note { number, serial, method })
     }
 
-    pub(crate) fn number_of(word: u64) -> Option<u64> {
-        Some(word >> 16).filter(|number| *number != 0)
+    /// The number and the session's.
+    pub(crate) fn read(word: u64) -> Option<(u64, u8)> {
+        Some((word >> 24, (word >> 16) as u8)).filter(|(number, _)| *number != 0)
     }
 }
 
@@ -138,17 +162,16 @@ mod tests {
         let estate = Estate::open(memory.as_fd()).unwrap();
         assert_eq!((session(&estate), last_number(&estate)), (None, 0));
         let id = SessionId(7 << 100 | 5);
-        set_session(&estate, id, 3);
+        set_session(&estate, (id, 3), true);
+        assert!(is_fresh(&estate));
+        set_opened(&estate);
+
         set_last_number(&estate, 99);
         let (node_is, instance_is) = (node(&estate, 12), instance(&estate));
         let next = Estate::open(memory.as_fd()).unwrap();
-        assert_eq!((session(&next), last_number(&next)), (Some((id, 3)), 99));
+        assert_eq!((session(&next), last_number(&next), is_fresh(&next)), (Some((id, 3)), 99, false));
         assert_eq!((node(&next, 13), instance(&next)), (node_is, instance_is));
-        for n in 0..8 {
-            let access = access(n);
-            assert_eq!(opening(access), n);
-            assert!(is_unlocked(unlocked(n)) && !is_unlocked(n) && super::access(unlocked(n)) == access);
-        }
+        (0..32).for_each(|word| assert_eq!(opening(access(word), standing(word)), word));
     }
 
     #[test]
@@ -158,17 +181,18 @@ mod tests {
         let first = Estate::open(memory.as_fd()).unwrap();
         let scope = first.calls.enter(8, &mut |_| ());
         begin_request();
-        Note { number: 70, method: Method::Unlink }.leave();
+        let note = Note { number: 70, serial: 3, method: Method::Unlink };
+        note.leave();
         // The process ends here.
         std::mem::forget(scope);
         let next = Estate::open(memory.as_fd()).unwrap();
-        assert_eq!(next.calls.left_notes(), [(8, Note { number: 70, method: Method::Unlink }.word())]);
+        assert_eq!(next.calls.left_notes(), [(8, note.word())]);
         let taken = std::thread::spawn(move || {
             let _scope = next.calls.enter(8 | AGAIN, &mut |_| ());
             begin_request();
             [Method::Create, Method::Unlink, Method::Unlink].map(Note::take)
         });
-        assert_eq!(taken.join().unwrap(), [None, Some(70), None]);
+        assert_eq!(taken.join().unwrap(), [None, Some(note), None]);
         let fresh = Estate::open(memory.as_fd()).unwrap();
         let _scope = fresh.calls.enter(10, &mut |_| ());
         begin_request();

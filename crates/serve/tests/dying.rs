@@ -108,3 +108,24 @@ fn who_died_and_has_slots_stays() {
     until("it runs", || remove(&site, 1).unwrap_err().detail.contains("runs"));
     site.settled();
 }
+
+/// Goal: who left and had to keep some slots, and comes again, gets its share as before. Method: it leaves soon after a start, when clients may still come
+/// back to slots that they use.
+#[test]
+fn regression_who_kept_some_slots_gets_its_share_when_it_comes_again() {
+    let mut site = Several::new(2, 0);
+    let session = site.session();
+    let dirs: Vec<u64> = (0..4).map(|n| session.mkdir(1, &format!("d{n}")).unwrap()).collect();
+    until("one is where it belongs", || dirs.iter().any(|dir| site.owner(*dir) == 1));
+    let dir = dirs.iter().find(|dir| site.owner(**dir) == 1).unwrap();
+    session.create(*dir, "open", 1).unwrap();
+    let before = share(&site, 1);
+    site.stop(1);
+    site.start(1);
+    until("it has its slots", || share(&site, 1) == before);
+    let left = site.service(1).leave(Duration::from_secs(3)).unwrap();
+    assert!(left > 0 && left < before / 2, "{left} of {before} stay");
+    site.stop(1);
+    site.start(1);
+    until("it has its share again", || share(&site, 1) > before / 4 * 3);
+}

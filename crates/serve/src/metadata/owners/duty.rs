@@ -96,7 +96,11 @@ impl MetadataService {
             let lost = map.slots_of(node).filter(|slot| !claims.contains_key(&slot.get()));
             changes.extend(lost.map(Change::Release));
         }
+        let had_left = map.node(node).is_some_and(|there| there.state == NodeState::Draining);
         self.nodes.change(&changes)?;
+        if !known && had_left {
+            duty.came_again.lock().insert(node);
+        }
         self.doubt_strays(duty, node, &claims);
         if !known {
             here.peers.forget(node);

@@ -23,15 +23,18 @@ const AGAIN: Duration = Duration::from_secs(5);
 const OWED_FOR: Duration = Duration::from_secs(120);
 
 impl MetadataService {
-    /// Who has no slots gets some of the others', and goes on getting them until he has his share.
+    /// Who has no slots gets some of the others', and goes on getting them until he has his share; and so does who had left, and kept what could not go.
     pub(super) fn share_with_newcomers(&self, owners: &Owners, turn: &mut Turn) {
         let map = self.nodes.map();
+        let Some(duty) = owners.duty() else { return };
+        let came_again = duty.came_again.lock().clone();
+        let lacks = |node: NodeId| came_again.contains(&node) || map.slots_of(node).next().is_none();
         let newcomers: BTreeSet<NodeId> = map
             .nodes()
-            .filter(|node| node.takes_slots() && map.slots_of(node.id).next().is_none())
+            .filter(|node| node.takes_slots() && lacks(node.id) && self.is_heard(node.id))
             .map(|node| node.id)
-            .filter(|node| self.is_heard(*node))
             .collect();
+        duty.came_again.lock().retain(|node| !newcomers.contains(node));
         let plan = if newcomers.is_empty() {
             self.owed(turn, &map)
         } else {

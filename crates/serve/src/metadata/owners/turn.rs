@@ -1,7 +1,7 @@
 //! What the server on duty knows beside the map: who is heard, and what is under way.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -42,6 +42,8 @@ pub(crate) struct Duty {
     pub turn: Mutex<Turn>,
     pub heard: Mutex<BTreeMap<NodeId, Heard>>,
     pub looks: Mutex<Looks>,
+    /// Servers that had left, perhaps not with all that they had, and came again.
+    pub came_again: Mutex<BTreeSet<NodeId>>,
 }
 
 /// For circles of processes that wait for each other.
@@ -100,6 +102,11 @@ impl Turn {
 
 impl Duty {
     pub(crate) fn new(relief: Settings) -> Duty {
-        Duty { turn: Mutex::new(Turn::new(relief)), heard: Mutex::default(), looks: Mutex::default() }
+        Duty {
+            turn: Mutex::new(Turn::new(relief)),
+            heard: Mutex::default(),
+            looks: Mutex::default(),
+            came_again: Mutex::default(),
+        }
     }
 }
