@@ -43,7 +43,10 @@ impl Remote {
             match run(&placed) {
                 Err(Errno::EREMOTE) => {
                     if !self.owner_is_waited_for(began, &mut pause) {
-                        tracing::warn!(ino = file.ino.get(), "whose the file's slot is its data servers do not know for long");
+                        tracing::warn!(
+                            ino = file.ino.get(),
+                            "whose the file's slot is its data servers do not know for long"
+                        );
                         return Err(Errno::EIO);
                     }
                     if self.recoveries.load(Ordering::Acquire) != sessions {
