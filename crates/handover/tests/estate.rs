@@ -54,7 +54,22 @@ fn golden_words() {
     assert_eq!(at(seats, 4), [77, 8, 1, 2]);
     drop(scope);
     assert_eq!(at(seats, 1), [0]);
-    assert_eq!(memory.metadata().unwrap().len(), (seats + 1024 * 8192) * 8);
+    estate.answers.add([2, 1, 5, 1, 77]).unwrap();
+    let answers = seats + 1024 * 8192;
+    assert_eq!((at(answers, 5), word(&memory, 511)), (vec![2, 1, 5, 1, 77], 1));
+    assert_eq!(memory.metadata().unwrap().len(), (answers + (5 << 20)) * 8);
+}
+
+#[test]
+fn the_memory_of_a_guardian_without_answers_is_read() {
+    let memory = tempfile();
+    let mut page = [0; 4096];
+    new().read_exact_at(&mut page, 0).unwrap();
+    memory.write_all_at(&page, 0).unwrap();
+    memory.set_len(new().metadata().unwrap().len() - (5 << 20) * 8).unwrap();
+    let estate = open(&memory);
+    assert!(estate.handles.add([0x10, 2, 3, 9]).is_some());
+    assert_eq!((estate.answers.add([2, 1, 5, 1, 77]), estate.answers.records()), (None, vec![]));
 }
 
 #[test]
@@ -141,7 +156,7 @@ fn fuzz_estate() {
         // A count that is larger than the table would have it all looked at, which takes a while and is no error.
         let used = word(&memory, 5).min(64);
         memory.write_all_at(&used.to_le_bytes(), 40).unwrap();
-        for at in [6_u64, 7] {
+        for at in [6_u64, 7, 511] {
             memory.write_all_at(&word(&memory, at).min(64).to_le_bytes(), at * 8).unwrap();
         }
         let Ok(estate) = Estate::open(memory.as_fd()) else { return };

@@ -4,7 +4,7 @@
 //! - I-LOSS-2: what was made durable, or moved to another data server since (which makes it durable), is not told as lost.
 //!
 //! It refuses to know who is told. A data server of before lives says 0, of which nothing is known. Of a stripe with two copies a life is what ends when
-//! both servers lose it ([`place_of`](crate::outstanding::place_of)).
+//! both servers lose it ([`place_of`](crate::reading::place_of)).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -23,9 +23,8 @@ use crate::{
     kept,
     line::Waits,
     openings::{OpenFile, Placed},
-    outstanding::place_of,
     pages::Piece,
-    reading::{Answers, asking, object},
+    reading::{Answers, asking, object, place_of},
     stripes::{ToStripe, What},
     writing::WriteHow,
 };

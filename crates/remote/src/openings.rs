@@ -14,7 +14,12 @@ use handover::{Estate, Place, Scope};
 use parking_lot::Mutex;
 use types::{Errno, Ino, Timestamp};
 
-use crate::{access::Access, answered::Answered, outstanding::Outstanding, pages::Run, written};
+use crate::{
+    access::Access,
+    outstanding::{OfFile, Outstanding},
+    pages::Run,
+    written,
+};
 
 /// In numbers of openings that no request of the kernel's asked for.
 const NO_REQUEST: u64 = 1 << 62;
@@ -57,7 +62,7 @@ pub struct OpenFile {
     /// Writes through it so far, of those that may be kept back.
     pub(crate) writes: AtomicU32,
     /// Of all openings of the file.
-    pub(crate) answered: Arc<Mutex<Answered>>,
+    pub(crate) answered: OfFile,
     /// What was answered and lost, until an `fsync` or a close says so.
     pub(crate) late_error: Mutex<Option<Errno>>,
     /// How it is read.
@@ -136,7 +141,7 @@ impl Openings {
         {
             estate.handles.set(*place, 3, written::CLOSED);
         }
-        removed.iter().for_each(|file| self.outstanding.left(file));
+        removed.iter().for_each(|file| self.outstanding.left(file.ino, &file.answered));
         removed
     }
 

@@ -14,11 +14,7 @@ use parking_lot::Mutex;
 use proto::data::Object;
 use types::Ino;
 
-use crate::{
-    answered::{Answered, Where},
-    openings::{OpenFile, Placed},
-    reading::object,
-};
+use crate::answered::Answered;
 
 /// A data server has made safe by itself what was written before this, however busy it is.
 const LEFT_LASTS: Duration = Duration::from_secs(120);
@@ -26,7 +22,7 @@ const LEFT_MAX: usize = 65_536;
 const PRUNE_MIN: usize = 1024;
 
 /// Of all openings of a file.
-type OfFile = Arc<Mutex<Answered>>;
+pub(crate) type OfFile = Arc<Mutex<Answered>>;
 
 #[derive(Default)]
 pub(crate) struct Outstanding {
@@ -62,12 +58,12 @@ impl Outstanding {
         one
     }
 
-    /// It is closed.
-    pub(crate) fn left(&self, file: &OpenFile) {
-        if file.answered.lock().has_any() {
+    /// One of its openings is closed.
+    pub(crate) fn left(&self, ino: Ino, of_file: &OfFile) {
+        if of_file.lock().has_any() {
             let mut files = self.files.lock();
             let now = Instant::now();
-            files.left.push_back((now, file.ino, file.answered.clone()));
+            files.left.push_back((now, ino, of_file.clone()));
             self.forget_old(&mut files, now);
         }
     }
@@ -124,15 +120,5 @@ impl Outstanding {
             of.lock().inherited(stripe, (at, Object { ino: node, generation, view: None }), life);
             self.files.lock().left.push_back((Instant::now(), ino, of));
         }
-    }
-}
-
-/// Where a stripe's bytes are, and the life in which they were answered there: of its data server's memory (`life`), or of both that have it. Those of a
-/// stripe with two copies are lost when it goes on from what devices have, which its view counts.
-pub(crate) fn place_of(file: &OpenFile, placed: &Placed, stripe: usize, life: u64) -> (Where, u64) {
-    let object = object(file, placed, stripe);
-    match placed.layout.views.get(stripe) {
-        Some(view) => ((0, Object { view: None, ..object }), view.revivals() + 1),
-        None => ((placed.layout.stripes[stripe], object), life),
     }
 }

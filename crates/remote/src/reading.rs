@@ -27,6 +27,7 @@ use wire::{
 
 use crate::{
     Remote, ahead,
+    answered::Where,
     covering::{Came, Covering, Next},
     line::{Arrived, Asking, Line, Stop, Waits},
     opening::was_read,
@@ -353,6 +354,16 @@ fn first(line: &Line, asking: &Asking, begun: Instant, pending: Pending) -> Opti
 
 pub(crate) fn object(file: &OpenFile, placed: &Placed, stripe: usize) -> Object {
     placed.layout.object(file.ino.get(), stripe)
+}
+
+/// Where a stripe's bytes are, and the life in which they were answered there: of its data server's memory (`life`), or of both that have it. Those of a
+/// stripe with two copies are lost when it goes on from what devices have, which its view counts.
+pub(crate) fn place_of(file: &OpenFile, placed: &Placed, stripe: usize, life: u64) -> (Where, u64) {
+    let object = object(file, placed, stripe);
+    match placed.layout.views.get(stripe) {
+        Some(view) => ((0, Object { view: None, ..object }), view.revivals() + 1),
+        None => ((placed.layout.stripes[stripe], object), life),
+    }
 }
 
 pub(crate) fn asking<R: Request>(request: &R, body: Body, answer_bytes_max: u32) -> Result<Asking, Errno> {

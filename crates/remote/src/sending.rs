@@ -31,8 +31,7 @@ use crate::{
     held::Source,
     line::{Asking, Line},
     openings::{OpenFile, Placed},
-    outstanding::place_of,
-    reading::{asking, object},
+    reading::{asking, object, place_of},
     writing::WriteHow,
 };
 

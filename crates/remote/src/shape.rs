@@ -12,8 +12,7 @@ use crate::{
     Remote,
     held::Source,
     openings::{OpenFile, Placed},
-    outstanding::place_of,
-    reading::{asking, object},
+    reading::{asking, object, place_of},
     stripes::{ToStripe, What},
 };
 

@@ -16,7 +16,12 @@ use std::{
 use fuse::Header;
 use handover::{Estate, Place, Scope};
 use lease::coherence::locks::{Class, HadLock};
-use proto::{closing::Closing, control::Mounted, locks::HadLocks, metadata};
+use proto::{
+    closing::Closing,
+    control::Mounted,
+    locks::{HadLocks, LockClass},
+    metadata,
+};
 use types::{Errno, Ino};
 
 use crate::{
@@ -51,25 +56,15 @@ impl Drop for Carrying<'_> {
     }
 }
 
-fn class_number(class: Class) -> u64 {
-    match class {
-        Class::Process => 0,
-        Class::Description => 1,
-        Class::Flock => 2,
-    }
-}
-
 /// In the word of a user's class: he has a lock.
 const HAS: u64 = 1 << 8;
 
 fn user_word(holder: Holder, has: bool) -> u64 {
-    class_number(holder.class) | if has { HAS } else { 0 }
+    LockClass::from(holder.class) as u64 | if has { HAS } else { 0 }
 }
 
-fn class_of(number: u64) -> Option<Class> {
-    [Class::Process, Class::Description, Class::Flock]
-        .into_iter()
-        .find(|class| class_number(*class) == number)
+fn class_of(word: u64) -> Option<Class> {
+    i32::try_from(word & !HAS).ok().and_then(|number| LockClass::try_from(number).ok()).map(Class::from)
 }
 
 impl Remote {
@@ -99,10 +94,9 @@ impl Remote {
         }
         let unique = Scope::number_of(unique);
         let mut left = self.succession.left.lock();
-        if left.numbers.contains_key(&unique) {
+        if let Some(number) = left.numbers.remove(&unique) {
             // Of those that are looked at when the time is over it is none any more.
-            let number = left.numbers.remove(&unique);
-            left.numbers.extend(number.map(|number| (unique | SEEN, number)));
+            left.numbers.insert(unique | SEEN, number);
         }
     }
 
@@ -184,7 +178,7 @@ impl Remote {
         self.references.keep(estate);
         let mut users = self.succession.users.lock();
         for (place, [node, id, word, handle]) in estate.backings.records() {
-            let Some((ino, class)) = Ino::from_raw(node).zip(class_of(word & !HAS)) else { continue };
+            let Some((ino, class)) = Ino::from_raw(node).zip(class_of(word)) else { continue };
             users.insert((ino, Holder { class, id }, handle), Written { place, has: word & HAS != 0 });
         }
     }

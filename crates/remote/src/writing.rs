@@ -23,8 +23,7 @@ use crate::{
     held::Source,
     landed::Landed,
     openings::{OpenFile, Placed},
-    outstanding::place_of,
-    reading::{asking, object},
+    reading::{asking, object, place_of},
     stripes::{FromStripe, ToStripe, What},
 };
 
