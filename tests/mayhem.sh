@@ -1,6 +1,6 @@
 # Sourced after harness.sh and database.sh: a cluster whose nodes are processes in network namespaces behind one bridge, and what can be done to it. Nodes 1 and 2
 # have metadata over a PostgreSQL server of the suite's own, 3 keeps copies of theirs, 4 to 6 have data in memory and on an SSD that is a tmpfs with a bound; hosts 7
-# and 8 have the mounts a and b. Each fault returns when it is over; what memory it takes and which daemons of mounts it kills it notes before, in $notes.
+# and 8 have the mounts a and b, which are guarded if $guard is set. Each fault returns when it is over; what memory it takes and which daemons of mounts it kills it notes before, in $notes.
 # shellcheck shell=bash
 
 net=onfs-chaos-$$
@@ -53,7 +53,7 @@ server() { on "$1" timeout 120 "$onfs" server --config "$scratch/n$1.toml" >>"$l
 client() { # a or b
     # shellcheck disable=SC2086
     on "$(host "$1")" timeout 120 "$onfs" mount --config none --cluster-key "$scratch/c/cluster.key" --state "$scratch/state-$1" \
-        ${SUITES_MOUNT_OPTIONS:-} "$addresses:/" "$scratch/$1" >>"$logs/mount-$1.log" 2>&1 </dev/null
+        ${guard:+--guard} ${SUITES_MOUNT_OPTIONS:-} "$addresses:/" "$scratch/$1" >>"$logs/mount-$1.log" 2>&1 </dev/null
 }
 write_config() { # NODE ID
     local n=$1 roles=data only=no
@@ -214,6 +214,16 @@ fault_database() { # SECONDS
     sleep "$1"
     start_server
 }
+# Which daemon of a guarded mount serves it.
+number_of() { timeout 20 "$onfs" status --json "$scratch/$1" | jq .guard.number; }
+serves() { [ "$(number_of "$1")" -ge "$2" ]; }
+fault_daemon() { # a or b: another daemon goes on for it, and nothing that was answered is lost
+    local number
+    number=$(number_of "$1")
+    kill_hard "$1"
+    until_true 60 serves "$1" $((number + 1))
+}
+fault_upgrade() { timeout 180 "$onfs" upgrade "$scratch/$1"; } # a or b
 fault_client() { # a or b
     echo killed >>"$notes/life-$([ "$1" = a ] && echo 0 || echo 1)"
     kill_hard "$1"

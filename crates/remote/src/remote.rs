@@ -443,7 +443,6 @@ fn keep(remote: &Weak<Remote>) {
         remote.give_back();
         remote.pay_locks();
         remote.bound_references();
-        remote.close_left();
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -105,18 +105,20 @@ impl Remote {
         number.into_iter().for_each(|number| self.session().close(number));
     }
 
-    /// Called again and again: what the kernel did not send again it has an answer to.
-    pub(crate) fn close_left(&self) {
+    /// What the kernel did not send again it has an answer to. False: it may come yet.
+    fn close_left(&self) -> bool {
         let mut left = self.succession.left.lock();
-        if left.until.is_none_or(|until| Instant::now() < until) {
-            return;
+        match left.until {
+            Some(until) if Instant::now() < until => return false,
+            Some(_) => left.until = None,
+            None => return true,
         }
-        left.until = None;
         let unseen: Vec<u64> = left.numbers.keys().copied().filter(|unique| unique & SEEN == 0).collect();
         let numbers: Vec<u64> = unseen.iter().filter_map(|unique| left.numbers.remove(unique)).collect();
         drop(left);
         let session = self.session();
         numbers.into_iter().for_each(|number| session.close(number));
+        true
     }
 
     /// Whether he has a lock that was taken through one of his openings.
@@ -285,6 +287,9 @@ impl Remote {
             left.until = Some(Instant::now() + SENT_AGAIN);
             left.numbers.len()
         };
+        // Not by a thread that asks for anything: while a number is open no more are given out than servers keep answers of.
+        let this = self.this.upgrade().ok_or(Errno::EIO)?;
+        this.begin_to_keep("remote-left", keep_left).map_err(|_| Errno::EAGAIN)?;
         tracing::info!(open, left, known = self.references.len(), "taken over from the process before");
         Ok(())
     }
@@ -330,6 +335,14 @@ impl Remote {
         file.unlocked.store(unlocked, Ordering::Release);
         *file.late_error.lock() = late.then_some(Errno::EIO);
         let _: Arc<OpenFile> = self.openings.insert(file);
+    }
+}
+
+fn keep_left(remote: &Weak<Remote>) {
+    while let Some(remote) = remote.upgrade() {
+        if remote.pause() || remote.close_left() {
+            return;
+        }
     }
 }
 

@@ -154,7 +154,8 @@ impl Database {
             row.from = row.life + 1;
         }
         let now = scene.now();
-        scene.names.power_cut(now);
+        let lives = self.rows.iter().map(|(slot, row)| (*slot, row.life)).collect();
+        scene.names.power_cut(now, lives);
     }
 
     pub fn run(&mut self, scene: &mut Scene) {

@@ -71,6 +71,8 @@ pub struct Domain {
     pub pending: BTreeMap<u64, Commit>,
     pub(crate) doing: BTreeMap<Number, Doing>,
     pub(crate) answers: BTreeMap<Number, Answered>,
+    /// Below it a session has acknowledged all.
+    floors: BTreeMap<SessionId, u64>,
     pub tasks: Vec<Task>,
     came: BTreeSet<SessionId>,
     /// It is to be let go: nothing new begins.
@@ -107,6 +109,7 @@ impl Domain {
             pending: BTreeMap::new(),
             doing: BTreeMap::new(),
             answers: BTreeMap::new(),
+            floors: BTreeMap::new(),
             tasks: Vec::new(),
             came: BTreeSet::new(),
             closed_until: Time::ZERO,
@@ -212,7 +215,11 @@ impl Domain {
         if !self.lease.is_alive(by) {
             return scene.net.answer(ticket, Message::Gone);
         }
-        self.answers.retain(|(of, n), _| *of != by.session || *n >= acknowledged);
+        // What comes late says what had been acknowledged when it was sent.
+        let floor = self.floors.entry(by.session).or_default();
+        *floor = (*floor).max(acknowledged);
+        let floor = *floor;
+        self.answers.retain(|(of, n), _| *of != by.session || *n >= floor);
         let key = (by.session, number);
         if let Some(known) = self.answers.get(&key) {
             scene.tally.known_answers += 1;
@@ -223,7 +230,7 @@ impl Domain {
             doing.ticket = Some(ticket);
             return;
         }
-        if number < acknowledged {
+        if number < floor {
             return;
         }
         if !self.is_ready() || now < self.closed_until {
@@ -307,7 +314,7 @@ impl Domain {
             server::Effect::Fence(session) => self.lease.handle(now, server::Input::Fenced(*session)),
             server::Effect::EndGrace => {
                 scene.note(|| format!("the grace of {:?} in {:?} ends", self.life, self.slot));
-                scene.names.grace_ended(scene.net.now, self.slot);
+                scene.names.grace_ended(scene.net.now, self.slot, self.life);
                 scene.content.grace_ended(scene.net.now, self.slot, &self.came);
                 self.lease.handle(now, server::Input::GraceEnded);
             }

@@ -69,11 +69,17 @@ impl Domain {
 
     /// It has just begun. Sessions come back with what they keep and claim; their locks it knows better than they do, who may not have heard.
     pub fn go_on(&mut self, now: Time, scene: &mut Scene, state: State) {
+        let locks = state.locks.iter().map(|lock| lock.owner.session);
+        let given_up: BTreeSet<SessionId> = locks.filter(|of| !state.sessions.contains(of)).collect();
         for session in state.sessions {
             self.lease.handle(now, Input::Place { session, silent: Time::ZERO });
         }
         // They are told when they come.
         while self.lease.poll_effect().is_some() {}
+        // What they have is theirs until they are fenced once more.
+        for session in given_up {
+            self.lease.handle(now, Input::PlaceGivenUp { session, silent: Time::ZERO });
+        }
         if scene.broken != Broken::LocksLeft {
             self.lease.put_locks(&state.locks);
         }

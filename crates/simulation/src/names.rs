@@ -26,6 +26,8 @@ struct Model {
 pub struct NameTruth {
     model: Model,
     synced: Model,
+    /// The lives of slots' owners at the last power cut.
+    lives_then: BTreeMap<Slot, u32>,
     entries: BTreeMap<(Ino, Vec<u8>), Versions<Option<Ino>>>,
     attributes: BTreeMap<Ino, Versions<Option<Told>>>,
     listings: BTreeMap<Ino, Versions<Listing>>,
@@ -73,6 +75,7 @@ impl NameTruth {
             attributes: model.inodes.iter().map(|(ino, told)| (*ino, Versions::begin(Some(*told)))).collect(),
             listings: model.dirs.iter().map(|(dir, all)| (*dir, Versions::begin(all.clone()))).collect(),
             synced: model.clone(),
+            lives_then: BTreeMap::new(),
             model,
             committed: BTreeMap::new(),
             first: BTreeMap::new(),
@@ -147,14 +150,19 @@ impl NameTruth {
         self.synced = self.model.clone();
     }
 
-    pub fn power_cut(&mut self, now: Duration) {
+    /// `lives`: of the owners that there were then.
+    pub fn power_cut(&mut self, now: Duration, lives: BTreeMap<Slot, u32>) {
+        self.lives_then = lives;
         self.taken_away += u64::from(self.model != self.synced);
         self.model = self.synced.clone();
         self.follow(now, Versions::revert, Versions::revert, Versions::revert);
     }
 
-    /// Whatever a power cut took away of this slot, nobody has a lease on it any more.
-    pub fn grace_ended(&mut self, now: Duration, slot: Slot) {
+    /// Whatever a power cut took away of this slot, nobody has a lease on it any more, if this life began after it. Who was the owner then goes on saying it.
+    pub fn grace_ended(&mut self, now: Duration, slot: Slot, life: Life) {
+        if self.lives_then.get(&slot).is_some_and(|then| life.0 <= *then) {
+            return;
+        }
         let of = |ino: &Ino| ino.ugsd().slot() == slot;
         self.entries.iter_mut().filter(|((dir, _), _)| of(dir)).for_each(|(_, v)| v.end_others(now));
         self.attributes.iter_mut().filter(|(ino, _)| of(ino)).for_each(|(_, v)| v.end_others(now));

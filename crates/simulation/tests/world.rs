@@ -115,3 +115,12 @@ fn a_seed_is_one_run() {
         assert_eq!(hashes[0], hashes[1], "{seed}");
     }
 }
+
+/// What it was wrong about itself: the end of an older life's grace ended what was known before a power cut; a late copy of a request was carried out once more
+/// after its session had acknowledged it; locks of a session that was being given up went with a slot and had nobody who gives them up.
+#[test]
+fn regression_the_simulation_does_what_servers_do() {
+    for seed in [71904, 71941] {
+        assert_eq!(run(seed, Broken::Nothing, false).wrong, None, "{seed}");
+    }
+}
