@@ -76,6 +76,14 @@ fn regression_fsync_tells_that_answered_bytes_are_lost() {
         let again = a.open(closed.ino, BOTH).unwrap();
         assert_eq!((a.fsync(&again), a.fsync(&again)), (Err(Errno::EIO), Ok(())));
 
+        // Also through a descriptor that only reads, as sync(1) does it.
+        let synced = create(&a, "h");
+        write(&a, &synced, b"written, closed");
+        a.close(synced.number);
+        lose_memory(&mut site, &a, with_journal);
+        let again = a.open(synced.ino, READ).unwrap();
+        assert_eq!((a.fsync(&again), a.fsync(&again)), (Err(Errno::EIO), Ok(())));
+
         // What is whole again is durable again.
         a.setattr(file.ino, &SetattrArgs { size: Some(0), ..Default::default() }).unwrap();
         write(&a, &file, b"again");
